@@ -1,0 +1,76 @@
+"""Every test lives in a Jupyter of its own: its engines are not the user's, and none outlives the run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import psutil
+import pytest
+
+# Short, because the path of an ipc socket may have no more than about a hundred characters.
+HOME = Path(tempfile.mkdtemp(prefix="djt-"))
+
+# A shell that runs the tests in the background has them ignore interrupts, and all that they start. Interrupts are
+# part of what is tested.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Before anything imports torch. Two workers share two cores; a kernel or engine started by a test inherits this.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.update(
+    JUPYTER_RUNTIME_DIR=str(HOME / "run"),
+    JUPYTER_DATA_DIR=str(HOME / "data"),
+    JUPYTER_CONFIG_DIR=str(HOME / "config"),
+    IPYTHONDIR=str(HOME / "ipython"),
+    HF_HOME=str(HOME / "hf"),
+    HF_HUB_OFFLINE="1",
+    TOKENIZERS_PARALLELISM="false",
+    DJINN_STATIC="1",
+)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.suffix == ".ipynb" or item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.alone)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A kernel that nbval starts gets the name that a Jupyter server would have given it."""
+    if item.path.suffix == ".ipynb":
+        os.environ["JPY_SESSION_NAME"] = str(item.path)
+    else:
+        os.environ.pop("JPY_SESSION_NAME", None)
+
+
+def pytest_unconfigure() -> None:
+    """No engine or kernel outlives the run."""
+    _end(_started_here())
+    shutil.rmtree(HOME, ignore_errors=True)
+
+
+def _started_here() -> list[psutil.Process]:
+    """Processes whose Jupyter runtime folder is the one made above, but for this one."""
+    ours = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get("JUPYTER_RUNTIME_DIR") == str(HOME / "run"):
+                ours.append(process)
+        except psutil.Error:
+            continue  # gone meanwhile, or another user's
+    return ours
+
+
+def _end(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        process.terminate()
+    _, alive = psutil.wait_procs(processes, timeout=5)
+    for process in alive:
+        process.kill()

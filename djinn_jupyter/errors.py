@@ -1,0 +1,140 @@
+"""Everything that can go wrong, as one tree.
+
+DjinnError
+├── UsageError               the request cannot be meant: a person has to change it
+│   ├── UnknownSite          no such point, layer, head or module in this model
+│   ├── UnknownSession       no session of that name
+│   ├── UnknownBreakpoint    no breakpoint there to clear
+│   ├── UnknownRule          no steering rule of that number
+│   ├── InvalidCondition     a condition that does not parse or names nothing
+│   ├── InvalidEdit          an edit whose shape, dtype, positions or values do not fit
+│   ├── PromptTooLong        more tokens than the model has positions for
+│   └── NoTokenizer          text was given to a model saved without a tokenizer
+├── IllegalMove              the session is not in a state from which this verb is possible
+├── SessionHeld              a live session that another kernel holds
+├── SessionsWouldSuffer      a verb that hurts sessions of others, without --force
+├── ModelError
+│   ├── ModelNotFound        neither the demo, nor a folder, nor a cached hub name
+│   ├── ModelRefused         a family that cannot be served exactly, with the reason
+│   └── ModelDoesNotFit      weights larger than the device memory
+├── MemoryShortage
+│   ├── SlabFull             no free page for what was asked
+│   └── OutOfDeviceMemory    the device refused an allocation inside a forward pass
+├── EngineError
+│   ├── EngineUnavailable    no engine process answers (died, killed, never started)
+│   ├── EngineStartFailed    the process ended before it was ready; carries its last log lines
+│   └── VersionMismatch      client and engine speak different versions
+├── WireError
+│   ├── MalformedMessage     bytes that are no message of ours
+│   └── MessageTooLarge      more bytes than the limit
+└── MissingDependency        an optional part (torch, ipywidgets) is not installed
+
+Every class has a stable `code`, its own name, by which a `Failed` reply is raised again at the caller.
+"""
+
+from __future__ import annotations
+
+
+class DjinnError(Exception):
+    """Base of all errors of this package. The text is one sentence: what is wrong and what to do."""
+
+    @property
+    def code(self) -> str:
+        return type(self).__name__
+
+
+class UsageError(DjinnError): ...
+
+
+class UnknownSite(UsageError): ...
+
+
+class UnknownSession(UsageError): ...
+
+
+class UnknownBreakpoint(UsageError): ...
+
+
+class UnknownRule(UsageError): ...
+
+
+class InvalidCondition(UsageError): ...
+
+
+class InvalidEdit(UsageError): ...
+
+
+class PromptTooLong(UsageError): ...
+
+
+class NoTokenizer(UsageError): ...
+
+
+class IllegalMove(DjinnError): ...
+
+
+class SessionHeld(DjinnError): ...
+
+
+class SessionsWouldSuffer(DjinnError): ...
+
+
+class ModelError(DjinnError): ...
+
+
+class ModelNotFound(ModelError): ...
+
+
+class ModelRefused(ModelError): ...
+
+
+class ModelDoesNotFit(ModelError): ...
+
+
+class MemoryShortage(DjinnError): ...
+
+
+class SlabFull(MemoryShortage): ...
+
+
+class OutOfDeviceMemory(MemoryShortage): ...
+
+
+class EngineError(DjinnError): ...
+
+
+class EngineUnavailable(EngineError): ...
+
+
+class EngineStartFailed(EngineError): ...
+
+
+class VersionMismatch(EngineError): ...
+
+
+class WireError(DjinnError): ...
+
+
+class MalformedMessage(WireError): ...
+
+
+class MessageTooLarge(WireError): ...
+
+
+class MissingDependency(DjinnError): ...
+
+
+def _tree(root: type[DjinnError]) -> dict[str, type[DjinnError]]:
+    found = {root.__name__: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+BY_CODE: dict[str, type[DjinnError]] = _tree(DjinnError)
+
+
+def from_code(code: str, message: str) -> DjinnError:
+    """The error that a `Failed` reply stands for. An unknown code becomes the base class, with the code in its text."""
+    kind = BY_CODE.get(code)
+    return kind(message) if kind is not None else DjinnError(f"{code}: {message}")
