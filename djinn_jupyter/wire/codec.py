@@ -1,0 +1,165 @@
+"""Messages to frames and back: msgpack for the small things, one frame per array.
+
+    request    [envelope msgpack {id, body}] [array 0] [array 1] ...
+    reply      [envelope msgpack {id, body}] [array 0] ...
+    event      [session name, utf-8]  [msgpack {event ...}]
+    listened   [topic as subscribed]  []          to whoever subscribed: from here on nothing is missed
+
+Inside the envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames that
+nobody refers to and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge. No pickle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
+
+from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.replies import Event, Reply
+from djinn_jupyter.wire.requests import Request
+
+MAX_ENVELOPE_BYTES: Final = 64 * 2**20
+MAX_ARRAY_BYTES: Final = 4 * 2**30
+MAX_FRAMES: Final = 4096
+
+Frame = bytes | memoryview
+Body = TypeVar("Body")
+
+
+class Envelope(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A message with the number by which its answer finds the asker."""
+
+    id: int
+    body: Body
+
+
+class _ArrayHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[int, ...]
+    frame: int
+
+
+class _Numbered(msgspec.Struct):
+    id: int
+
+
+class _FrameReader:
+    """Hands out the array frames of one message, each exactly once."""
+
+    def __init__(self, frames: Sequence[Frame]) -> None:
+        self.frames = frames
+        self.taken: set[int] = set()
+
+    def __call__(self, kind: type, value: Any) -> Any:
+        if kind is not Array:
+            raise NotImplementedError(f"{kind} does not cross the wire")
+        header = msgspec.convert(value, _ArrayHeader)
+        if not 0 <= header.frame < len(self.frames) or header.frame in self.taken:
+            raise MalformedMessage(f"Array frame {header.frame} is missing or used twice.")
+        self.taken.add(header.frame)
+        return Array(dtype=header.dtype, shape=header.shape, data=self.frames[header.frame])
+
+
+def encode(number: int, body: Request | Reply) -> list[Frame]:
+    """The frames of a request or reply."""
+    arrays: list[Frame] = []
+
+    def place(value: Any) -> Any:
+        if isinstance(value, Array):
+            arrays.append(memoryview(value.data).cast("B"))
+            return _ArrayHeader(dtype=value.dtype, shape=value.shape, frame=len(arrays) - 1)
+        raise NotImplementedError(f"{type(value)} does not cross the wire")
+
+    head = msgspec.msgpack.encode(Envelope(id=number, body=body), enc_hook=place)
+    frames = [head, *arrays]
+    _check_sizes(frames)
+    return frames
+
+
+def encode_checked(number: int, request: Request) -> list[Frame]:
+    """As `encode`. UsageError where a field breaks its own limits: msgspec looks at them on reading only."""
+    frames = encode(number, request)
+    try:
+        decode_request(frames)
+    except MalformedMessage as error:
+        said = str(error).removeprefix("Not a message of this protocol: ").replace("$.body.", "")
+        raise UsageError(f"{type(request).__name__} cannot be sent: {said}") from None
+    return frames
+
+
+def decode_request(frames: Sequence[Frame]) -> Envelope[Request]:
+    envelope: Envelope[Request] = _decode(frames, Envelope[Request])
+    return envelope
+
+
+def decode_reply(frames: Sequence[Frame]) -> Envelope[Reply]:
+    envelope: Envelope[Reply] = _decode(frames, Envelope[Reply])
+    return envelope
+
+
+def read_number(frames: Sequence[Frame]) -> int | None:
+    """The number of a message whose body could not be read, so that it can be answered; None when it has none."""
+    try:
+        return msgspec.msgpack.decode(frames[0], type=_Numbered).id if frames else None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _decode(frames: Sequence[Frame], kind: Any) -> Any:
+    _check_sizes(frames)
+    reader = _FrameReader(frames[1:])
+    try:
+        envelope = msgspec.msgpack.decode(frames[0], type=kind, dec_hook=reader)
+    except MalformedMessage:
+        raise
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
+        if isinstance(error.__cause__, MalformedMessage):
+            raise error.__cause__ from None
+        raise MalformedMessage(f"Not a message of this protocol: {error}.") from None
+    if len(reader.taken) != len(frames) - 1:
+        raise MalformedMessage(f"The message carries {len(frames) - 1} arrays and refers to {len(reader.taken)}.")
+    return envelope
+
+
+def _check_sizes(frames: Sequence[Frame]) -> None:
+    if not frames:
+        raise MalformedMessage("The message has no frames.")
+    if len(frames) > MAX_FRAMES:
+        raise MessageTooLarge(f"The message has {len(frames)} frames, the limit is {MAX_FRAMES}.")
+    if memoryview(frames[0]).nbytes > MAX_ENVELOPE_BYTES:
+        raise MessageTooLarge(
+            f"The message head has {memoryview(frames[0]).nbytes} bytes, the limit is {MAX_ENVELOPE_BYTES}."
+        )
+    total = sum(memoryview(frame).nbytes for frame in frames[1:])
+    if total > MAX_ARRAY_BYTES:
+        raise MessageTooLarge(f"The arrays of the message have {total} bytes, the limit is {MAX_ARRAY_BYTES}.")
+
+
+def encode_event(event: Event) -> list[Frame]:
+    return [event.session.encode(), msgspec.msgpack.encode(event)]
+
+
+def encode_listened(topic: bytes) -> list[Frame]:
+    """Confirms a subscription, so that a listener can wait for it instead of missing the first events."""
+    return [topic, b""]
+
+
+def decode_event(frames: Sequence[Frame]) -> Event | None:
+    """The event, whose topic frame must be its session's name; None for the confirmation of a subscription."""
+    if len(frames) != 2:
+        raise MalformedMessage(f"An event has two frames, this has {len(frames)}.")
+    topic, body = bytes(frames[0]), memoryview(frames[1])
+    if body.nbytes > MAX_ENVELOPE_BYTES:
+        raise MessageTooLarge(f"The event has {body.nbytes} bytes, the limit is {MAX_ENVELOPE_BYTES}.")
+    if body.nbytes == 0:
+        return None
+    try:
+        event: Event = msgspec.msgpack.decode(body, type=Event)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise MalformedMessage(f"Not an event of this protocol: {error}.") from None
+    if topic != event.session.encode():
+        raise MalformedMessage(f"An event of session {event.session!r} came under another topic.")
+    return event

@@ -1,0 +1,60 @@
+"""What can be done to an activation, as data: never code."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.frozen import Frozen
+
+
+class EditBase(Frozen, tag_field="edit", tag=str.lower):
+    """An operation on the selected entries of a site's value at the selected positions."""
+
+
+class Scale(EditBase, frozen=True):
+    """x * factor"""
+
+    factor: float
+
+
+class Add(EditBase, frozen=True):
+    """x + coef * vector; `vector` broadcasts against [positions, features] (or [positions, heads, head features])."""
+
+    vector: Array
+    coef: float = 1.0
+
+
+class Set(EditBase, frozen=True):
+    """An array (a number is one of shape ()) that broadcasts to the selected part."""
+
+    value: Array
+
+
+class Zero(EditBase, frozen=True):
+    """0"""
+
+
+class Clamp(EditBase, frozen=True):
+    """min(max(x, low), high); a bound of None is open."""
+
+    low: float | None = None
+    high: float | None = None
+
+
+class ProjectOut(EditBase, frozen=True):
+    """x - (x . d) d / |d|^2 along the last axis: removes the component along `direction`."""
+
+    direction: Array
+
+
+class PatchFrom(EditBase, frozen=True):
+    """The value that another session's stopped pass has there.
+
+    `site` defaults to the edited one; `positions` (absolute, in the source) to the edited positions.
+    """
+
+    session: str
+    site: str | None = None
+    positions: tuple[int, ...] | None = None
+
+
+Edit = Scale | Add | Set | Zero | Clamp | ProjectOut | PatchFrom

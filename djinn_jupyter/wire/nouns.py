@@ -1,0 +1,234 @@
+"""The nouns that both sides speak of: models, sessions, breakpoints, rules, readings. Values only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.frozen import Frozen
+
+
+class Noun(Frozen):
+    """Base of everything here."""
+
+
+SessionState = Literal["idle", "running", "paused", "closed"]
+PauseReason = Literal["breakpoint", "step", "interrupt", "back", "fork"]
+FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
+
+
+class Sampling(Noun, frozen=True):
+    """How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int = 0
+    model_defaults: bool = False
+
+
+class PointInfo(Noun, frozen=True):
+    """A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
+
+    `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing.
+    """
+
+    point: str
+    layers: tuple[int, ...] | None
+    shape: str
+    heads: int | None = None
+    features: int | None = None
+    editable: bool = True
+    absent: str | None = None
+
+
+class ModuleInfo(Noun, frozen=True):
+    """A module of the model by its path. `layer` is None outside the decoder layers; `called`: calls in one pass."""
+
+    path: str
+    kind: str
+    layer: int | None
+    called: int
+
+
+class CheckResult(Noun, frozen=True):
+    """One check of the load-time self-test."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class CacheGroup(Noun, frozen=True):
+    """A page group: layers that share one page table. `window` in positions, None for full attention."""
+
+    kind: str
+    layers: tuple[int, ...]
+    window: int | None
+    page_positions: int
+    page_bytes: int
+
+
+class ModelDescription(Noun, frozen=True):
+    """What an engine serves, and what was found in it."""
+
+    name: str
+    revision: str | None
+    architecture: str
+    dtype: str
+    device: str
+    attention: str
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    context_length: int | None
+    parameters: int
+    weight_bytes: int
+    has_tokenizer: bool
+    has_chat_template: bool
+    eos_token_ids: tuple[int, ...]
+    points: tuple[PointInfo, ...]
+    cache_groups: tuple[CacheGroup, ...]
+    recurrent_state_bytes: int
+    feeding: Literal["chunks", "token by token"]
+    generation_defaults: dict[str, str]
+    checks: tuple[CheckResult, ...]
+
+
+class BreakpointInfo(Noun, frozen=True):
+    number: int
+    site: str
+    when: str | None
+    once: bool
+    enabled: bool
+    hits: int
+
+
+class RuleInfo(Noun, frozen=True):
+    """A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first."""
+
+    number: int
+    site: str
+    edit: Edit
+    positions: tuple[int, ...] | None
+    passes_met: int
+    passes_changed: int
+    last_relative_size: float | None
+    mean_relative_size: float | None
+    relative_sizes: tuple[float, ...] = ()
+
+
+class WatchInfo(Noun, frozen=True):
+    """A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it."""
+
+    site: str
+    passes: int
+    bytes_held: int
+    byte_cap: int
+    passes_left_out: int
+
+
+class StopInfo(Noun, frozen=True):
+    """One stop of a session's history. `index` counts from the oldest kept stop."""
+
+    index: int
+    site: str
+    step: int
+    position: int
+    reason: PauseReason
+    edited: bool
+
+
+class SessionInfo(Noun, frozen=True):
+    """A session as others see it. `holder` is the kernel or process that has it open, None when detached."""
+
+    name: str
+    owner: str
+    holder: str | None
+    state: SessionState
+    tokens: int
+    committed: int
+    stopped_at: str | None
+    step: int | None
+    breakpoints: tuple[BreakpointInfo, ...]
+    rules: tuple[RuleInfo, ...]
+    watches: tuple[WatchInfo, ...]
+    stops_kept: int
+    pages: int
+    device_bytes: int
+    idle_seconds: float
+
+
+class TopToken(Noun, frozen=True):
+    """A token with its probability under the softmax of fp32 logits."""
+
+    token: int
+    text: str
+    probability: float
+    logit: float
+
+
+class SlabStatistics(Noun, frozen=True):
+    pages: int
+    pages_free: int
+    pages_shared: int
+    page_bytes: int
+    bytes_allocated: int
+    bytes_limit: int
+    working_copies: int
+    working_bytes: int
+
+
+class EngineStatistics(Noun, frozen=True):
+    """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None."""
+
+    pid: int
+    uptime_seconds: float
+    sessions: int
+    sessions_running: int
+    passes: int
+    layers_run: int
+    tokens_sampled: int
+    requests_answered: int
+    preemptions: int
+    weight_bytes: int
+    slabs: tuple[SlabStatistics, ...]
+    process_bytes: int | None
+    device_bytes_in_use: int | None
+    device_bytes_total: int | None
+
+
+class Snapshot(Noun, frozen=True):
+    """A copy of a site's value to look at; cannot be resumed.
+
+    `value` has the site's own axes with positions first: [T, features], [T, heads, features] or [T, heads, keys].
+    `positions` are absolute. `exactness` says how it was had.
+    """
+
+    site: str
+    value: Array
+    axes: str
+    positions: tuple[int, ...]
+    dtype: str
+    exactness: Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
+
+
+class LensRow(Noun, frozen=True):
+    """The model's own epilogue applied to the value at one position."""
+
+    position: int
+    token: int
+    text: str
+    top: tuple[TopToken, ...]
+
+
+class EffectReading(Noun, frozen=True):
+    """The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without)."""
+
+    before: tuple[TopToken, ...]
+    after: tuple[TopToken, ...]
+    kl: float
+    top1_changed: bool
+    logit_difference_norm: float

@@ -1,0 +1,155 @@
+"""What an engine process writes down so that clients find it, and what it tells its launcher while it starts.
+
+One JSON file per running engine, mode 0600, in the folder `djinn` of the Jupyter runtime directory. Where that folder
+is, and whether an entry is alive, the two sides find out for themselves; this file only says what is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.errors import MalformedMessage
+
+FOLDER: Final = "djinn"
+ENTRY_SUFFIX: Final = ".engine.json"
+LOCK_SUFFIX: Final = ".lock"
+LOG_SUFFIX: Final = ".log"
+
+
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes two loads mean the same engine. None is what the asker left open."""
+
+    model: str
+    revision: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    attention: str | None = None
+    random_weights: bool = False
+    random_seed: int = 0
+
+    def slug(self) -> str:
+        """A short file name: readable first, unique by hash."""
+        readable = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.rstrip("/").rpartition("/")[2]).strip("-.")[:40]
+        digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:10]
+        return f"{readable or 'model'}-{digest}"
+
+    def __str__(self) -> str:
+        extras = [f"{name} {value}" for name, value in self._asked()]
+        return self.model if not extras else f"{self.model} ({', '.join(extras)})"
+
+    def _asked(self) -> list[tuple[str, str]]:
+        named = [(name, getattr(self, name)) for name in ("revision", "dtype", "device", "attention")]
+        asked = [(name, value) for name, value in named if value is not None]
+        return [*asked, ("random weights, seed", str(self.random_seed))] if self.random_weights else asked
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running engine was given besides its identity. It cannot be changed while it runs."""
+
+    device_memory: int | None = None
+    page_positions: int | None = None
+    trust_remote_code: bool = False
+    stops_kept: int | None = None
+    threads: int | None = None
+
+
+class CurveKeys(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of an engine that listens on TCP, Z85-encoded. The engine admits the one client key written here."""
+
+    server_public: str
+    client_public: str
+    client_secret: str
+
+    def __repr__(self) -> str:
+        return "CurveKeys(...)"
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """A running engine. Unknown fields are read over, so that an entry of another version can still name its version.
+
+    `created` is the process's create time and `boot` the id of the host's boot: together with `pid` they tell a living
+    engine from another process that was given its number. `identity` is what was asked for, `found` what came of it.
+    """
+
+    version: str
+    pid: int
+    created: float
+    host: str
+    boot: str
+    started: float
+    identity: Identity
+    found: Identity
+    options: Options
+    commands: str
+    events: str
+    log: str | None = None
+    keys: CurveKeys | None = None
+
+    def serves(self, wanted: Identity) -> bool:
+        """Whether a load of `wanted` means this engine: each field as asked then, or named now as it was found then."""
+        if (wanted.random_weights, wanted.random_seed) != (self.identity.random_weights, self.identity.random_seed):
+            return False
+        if wanted.model not in (self.identity.model, self.found.model):
+            return False
+        fields = ("revision", "dtype", "device", "attention")
+        return all(_agrees(getattr(wanted, f), getattr(self.identity, f), getattr(self.found, f)) for f in fields)
+
+
+def _agrees(wanted: str | None, asked: str | None, found: str | None) -> bool:
+    return wanted == asked or (wanted is not None and wanted == found)
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
+    """The process that will become the engine."""
+
+    pid: int
+
+
+class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
+    """A line for the person who waits."""
+
+    line: str
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
+    """The engine answers; `entry` is what was written into the registry."""
+
+    entry: Entry
+
+
+class StartFailed(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
+    """The engine will not come; `code` is the class of `djinn_jupyter.errors` to raise."""
+
+    code: str
+    message: str
+
+
+Notice = Started | Progressed | Ready | StartFailed
+
+
+def encode_notice(notice: Notice) -> bytes:
+    """One line of JSON on the launcher's pipe."""
+    return msgspec.json.encode(notice) + b"\n"
+
+
+def decode_notice(line: bytes) -> Notice:
+    try:
+        notice: Notice = msgspec.json.decode(line, type=Notice)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise MalformedMessage(f"Not a notice of a starting engine: {error}.") from None
+    return notice
+
+
+def encode_entry(entry: Entry) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(entry), indent=2)
+
+
+def decode_entry(text: bytes) -> Entry:
+    try:
+        return msgspec.json.decode(text, type=Entry)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise MalformedMessage(f"Not an entry of the engine registry: {error}.") from None

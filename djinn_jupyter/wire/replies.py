@@ -1,0 +1,277 @@
+"""What an engine answers: an outcome for every request, or Failed. On the other socket, events in the past tense."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.nouns import (
+    BreakpointInfo,
+    EffectReading,
+    EngineStatistics,
+    FinishReason,
+    LensRow,
+    ModelDescription,
+    ModuleInfo,
+    PauseReason,
+    RuleInfo,
+    SessionInfo,
+    Snapshot,
+    StopInfo,
+    TopToken,
+    WatchInfo,
+)
+
+
+class ReplyBase(Frozen, tag_field="reply"):
+    """The one answer to a request."""
+
+
+class Failed(ReplyBase, frozen=True, tag="Failed"):
+    """`code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do."""
+
+    code: str
+    message: str
+
+
+class Welcome(ReplyBase, frozen=True, tag="Welcome"):
+    version: str
+    model: ModelDescription
+    attached: tuple[str, ...]
+
+
+class Departed(ReplyBase, frozen=True, tag="Departed"): ...
+
+
+class Pong(ReplyBase, frozen=True, tag="Pong"): ...
+
+
+class Modules(ReplyBase, frozen=True, tag="Modules"):
+    modules: tuple[ModuleInfo, ...]
+
+
+class Tokenized(ReplyBase, frozen=True, tag="Tokenized"):
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    text: str
+
+
+class Statistics(ReplyBase, frozen=True, tag="Statistics"):
+    statistics: EngineStatistics
+
+
+class Sessions(ReplyBase, frozen=True, tag="Sessions"):
+    sessions: tuple[SessionInfo, ...]
+
+
+class ShuttingDown(ReplyBase, frozen=True, tag="ShuttingDown"):
+    sessions_lost: tuple[str, ...]
+
+
+class Opened(ReplyBase, frozen=True, tag="Opened"):
+    session: SessionInfo
+    created: bool
+
+
+class Described(ReplyBase, frozen=True, tag="Described"):
+    session: SessionInfo
+
+
+class Detached(ReplyBase, frozen=True, tag="Detached"): ...
+
+
+class Closed(ReplyBase, frozen=True, tag="Closed"):
+    pages_freed: int
+
+
+class Pausing(ReplyBase, frozen=True, tag="Pausing"):
+    """The run will stop at its next layer boundary; `was_running` is False when there was nothing to stop."""
+
+    was_running: bool
+
+
+class Paused(ReplyBase, frozen=True, tag="Paused"):
+    """A forward pass that stands still.
+
+    `layer` layers have run in this pass, layers `layer`.. have not (a stop inside layer n has run n whole layers).
+    `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass.
+    `norms` are L2 norms of the value at each position of the pass, over all other axes. `matched` is the position
+    for which the breakpoint's condition held. `also` names further breakpoints met at the same place.
+    """
+
+    session: str
+    site: str
+    reason: PauseReason
+    breakpoint: BreakpointInfo | None
+    also: tuple[str, ...]
+    matched: int | None
+    step: int
+    layer: int
+    layers: int
+    positions: tuple[int, ...]
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    prompt_tokens: int
+    new_text: str
+    shape: tuple[int, ...]
+    axes: str
+    dtype: str
+    norms: tuple[float, ...]
+    edits: tuple[str, ...]
+    history_index: int
+    history_length: int
+    layers_run: int
+
+
+class Finished(ReplyBase, frozen=True, tag="Finished"):
+    """A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the distribution they
+    ended with: of the position after the last token fed. `layers_run` counts since the run began. `ignored_defaults`
+    are the model's own generation settings that were not applied."""
+
+    session: str
+    reason: FinishReason
+    detail: str | None
+    tokens: tuple[int, ...]
+    texts: tuple[str, ...]
+    text: str
+    prompt_tokens: tuple[int, ...]
+    prompt_texts: tuple[str, ...]
+    top: tuple[TopToken, ...]
+    rules: tuple[RuleInfo, ...]
+    ignored_defaults: tuple[str, ...]
+    layers_run: int
+    passes: int
+
+
+class BreakpointSet(ReplyBase, frozen=True, tag="BreakpointSet"):
+    breakpoint: BreakpointInfo
+    existed: bool
+
+
+class Cleared(ReplyBase, frozen=True, tag="Cleared"):
+    count: int
+
+
+class Edited(ReplyBase, frozen=True, tag="Edited"):
+    """What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part."""
+
+    site: str
+    edit: str
+    shape: tuple[int, ...]
+    positions: tuple[int, ...]
+    norm_before: float
+    norm_after: float
+    relative_size: float | None
+    entries_changed: int
+
+
+class Effect(ReplyBase, frozen=True, tag="Effect"):
+    effect: EffectReading
+
+
+class Steered(ReplyBase, frozen=True, tag="Steered"):
+    rule: RuleInfo
+    existed: bool
+
+
+class Inspected(ReplyBase, frozen=True, tag="Inspected"):
+    snapshot: Snapshot
+
+
+class LensRead(ReplyBase, frozen=True, tag="LensRead"):
+    site: str
+    rows: tuple[LensRow, ...]
+
+
+class Watching(ReplyBase, frozen=True, tag="Watching"):
+    watch: WatchInfo
+
+
+class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
+    """All recorded passes of a site, one value a pass, each with the absolute positions it covers."""
+
+    watch: WatchInfo
+    axes: str
+    values: tuple[Array, ...]
+    positions: tuple[tuple[int, ...], ...]
+
+
+class Logits(ReplyBase, frozen=True, tag="Logits"):
+    logits: Array
+
+
+class History(ReplyBase, frozen=True, tag="History"):
+    stops: tuple[StopInfo, ...]
+    present: int | None
+
+
+Reply = (
+    Failed
+    | Welcome
+    | Departed
+    | Pong
+    | Modules
+    | Tokenized
+    | Statistics
+    | Sessions
+    | ShuttingDown
+    | Opened
+    | Described
+    | Detached
+    | Closed
+    | Pausing
+    | Paused
+    | Finished
+    | BreakpointSet
+    | Cleared
+    | Edited
+    | Effect
+    | Steered
+    | Inspected
+    | LensRead
+    | Watching
+    | WatchRead
+    | Logits
+    | History
+)
+
+
+class EventBase(Frozen, tag_field="event"):
+    """Something that happened to a session. Published to everyone who subscribes to its name."""
+
+    session: str
+
+
+class SessionOpened(EventBase, frozen=True, tag="SessionOpened"): ...
+
+
+class SessionClosed(EventBase, frozen=True, tag="SessionClosed"): ...
+
+
+class SessionRunning(EventBase, frozen=True, tag="SessionRunning"): ...
+
+
+class TokenSampled(EventBase, frozen=True, tag="TokenSampled"):
+    """`text` is what the streamed text gained; it may be empty while a character is incomplete."""
+
+    step: int
+    token: int
+    text: str
+
+
+class SessionPaused(EventBase, frozen=True, tag="SessionPaused"):
+    site: str
+    step: int
+    reason: PauseReason
+
+
+class SessionFinished(EventBase, frozen=True, tag="SessionFinished"):
+    reason: FinishReason
+    new_tokens: int
+
+
+class SessionFailed(EventBase, frozen=True, tag="SessionFailed"):
+    code: str
+    message: str
+
+
+Event = SessionOpened | SessionClosed | SessionRunning | TokenSampled | SessionPaused | SessionFinished | SessionFailed

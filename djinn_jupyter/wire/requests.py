@@ -1,0 +1,283 @@
+"""What can be asked of an engine, in the imperative. Every request gets exactly one reply.
+
+    request                     answered by
+    Hello                       Welcome
+    Goodbye                     Departed
+    Ping                        Pong
+    ListModules                 Modules
+    Tokenize / Detokenize       Tokenized
+    ReadStatistics              Statistics
+    ListSessions                Sessions
+    Shutdown                    ShuttingDown
+    Open / Fork                 Opened
+    Detach / Close              Detached / Closed
+    Run / Resume / Step         Paused or Finished, when the run stops
+    Pause                       Pausing, at once; the run itself is answered by Paused
+    Back                        Paused
+    SetBreakpoint               BreakpointSet
+    ClearBreakpoints            Cleared
+    EnableBreakpoint            BreakpointSet
+    ApplyEdit / RevertEdits     Edited / Paused
+    MeasureEffect               Effect
+    Steer / Unsteer             Steered / Cleared
+    Inspect                     Inspected
+    Lens                        LensRead
+    Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
+    ReadStop                    Paused
+    ReadLogits                  Logits
+    ReadHistory                 History
+    Describe                    Described
+Any of them may be answered by Failed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.nouns import Sampling
+
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
+Text = Annotated[str, Meta(max_length=4_000_000)]
+Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=4_000_000)]
+Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=4_000_000)]
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+class RequestBase(Frozen, tag_field="request"):
+    """An order to the engine."""
+
+
+class SessionRequest(RequestBase):
+    """An order that concerns one session."""
+
+    session: Name
+
+
+class Hello(RequestBase, frozen=True, tag="Hello"):
+    """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it."""
+
+    version: Name
+    holder: Name
+    user: Name
+
+
+class Goodbye(RequestBase, frozen=True, tag="Goodbye"):
+    """Last message of a client. When its holder has no other client, the holder's sessions become detached."""
+
+
+class Ping(RequestBase, frozen=True, tag="Ping"): ...
+
+
+class ListModules(RequestBase, frozen=True, tag="ListModules"): ...
+
+
+class Tokenize(RequestBase, frozen=True, tag="Tokenize"):
+    text: Text
+    chat: bool = False
+
+
+class Detokenize(RequestBase, frozen=True, tag="Detokenize"):
+    tokens: Tokens
+
+
+class ReadStatistics(RequestBase, frozen=True, tag="ReadStatistics"): ...
+
+
+class ListSessions(RequestBase, frozen=True, tag="ListSessions"): ...
+
+
+class Shutdown(RequestBase, frozen=True, tag="Shutdown"):
+    """Refused while other holders have sessions, unless `force`."""
+
+    force: bool = False
+
+
+class Open(SessionRequest, frozen=True, tag="Open"):
+    """Open or attach. A live session of another holder needs `join`.
+
+    `fresh` forgets tokens, breakpoints and rules first.
+    """
+
+    join: bool = False
+    fresh: bool = False
+
+
+class Describe(SessionRequest, frozen=True, tag="Describe"): ...
+
+
+class Detach(SessionRequest, frozen=True, tag="Detach"): ...
+
+
+class Close(SessionRequest, frozen=True, tag="Close"): ...
+
+
+class Fork(SessionRequest, frozen=True, tag="Fork"):
+    """A new session `name` with the same tokens, stop and rules; pages are shared until one of the two writes."""
+
+    name: Name
+
+
+class Run(SessionRequest, frozen=True, tag="Run"):
+    """Run a prompt (text or token ids) until a stop or the end.
+
+    A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
+    `free` ignores breakpoints.
+    """
+
+    text: Text | None = None
+    tokens: Tokens | None = None
+    max_new_tokens: Annotated[int, Meta(ge=0, le=10_000_000)] = 20
+    sampling: Sampling = Sampling()
+    stop: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=4096)], ...], Meta(max_length=64)] = ()
+    ignore_eos: bool = False
+    chat: bool = False
+    extend: bool = False
+    free: bool = False
+
+
+class Resume(SessionRequest, frozen=True, tag="Resume"):
+    free: bool = False
+
+
+class Step(SessionRequest, frozen=True, tag="Step"):
+    count: Count = 1
+    by: Literal["layer", "token"] = "layer"
+
+
+class Pause(SessionRequest, frozen=True, tag="Pause"): ...
+
+
+class Back(SessionRequest, frozen=True, tag="Back"):
+    count: Count = 1
+    by: Literal["stop", "layer", "token"] = "stop"
+
+
+class SetBreakpoint(SessionRequest, frozen=True, tag="SetBreakpoint"):
+    site: Spelling
+    when: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    once: bool = False
+
+
+class EnableBreakpoint(SessionRequest, frozen=True, tag="EnableBreakpoint"):
+    number: int
+    enabled: bool
+
+
+class ClearBreakpoints(SessionRequest, frozen=True, tag="ClearBreakpoints"):
+    """`sites` None clears all; otherwise spellings or numbers."""
+
+    sites: Annotated[tuple[Spelling, ...], Meta(max_length=10_000)] | None = None
+
+
+class ApplyEdit(SessionRequest, frozen=True, tag="ApplyEdit"):
+    """Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
+    negative from the end of the pass, None for all of the pass."""
+
+    edit: Edit
+    site: Spelling | None = None
+    positions: Positions | None = None
+
+
+class RevertEdits(SessionRequest, frozen=True, tag="RevertEdits"): ...
+
+
+class MeasureEffect(SessionRequest, frozen=True, tag="MeasureEffect"):
+    top: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class Steer(SessionRequest, frozen=True, tag="Steer"):
+    site: Spelling
+    edit: Edit
+    positions: Positions | None = None
+
+
+class Unsteer(SessionRequest, frozen=True, tag="Unsteer"):
+    """`number` None removes all rules."""
+
+    number: int | None = None
+
+
+class Inspect(SessionRequest, frozen=True, tag="Inspect"):
+    """A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    ahead: bool = False
+
+
+class Lens(SessionRequest, frozen=True, tag="Lens"):
+    """Logit lens at a residual site of the stopped pass; `site` None is the stopped one."""
+
+    site: Spelling | None = None
+    positions: Positions | None = None
+    top: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class Watch(SessionRequest, frozen=True, tag="Watch"):
+    site: Spelling
+    byte_cap: Annotated[int, Meta(ge=1)] = 256 * 2**20
+
+
+class Unwatch(SessionRequest, frozen=True, tag="Unwatch"):
+    """`site` None ends all watches."""
+
+    site: Spelling | None = None
+
+
+class ReadWatch(SessionRequest, frozen=True, tag="ReadWatch"):
+    site: Spelling
+
+
+class ReadStop(SessionRequest, frozen=True, tag="ReadStop"):
+    """The present stop once more, as it was reported."""
+
+
+class ReadLogits(SessionRequest, frozen=True, tag="ReadLogits"):
+    """fp32 logits of the last position of the last finished pass."""
+
+
+class ReadHistory(SessionRequest, frozen=True, tag="ReadHistory"): ...
+
+
+Request = (
+    Hello
+    | Goodbye
+    | Ping
+    | ListModules
+    | Tokenize
+    | Detokenize
+    | ReadStatistics
+    | ListSessions
+    | Shutdown
+    | Open
+    | Describe
+    | Detach
+    | Close
+    | Fork
+    | Run
+    | Resume
+    | Step
+    | Pause
+    | Back
+    | SetBreakpoint
+    | EnableBreakpoint
+    | ClearBreakpoints
+    | ApplyEdit
+    | RevertEdits
+    | MeasureEffect
+    | Steer
+    | Unsteer
+    | Inspect
+    | Lens
+    | Watch
+    | Unwatch
+    | ReadWatch
+    | ReadStop
+    | ReadLogits
+    | ReadHistory
+)

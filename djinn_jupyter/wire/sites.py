@@ -1,0 +1,193 @@
+"""How a place in the network is spelled: `point.layer[selector]`, aliases of other tools, module paths.
+
+Owns the grammar and the list of points. Whether a place exists in a given model, only the engine knows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.wire.frozen import Frozen
+
+LAYER_POINTS: Final = (
+    "resid_pre",
+    "attn_in",
+    "q",
+    "k",
+    "v",
+    "q_rot",
+    "k_rot",
+    "attn_scores",
+    "pattern",
+    "z",
+    "attn_out",
+    "attn_out_post",
+    "resid_mid",
+    "mlp_in",
+    "mlp_pre",
+    "mlp_post",
+    "mlp_out",
+    "mlp_out_post",
+    "resid_post",
+)
+MODEL_POINTS: Final = ("embed", "ln_final", "logits")
+POINTS: Final = ("embed", *LAYER_POINTS, "ln_final", "logits")
+HEAD_POINTS: Final = frozenset({"q", "k", "v", "q_rot", "k_rot", "attn_scores", "pattern", "z"})
+
+# TransformerLens (new and legacy hook names) and nnterp, as their documentation spells them.
+_TRANSFORMER_LENS: Final = {
+    "hook_resid_pre": "resid_pre",
+    "hook_resid_mid": "resid_mid",
+    "hook_resid_post": "resid_post",
+    "hook_attn_in": "attn_in",
+    "hook_attn_out": "attn_out",
+    "hook_mlp_in": "mlp_in",
+    "hook_mlp_out": "mlp_out",
+    "attn.hook_q": "q",
+    "attn.hook_k": "k",
+    "attn.hook_v": "v",
+    "attn.hook_rot_q": "q_rot",
+    "attn.hook_rot_k": "k_rot",
+    "attn.hook_z": "z",
+    "attn.hook_attn_scores": "attn_scores",
+    "attn.hook_pattern": "pattern",
+    "mlp.hook_pre": "mlp_pre",
+    "mlp.hook_post": "mlp_post",
+    "hook_in": "resid_pre",
+    "hook_out": "resid_post",
+    "attn.hook_in": "attn_in",
+    "attn.hook_out": "attn_out",
+    "mlp.hook_in": "mlp_in",
+    "mlp.hook_out": "mlp_out",
+}
+_TRANSFORMER_LENS_MODEL: Final = {
+    "hook_embed": "embed",
+    "embed.hook_out": "embed",
+    "ln_final.hook_normalized": "ln_final",
+    "ln_final.hook_out": "ln_final",
+    "unembed.hook_out": "logits",
+}
+_NNTERP: Final = {
+    "layers": "resid_post",
+    "layers_input": "resid_pre",
+    "layers_output": "resid_post",
+    "attentions": "attn_out",
+    "attentions_input": "attn_in",
+    "attentions_output": "attn_out",
+    "mlps": "mlp_out",
+    "mlps_input": "mlp_in",
+    "mlps_output": "mlp_out",
+    "attention_probabilities": "pattern",
+}
+_NNTERP_MODEL: Final = {
+    "token_embeddings": "embed",
+    "embed_tokens": "embed",
+    "ln_final": "ln_final",
+    "logits": "logits",
+}
+
+_SELECTED = re.compile(r"^(?P<place>[^\[\]]+?)(?:\[(?P<selector>[-\d:, ]+)\])?$")
+_BLOCK = re.compile(r"^blocks\.(?P<layer>\d+)\.(?P<hook>.+)$")
+_NNTERP_LAYER = re.compile(r"^(?P<name>\w+)\[(?P<layer>\d+)\]$")
+_POINT_LAYER = re.compile(r"^(?P<point>[a-z_]+)\.(?P<layer>\d+)$")
+_MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)*$")
+MAX_SELECTED: Final = 4096
+
+
+class Site(Frozen):
+    """A place in the network.
+
+    `point` is one of POINTS, or `input` / `output` of the module at `path`. `layer` counts from 0. `selector`
+    holds indices along the site's unit axis: heads for HEAD_POINTS, features for the others.
+    """
+
+    point: str
+    layer: int | None = None
+    selector: tuple[int, ...] | None = None
+    path: str | None = None
+
+    def __str__(self) -> str:
+        place = f"{self.path}.{self.point}" if self.path else self.point
+        if self.layer is not None and not self.path:
+            place += f".{self.layer}"
+        return place if self.selector is None else f"{place}[{spell_selector(self.selector)}]"
+
+    def whole(self) -> Site:
+        """The same place without its selector."""
+        return msgspec.structs.replace(self, selector=None)
+
+
+def spell_selector(indices: tuple[int, ...]) -> str:
+    return ",".join(str(i) for i in indices)
+
+
+def parse_selector(text: str) -> tuple[int, ...]:
+    """`6`, `1,4` or `2:5` (end excluded) as indices."""
+    indices: list[int] = []
+    for part in text.split(","):
+        start, colon, stop = part.strip().partition(":")
+        try:
+            span = range(int(start), int(stop)) if colon else range(int(start), int(start) + 1)
+        except ValueError:
+            raise UnknownSite(f"Selector [{text}] is not understood; write [6], [1,4] or [2:5].") from None
+        if len(span) == 0 or len(indices) + len(span) > MAX_SELECTED or span.start < 0:
+            raise UnknownSite(
+                f"Selector [{text}] selects nothing, too much, or counts from the end; write [6] or [2:5]."
+            )
+        indices.extend(span)
+    return tuple(indices)
+
+
+def parse_site(text: str) -> Site:
+    """The Site that `text` spells. A bare number is that layer's output; a dotted name of no point is a module path."""
+    text = text.strip()
+    known = _from_other_tool(text)
+    if known is not None:
+        return known
+    matched = _SELECTED.match(text)
+    if matched is None:
+        raise UnknownSite(
+            f"{text!r} is not a site; write for example 20, resid_post.20, z.9[6] or model.layers.20.mlp."
+        )
+    place, selected = matched["place"].strip(), matched["selector"]
+    selector = parse_selector(selected) if selected else None
+    site = _from_other_tool(place) or _from_place(place)
+    return site if selector is None else msgspec.structs.replace(site, selector=selector)
+
+
+def _from_place(place: str) -> Site:
+    if place.isdigit():
+        return Site(point="resid_post", layer=int(place))
+    if place in MODEL_POINTS:
+        return Site(point=place)
+    if place in LAYER_POINTS:
+        raise UnknownSite(f"{place!r} needs a layer: write {place}.0, {place}.1, ...")
+    numbered = _POINT_LAYER.match(place)
+    if numbered and numbered["point"] in LAYER_POINTS:
+        return Site(point=numbered["point"], layer=int(numbered["layer"]))
+    if not _MODULE_PATH.match(place):
+        raise UnknownSite(
+            f"{place!r} is not a site; write for example 20, resid_post.20, z.9[6] or model.layers.20.mlp."
+        )
+    path, _, end = place.rpartition(".")
+    if path and end in ("input", "output"):
+        return Site(point=end, path=path)
+    return Site(point="output", path=place)
+
+
+def _from_other_tool(text: str) -> Site | None:
+    block = _BLOCK.match(text)
+    if block and block["hook"] in _TRANSFORMER_LENS:
+        return Site(point=_TRANSFORMER_LENS[block["hook"]], layer=int(block["layer"]))
+    if text in _TRANSFORMER_LENS_MODEL:
+        return Site(point=_TRANSFORMER_LENS_MODEL[text])
+    numbered = _NNTERP_LAYER.match(text)
+    if numbered and numbered["name"] in _NNTERP:
+        return Site(point=_NNTERP[numbered["name"]], layer=int(numbered["layer"]))
+    if text in _NNTERP_MODEL:
+        return Site(point=_NNTERP_MODEL[text])
+    return None
