@@ -1,0 +1,32 @@
+"""The whole account: every slab against every cache that holds its pages. For an engine to call when it is idle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from .budget import BooksBroken
+from .cache import PagedCache
+from .slab import Slab
+
+
+def check_books(slabs: Sequence[Slab], caches: Iterable[PagedCache], contents: bool = False) -> None:
+    """Raise BooksBroken unless each page's references are exactly the tables that hold it, and the bytes add up.
+
+    `caches` are all that exist, frames' and checkpoints' included; `slabs` all of one budget.
+    """
+    held: dict[Slab, Counter[int]] = {slab: Counter() for slab in slabs}
+    for cache in caches:
+        cache.check(contents)
+        for group in cache.groups:
+            held[group.slab].update(group.table.pages)
+    for slab, pages in held.items():
+        slab.check()
+        if wrong := {page: times for page, times in pages.items() if slab.references(page) != times}:
+            raise BooksBroken(f"Pages held so many times by tables, and differently in the slab: {wrong}.")
+        if slab.pages_in_use != len(pages):
+            raise BooksBroken(f"{slab.pages_in_use} pages are in use, and tables hold {len(pages)}.")
+    for budget in {slab.budget for slab in slabs}:
+        pages_bytes = sum(slab.segment_bytes for slab in slabs if slab.budget is budget)
+        if budget.taken != pages_bytes + budget.lent:
+            raise BooksBroken(f"{budget.taken} bytes are taken; {pages_bytes} in segments and {budget.lent} lent.")

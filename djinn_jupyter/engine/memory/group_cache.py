@@ -1,0 +1,143 @@
+"""One session's keys and values in one page group: its page table and, while it runs, its working copy.
+
+Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.errors import IllegalMove, SlabFull
+
+from .budget import BooksBroken
+from .page_table import PageTable
+from .working import WorkingCopy
+
+
+class GroupCache:
+    """The rows of all layers of a group for the positions [table.first, written).
+
+    Invariants: after `flush` every row written is in its page; a working copy exists or not, and what `write` returns
+    is the same bits either way; rows at and beyond the committed length may be dead for some layers, and only the
+    caller knows for which.
+    """
+
+    slack_positions = 256  # a working copy is made at least so much longer than needed, or a quarter of that
+
+    def __init__(self, table: PageTable, session: object, written: int = 0) -> None:
+        self.slab = table.slab
+        self.geometry = table.slab.geometry
+        self.table = table
+        self.session = session
+        self.written = written
+        self.working: WorkingCopy | None = None
+
+    # --------------------------------------------------------------------------------------- before a pass
+
+    def check_enterable(self, length: int) -> None:
+        """Raise IllegalMove unless a pass entered at `length` finds the rows of its window."""
+        if length and self.geometry.first_needed(length) < self.table.first:
+            raise IllegalMove(
+                f"A pass cannot enter at position {length}: the window's rows before {self.table.first} were given up."
+            )
+
+    def prepare(self, start: int, end: int) -> None:
+        """A working copy for a pass over [start, end), if the budget allows; else each layer gathers its rows."""
+        first = self.geometry.first_needed(start)
+        if self.working is not None:
+            if self.working.covers(first, end) and self.working.capacity <= 4 * self._roomy(end - first):
+                self.slab.budget.touch(self.working)
+                return
+            self.drop_working()
+        for capacity in (self._roomy(end - first), end - first):
+            try:
+                self.working = WorkingCopy(self.table, first, capacity, self.session, self.drop_working)
+            except SlabFull:
+                continue
+            self.working.gather(first, min(self.written, first + capacity))
+            return
+
+    def _roomy(self, need: int) -> int:
+        size = self.geometry.page_positions
+        return -(-(need + max(self.slack_positions, need // 4)) // size) * size
+
+    # --------------------------------------------------------------------------------------- during a pass
+
+    def write(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """New rows of one layer from `start` on; returns the keys and values attention reads: k_1HRD, v_1HRD."""
+        end = start + k_1HqD.shape[2]
+        if self.working is None:
+            read = self._write_through(slot, k_1HqD, v_1HqD, start, end)
+        else:
+            read = self.working.write(slot, k_1HqD, v_1HqD, start, end)
+        if end > self.written:
+            self.written = end
+        return read
+
+    def _write_through(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """Without a working copy: to the pages at once, then gather what is read."""
+        if not self.table.is_private(start, end):
+            raise BooksBroken(f"Rows [{start}, {end}) came without a reserve.")
+        layer = self.geometry.layers[slot].cache_layer
+        key_view, value_view = self.slab.key_view, self.slab.value_view
+        for p in self.table.pieces(start, end):
+            here = slice(p.start - start, p.start - start + p.count)
+            key_view(p.page, layer).narrow(1, p.row, p.count).copy_(k_1HqD[0, :, here])
+            value_view(p.page, layer).narrow(1, p.row, p.count).copy_(v_1HqD[0, :, here])
+        pieces = list(self.table.pieces(self.geometry.first_needed(start), end))
+        keys = torch.cat([key_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)
+        values = torch.cat([value_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)
+        return keys.unsqueeze(0), values.unsqueeze(0)
+
+    def flush(self) -> None:
+        """Bring the pages up to date with the working copy."""
+        if self.working is not None:
+            self.working.flush()
+
+    # -------------------------------------------------------------------------------------- between passes
+
+    def drop_working(self) -> None:
+        if self.working is not None:
+            self.working.flush()
+            self.working.release()
+            self.working = None
+
+    def fork(self, session: object) -> GroupCache:
+        """The same rows for another session, by reference to the same pages."""
+        self.flush()
+        return type(self)(self.table.share(), session, self.written)
+
+    def rewind(self, length: int) -> None:
+        """To a length at which a pass can enter. Rows stay; only a table without its beginning begins anew at 0."""
+        self.flush()
+        if not length and self.table.first:
+            self.truncate(0)
+
+    def truncate(self, length: int) -> None:
+        """Forget the rows from `length` on, and give back the pages wholly beyond it."""
+        self.flush()
+        self.written = min(self.written, length)
+        if self.working is not None:
+            self.working.truncated(length)
+        self.table.truncate(length)
+
+    def release_before(self, position: int) -> None:
+        """Give back the pages wholly before `position`."""
+        self.flush()
+        self.table.release_before(position)
+
+    def free(self) -> None:
+        if self.working is not None:
+            self.working.release()
+            self.working = None
+        self.table.free()
+        self.written = 0
+
+    def check(self, contents: bool = False) -> None:
+        """Raise BooksBroken unless the table holds what was written; with `contents`, compare the working copy too."""
+        self.table.check()
+        if self.written > self.table.end:
+            raise BooksBroken(f"Rows were written up to {self.written}; there are pages up to {self.table.end}.")
+        if contents and self.working is not None and self.working.differs(self.written):
+            raise BooksBroken("The working copy differs from the pages.")

@@ -1,0 +1,93 @@
+"""The layers of the paged cache, as transformers sees them: its own classes, with the rows kept elsewhere.
+
+Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from torch import Tensor
+from transformers import cache_utils
+
+from djinn_jupyter.errors import ModelRefused
+
+from .geometry import LayerGeometry
+from .group_cache import GroupCache
+
+
+class PagedRows:
+    """What every paged layer adds to the library's class it is mixed into.
+
+    Invariants: `cumulative_length` is what the library's own layer would report at this moment: the committed length at
+    entry, plus the rows of this pass once this layer has run. A layer that held nothing in the probe has no rows
+    (`rows` is None) and reports 0 for ever, as the library's would; giving it rows is refused.
+    """
+
+    is_croppable = False
+    cumulative_length: int
+    is_initialized: bool
+
+    def attach(self, geometry: LayerGeometry, rows: GroupCache | None, slot: int) -> None:
+        self.geometry = geometry
+        self.rows = rows
+        self.slot = slot
+        self.set_length(0)
+
+    def set_length(self, length: int) -> None:
+        """Before an entry: the committed length; after a pass: the new one."""
+        if self.rows is None:
+            length = 0
+        self.cumulative_length = length
+        self.is_initialized = length > 0
+
+    def get_seq_length(self) -> int:
+        return self.cumulative_length
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """k_1HqD and v_1HqD at the layer's length; returns k_1HRD and v_1HRD, the library's own bits."""
+        shape = key_states.shape
+        expected = self.geometry
+        if (
+            self.rows is None
+            or shape[0] != 1
+            or shape[1] != expected.kv_heads
+            or shape[3] != expected.key_dim
+            or value_states.shape != (1, expected.kv_heads, shape[2], expected.value_dim)
+            or key_states.dtype != expected.dtype
+            or value_states.dtype != expected.dtype
+        ):
+            self._refuse_rows(key_states, value_states)
+        start = self.cumulative_length
+        read = self.rows.write(self.slot, key_states, value_states, start)
+        self.cumulative_length = start + shape[2]
+        self.is_initialized = True
+        return read
+
+    def _refuse_rows(self, key_states: Tensor, value_states: Tensor) -> NoReturn:
+        keys, values = (f"{tuple(rows.shape)} {rows.dtype}" for rows in (key_states, value_states))
+        raise ModelRefused(
+            f"Cache layer {self.geometry.cache_layer} was given keys {keys} and values {values}. The one-token probe "
+            f"at load had found {self.geometry}, and sessions run at batch 1."
+        )
+
+    def _no(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError("A paged layer is cut, copied and moved by its PagedCache only.")
+
+    crop = reset = reorder_cache = offload = prefetch = _no
+    batch_repeat_interleave = batch_select_indices = activate_past_recording = _no
+
+
+class PagedFullLayer(PagedRows, cache_utils.DynamicLayer): ...
+
+
+class PagedWindowLayer(PagedRows, cache_utils.DynamicSlidingWindowLayer): ...
+
+
+# The library's two bases declare `device` and `dtype` differently.
+class PagedRecurrentFullLayer(PagedRows, cache_utils.LinearAttentionAndFullAttentionLayer): ...  # type: ignore[misc]
+
+
+class PagedRecurrentWindowLayer(  # type: ignore[misc]
+    PagedRows, cache_utils.LinearAttentionAndSlidingWindowAttentionLayer
+): ...

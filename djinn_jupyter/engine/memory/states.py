@@ -1,0 +1,62 @@
+"""Convolution and recurrent states of a cache layer, taken out as a value and put back.
+
+They are not idempotent: a layer that runs twice on the same token moves its state on twice. A frame therefore keeps the
+states of the layers from its own on, as of their entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+from transformers import cache_utils
+
+# Everything a recurrent layer of the library holds, in this version of it: states, flags, kernel sizes.
+_FIELDS = tuple(vars(cache_utils.LinearAttentionLayer()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerState:
+    """The states and flags of one layer at one moment, also before its first use. Its tensors are nobody else's."""
+
+    fields: tuple[tuple[str, object], ...]
+
+    def tensors(self) -> Iterator[Tensor]:
+        for _, value in self.fields:
+            for item in value.values() if isinstance(value, dict) else (value,):
+                if isinstance(item, Tensor):
+                    yield item
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.tensors())
+
+
+def is_recurrent(layer: object) -> bool:
+    return isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin)
+
+
+def take(layer: object) -> LayerState:
+    """A copy: the library writes into a layer's tensors in place."""
+    return LayerState(fields=tuple((name, _copied(vars(layer)[name])) for name in _FIELDS))
+
+
+def put(layer: object, state: LayerState) -> None:
+    """Make the layer as it was, with tensors of its own, so that a state can be put back any number of times."""
+    for name, value in state.fields:
+        setattr(layer, name, _copied(value))
+
+
+def _copied(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    return value
+
+
+def nbytes(layer: object) -> int:
+    """Bytes of the states a layer holds now."""
+    held = LayerState(fields=tuple((name, vars(layer)[name]) for name in _FIELDS))
+    return held.nbytes
