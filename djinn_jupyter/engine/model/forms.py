@@ -1,0 +1,77 @@
+"""The containers that modules take and return: find the tensor in them, put another one back in the same form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+Slot = int | str | None
+"""Where a tensor stands: a position, a keyword, or None when it is the whole output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerForm:
+    """How one decoder layer gets its hidden state and how it returns it.
+
+    `argument` is its position among the arguments or its keyword. `length` is the length of the tuple it returns, with
+    the hidden state first; None for a bare tensor. Skipped layers must return this same form.
+    """
+
+    argument: int | str
+    length: int | None
+
+    def take(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        given: Tensor = args[self.argument] if isinstance(self.argument, int) else kwargs[self.argument]
+        return given
+
+    def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor) -> Arguments:
+        if isinstance(self.argument, int):
+            return (*args[: self.argument], hidden, *args[self.argument + 1 :]), kwargs
+        return args, {**kwargs, self.argument: hidden}
+
+    def wrap(self, hidden: Tensor) -> Any:
+        """What a skipped layer returns."""
+        return hidden if self.length is None else (hidden, *[None] * (self.length - 1))
+
+    def unwrap(self, output: Any) -> Tensor:
+        hidden: Tensor = output if self.length is None else output[0]
+        return hidden
+
+    def rewrap(self, output: Any, hidden: Tensor) -> Any:
+        return hidden if self.length is None else (hidden, *output[1:])
+
+
+def tensors_in(container: Any) -> Iterator[tuple[Slot, Tensor]]:
+    """The tensors of a module's output with their slots, first level only."""
+    if isinstance(container, Tensor):
+        yield None, container
+    elif isinstance(container, Mapping):
+        yield from ((str(key), value) for key, value in container.items() if isinstance(value, Tensor))
+    elif isinstance(container, tuple | list):
+        yield from ((index, value) for index, value in enumerate(container) if isinstance(value, Tensor))
+
+
+def arguments_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[int | str, Tensor]]:
+    """The tensors among a module's arguments with their slots."""
+    yield from ((index, value) for index, value in enumerate(args) if isinstance(value, Tensor))
+    yield from ((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
+
+
+def pick(container: Any, slot: Slot) -> Tensor:
+    tensor: Tensor = container if slot is None else container[slot]
+    return tensor
+
+
+def swap(container: Any, slot: Slot, tensor: Tensor) -> Any:
+    """The same container with another tensor at `slot`. Mappings (model outputs) are changed themselves."""
+    if slot is None:
+        return tensor
+    if isinstance(slot, str):
+        container[slot] = tensor
+        return container
+    parts = [*container[:slot], tensor, *container[slot + 1 :]]
+    return type(container)(*parts) if hasattr(container, "_fields") else type(container)(parts)

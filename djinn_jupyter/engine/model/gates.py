@@ -1,0 +1,95 @@
+"""A gate on every decoder layer: leave a forward pass at a layer, enter one at a layer.
+
+A gate is that layer's `forward`. With nobody crossing it is the plain layer. While a `Crossing` is under way, layers
+below its frame hand their input on in the form that layer returns (some return a tuple, and eight layers or more
+notice the difference), the frame's hidden state enters at its boundary, and every later boundary is reported to the
+crossing, which may raise `Leave`.
+
+Knows nothing of sessions, breakpoints or pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from djinn_jupyter.engine.model.anatomy import Anatomy
+
+
+class Leave(BaseException):
+    """Raised by a crossing to leave the forward pass where it is. No error, and nothing that model code may catch."""
+
+
+class Crossing(Protocol):
+    """One entry into a forward pass.
+
+    `arrive` is told the hidden state at each boundary that is newly reached and returns the one to go on with.
+    `about_to_run` is told of each layer before it runs, with the hidden state it gets and the layer's keyword
+    arguments."""
+
+    boundary: int
+    hidden: Tensor | None
+
+    def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor: ...
+
+    def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None: ...
+
+    def has_run(self, layer: int) -> None: ...
+
+
+class Gates:
+    """The gates of one model. Installed once; open unless `entered`."""
+
+    def __init__(self, anatomy: Anatomy) -> None:
+        self.anatomy = anatomy
+        self.count = len(anatomy.layers)
+        self.crossing: Crossing | None = None
+        for index, layer in enumerate(anatomy.layers):
+            layer.forward = self._gate(index, layer.forward)
+
+    @contextmanager
+    def entered(self, crossing: Crossing) -> Iterator[None]:
+        """The model's forward belongs to `crossing` inside this block. Nests: a lens looks while a pass is under
+        way."""
+        before, self.crossing = self.crossing, crossing
+        try:
+            yield
+        finally:
+            self.crossing = before
+
+    def remove(self) -> None:
+        """Give every layer its own forward back."""
+        for layer in self.anatomy.layers:
+            layer.__dict__.pop("forward", None)
+
+    def _gate(self, index: int, run: Callable[..., Any]) -> Callable[..., Any]:
+        form = self.anatomy.forms[index]
+        last = index == self.count - 1
+
+        def gate(*args: Any, **kwargs: Any) -> Any:
+            crossing = self.crossing
+            if crossing is None:
+                return run(*args, **kwargs)
+            given = form.take(args, kwargs)
+            if index < crossing.boundary:
+                skipped = given
+                if last and crossing.hidden is not None:
+                    skipped = crossing.hidden.clone()
+                return form.wrap(skipped)
+            if index == crossing.boundary and crossing.hidden is not None:
+                hidden = crossing.hidden.clone()
+            else:
+                hidden = crossing.arrive(index, given, kwargs)
+            crossing.about_to_run(index, hidden, kwargs)
+            args, kwargs = form.put(args, kwargs, hidden)
+            output = run(*args, **kwargs)
+            crossing.has_run(index)
+            if not last:
+                return output
+            after = form.unwrap(output)
+            return form.rewrap(output, crossing.arrive(index + 1, after, kwargs))
+
+        return gate

@@ -1,0 +1,120 @@
+"""How a site's value lies in the tensor that carries it, and how it is put back.
+
+Raw tensors have the model's own shape. Values have positions first: [T, D], [T, H, D] (heads) or [T, H, K] (heads,
+keys); [T, S, D] where a model carries several residual streams. F counts all columns of one position. Batch is 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.errors import InvalidEdit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Heads:
+    """Which of the F columns of a position belong to which head and feature.
+
+    Column of (h, d) is `offset + h * head_stride + d * feature_stride`, or `index_HD` where no such rule holds.
+    """
+
+    heads: int
+    features: int
+    offset: int = 0
+    head_stride: int = 0
+    feature_stride: int = 1
+    index_HD: Tensor | None = None
+
+    @classmethod
+    def of_index(cls, index_HD: Tensor) -> Heads:
+        """From the column of every (head, feature), by rule where there is one."""
+        heads, features = index_HD.shape
+        offset = int(index_HD[0, 0])
+        head_stride = int(index_HD[1, 0]) - offset if heads > 1 else features
+        feature_stride = int(index_HD[0, 1]) - offset if features > 1 else 1
+        ruled = cls(
+            heads=heads, features=features, offset=offset, head_stride=head_stride, feature_stride=feature_stride
+        )
+        if min(head_stride, feature_stride) > 0 and torch.equal(ruled.columns_HD(), index_HD.cpu()):
+            return ruled
+        return cls(heads=heads, features=features, index_HD=index_HD.cpu())
+
+    def columns_HD(self) -> Tensor:
+        if self.index_HD is not None:
+            return self.index_HD
+        heads, features = torch.arange(self.heads)[:, None], torch.arange(self.features)[None]
+        return self.offset + heads * self.head_stride + features * self.feature_stride
+
+    def read(self, flat_TF: Tensor) -> Tensor:
+        """[T, H, D], a view where the columns follow a rule."""
+        if self.index_HD is not None:
+            return flat_TF[:, self.index_HD.to(flat_TF.device)]
+        rows, column = flat_TF.stride()
+        return flat_TF.as_strided(
+            (flat_TF.shape[0], self.heads, self.features),
+            (rows, self.head_stride * column, self.feature_stride * column),
+            flat_TF.storage_offset() + self.offset * column,
+        )
+
+    def put(self, flat_TF: Tensor, value_THD: Tensor) -> None:
+        if self.index_HD is not None:
+            flat_TF[:, self.index_HD.to(flat_TF.device)] = value_THD
+        else:
+            self.read(flat_TF).copy_(value_THD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """Positions along axis `position`. Axis `batch`, of size 1, is dropped; None where it is one with the positions."""
+
+    position: int
+    batch: int | None
+    heads: Heads | None = None
+
+    def read(self, raw: Tensor) -> Tensor:
+        rows = self._rows(raw)
+        return rows if self.heads is None else self.heads.read(rows.reshape(rows.shape[0], -1))
+
+    def put(self, raw: Tensor, value: Tensor) -> None:
+        """Write `value` into `raw` itself."""
+        rows = self._rows(raw)
+        if self.heads is None:
+            rows.copy_(value)
+            return
+        flat_TF = rows.reshape(rows.shape[0], -1)
+        self.heads.put(flat_TF, value)
+        if flat_TF.data_ptr() != rows.data_ptr():
+            rows.copy_(flat_TF.reshape(rows.shape))
+
+    def _rows(self, raw: Tensor) -> Tensor:
+        rows = raw.movedim(self.position, 0)
+        if self.batch is not None:
+            rows = rows.select(self.batch + 1 if self.batch < self.position else self.batch, 0)
+        return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Maps:
+    """Attention maps [..., H, T, K] of one session, all axes before T together being the heads."""
+
+    def read(self, raw: Tensor) -> Tensor:
+        return raw.reshape(-1, *raw.shape[-2:]).transpose(0, 1)
+
+    def put(self, raw: Tensor, value: Tensor) -> None:
+        raw.copy_(value.transpose(0, 1).reshape(raw.shape))
+
+
+Layout = Rows | Maps
+
+
+def written(layout: Layout, raw: Tensor, value: Tensor, site: str) -> Tensor:
+    """A copy of `raw` with `value` in it; columns of others stay as they are."""
+    expected = layout.read(raw).shape
+    if value.shape != expected:
+        raise InvalidEdit(f"The value of {site} has shape {tuple(expected)}, not {tuple(value.shape)}.")
+    fresh = raw.clone(memory_format=torch.contiguous_format)
+    layout.put(fresh, value.to(raw))
+    return fresh

@@ -1,0 +1,67 @@
+"""Any module of the model by its path: its input and output as sites, or why they are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+
+from torch import nn
+
+from djinn_jupyter.engine.model.make_taps import border_tap, boundary_tap
+from djinn_jupyter.engine.model.shapes import NO_POSITIONS, Probes
+from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.wire.nouns import ModuleInfo
+from djinn_jupyter.wire.sites import POINTS, Site
+
+
+class Modules:
+    """The modules of one model, with what the probes saw of them."""
+
+    def __init__(self, model: nn.Module, probes: Probes, boundaries: tuple[Tap, ...], fixed: str | None) -> None:
+        self.probes, self.boundaries, self.fixed = probes, boundaries, fixed
+        self._modules = dict(model.named_modules(remove_duplicate=False))
+        self._layers = {layer: index for index, layer in enumerate(probes.stack.layers)}
+        self.infos = tuple(self._info(path) for path in self._modules if path)
+
+    def layer_of(self, path: str) -> int | None:
+        start = f"{self.probes.stack.path}."
+        return int(path.removeprefix(start).split(".")[0]) if path.startswith(start) else None
+
+    def _info(self, path: str) -> ModuleInfo:
+        module, layer = self._modules[path], self.layer_of(path)
+        called = len(self.probes.calls(module, layer))
+        return ModuleInfo(path=path, kind=type(module).__name__, layer=layer, called=called)
+
+    def tap(self, site: Site) -> Tap:
+        path = site.path or ""
+        module = self._modules.get(path)
+        if module is None or not path:
+            raise UnknownSite(f"This model has no module {path!r}{self._near(path)}.")
+        if module in self._layers:
+            boundary = self._layers[module] + (site.point == "output")
+            return boundary_tap(site, self.boundaries[boundary], self._layers[module])
+        layer = self.layer_of(path)
+        calls = self.probes.calls(module, layer)
+        if len(calls) != 1:
+            times = f"runs {len(calls)} times" if calls else "is not run"
+            raise UnknownSite(f"{path} {times} in one pass; a site must be met exactly once.")
+        seen = calls[0].inputs if site.point == "input" else calls[0].outputs
+        reasons = []
+        for slot, tensor in seen.items():
+            tap = border_tap(self.probes, site, module, layer, site.point, slot) if tensor.floating else NO_POSITIONS
+            if isinstance(tap, Tap):
+                return self._guarded(tap)
+            reasons.append(tap)
+        raise UnknownSite(f"{site.whole()} cannot be a site: {reasons[0] if reasons else NO_POSITIONS}.")
+
+    def _guarded(self, tap: Tap) -> Tap:
+        """Before the layers only the hidden state may change: the rest is computed anew when a pass is resumed."""
+        hidden = self.boundaries[0].width
+        if tap.stage >= 0 or (self.fixed is None and tap.width == hidden and tap.axes == "T D"):
+            return tap
+        return replace(tap, editable=False, reason=self.fixed or "a resumed pass computes it anew, without the edit")
+
+    def _near(self, path: str) -> str:
+        near = get_close_matches(path, [*self._modules, *POINTS], n=1)
+        return f"; did you mean {near[0]!r}?" if near else ""

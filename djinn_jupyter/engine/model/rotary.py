@@ -1,0 +1,45 @@
+"""Rotary frequencies that a forward pass changes for everyone (`rope_type="dynamic"`), put back before each entry.
+
+A lone run only ever grows, so its frequencies are a function of the present length: starting each entry from the
+load-time values gives every session the bits it would have alone. Source: transformers,
+`modeling_rope_utils.dynamic_rope_update`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Saved:
+    module: nn.Module
+    buffers: dict[str, Tensor]
+    attributes: dict[str, Any]
+
+
+def _is_dynamic(module: nn.Module) -> bool:
+    kinds = getattr(module, "rope_type", None)
+    named = kinds.values() if isinstance(kinds, dict) else [kinds]
+    return any(isinstance(kind, str) and "dynamic" in kind for kind in named)
+
+
+class RotaryBuffers:
+    """The load-time state of every module with dynamic rotary frequencies; empty for most models."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._saved = tuple(_save(module) for module in model.modules() if _is_dynamic(module))
+
+    def reset(self) -> None:
+        for saved in self._saved:
+            for name, buffer in saved.buffers.items():
+                saved.module.register_buffer(name, buffer.clone(), persistent=False)
+            for name, value in saved.attributes.items():
+                setattr(saved.module, name, value)
+
+
+def _save(module: nn.Module) -> _Saved:
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers(recurse=False)}
+    changing = [name for name in vars(module) if name.endswith(("max_seq_len_cached", "attention_scaling"))]
+    return _Saved(module=module, buffers=buffers, attributes={name: getattr(module, name) for name in changing})

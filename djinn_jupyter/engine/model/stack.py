@@ -1,0 +1,159 @@
+"""Finds the decoder layers: the list whose elements run once each, in order, each on what the one before returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine.model.forms import LayerForm
+from djinn_jupyter.engine.model.probe import Call, Hook, Recording, record
+from djinn_jupyter.errors import ModelRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The decoder layers with their paths, how each takes and returns the hidden state, and the mappings they share."""
+
+    path: str
+    layers: tuple[nn.Module, ...]
+    forms: tuple[LayerForm, ...]
+    mappings: tuple[str, ...]
+
+    def path_of(self, layer: int) -> str:
+        return f"{self.path}.{layer}"
+
+    def spans(self, recording: Recording) -> list[Call]:
+        return [recording.of(layer)[0] for layer in self.layers]
+
+    def stage_of(self, at: int, spans: list[Call]) -> int | None:
+        """Which layer runs at event `at`: -1 before the first, n in layer n, the count after the last, None between."""
+        if at < spans[0].entered:
+            return -1
+        if at > spans[-1].left:
+            return len(spans)
+        return next((n for n, span in enumerate(spans) if span.entered <= at <= span.left), None)
+
+
+def find_stack(model: PreTrainedModel, tokens_BT: Tensor) -> tuple[Stack, Recording]:
+    """The layers of `model`, with the recording of the pass that showed them."""
+    lists = _outermost_lists(model)
+    elements = {element for _, group in lists for element in group}
+    mappings = _MappingWatch()
+    name = type(model).__name__
+    try:
+        recording = record(
+            model,
+            tokens_BT,
+            keep=elements.__contains__,
+            hooks=lambda recording: (hook for element in elements for hook in mappings.hooks(element)),
+        )
+    except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        raise ModelRefused(f"{name} does not run with the standard cache of transformers: {error}") from error
+    if not recording.cache_calls:
+        raise ModelRefused(
+            f"{name} keeps nothing in the cache it is given, so it cannot be stopped and resumed exactly."
+        )
+    path, group = _with_cache(name, lists, recording)
+    layers = tuple(group)
+    forms = _forms(name, path, layers, recording)
+    return Stack(path=path, layers=layers, forms=forms, mappings=mappings.changed()), recording
+
+
+def _outermost_lists(model: nn.Module) -> list[tuple[str, nn.ModuleList]]:
+    found: list[tuple[str, nn.ModuleList]] = []
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(path.startswith(f"{outer}.") for outer, _ in found):
+            found.append((path, module))
+    return found
+
+
+def _with_cache(name: str, lists: list[tuple[str, nn.ModuleList]], recording: Recording) -> tuple[str, nn.ModuleList]:
+    """The list within whose elements the cache is updated."""
+    users = {module for call in recording.cache_calls for module in _enclosing(call.caller)}
+    found = [(path, group) for path, group in lists if any(element in users for element in group)]
+    if len(found) != 1:
+        spelled = ", ".join(path for path, _ in found) or "none"
+        raise ModelRefused(
+            f"{name} has no single list of decoder layers (lists with layers that use the cache: {spelled})."
+        )
+    return found[0]
+
+
+def _enclosing(call: Call | None) -> Iterator[nn.Module]:
+    while call is not None:
+        yield call.module
+        call = call.parent
+
+
+def _forms(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recording) -> tuple[LayerForm, ...]:
+    spans: list[Call] = []
+    for index, layer in enumerate(layers):
+        calls = recording.of(layer)
+        if len(calls) != 1:
+            raise ModelRefused(
+                f"{name} runs its layer {path}.{index} {len(calls)} times in one pass; "
+                "only layers that run once can be stopped at."
+            )
+        spans.append(calls[0])
+    if any(before.left > after.entered for before, after in pairwise(spans)):
+        raise ModelRefused(f"{name} does not run {path} in order.")
+    arguments = [_chained(name, path, index, spans) for index in range(1, len(spans))]
+    first = arguments[0] if arguments else _only(spans[0])
+    return tuple(
+        LayerForm(argument=argument, length=_length(name, f"{path}.{index}", spans[index]))
+        for index, argument in enumerate([first, *arguments])
+    )
+
+
+def _chained(name: str, path: str, index: int, spans: list[Call]) -> int | str:
+    """The argument by which layer `index` gets what the layer before returned, bit for bit."""
+    handed = spans[index - 1].first_output
+    for slot, given in spans[index].inputs.items():
+        if handed is not None and same(handed.value, given.value):
+            return slot
+    raise ModelRefused(f"{name} changes the hidden state between {path}.{index - 1} and {path}.{index}.")
+
+
+def _only(span: Call) -> int | str:
+    """The argument of a lone layer that has the shape of what it returns."""
+    shape = span.first_output.shape if span.first_output else ()
+    return next(slot for slot, given in span.inputs.items() if given.shape == shape and given.floating)
+
+
+def _length(name: str, path: str, span: Call) -> int | None:
+    kind, length = span.output
+    if issubclass(kind, Tensor):
+        return None
+    if issubclass(kind, tuple) and 0 in span.outputs:
+        return int(length)
+    raise ModelRefused(f"{name}: {path} returns {kind.__name__}, neither a tensor nor a tuple that begins with one.")
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two kept values are the same bits (0.0 and -0.0 count as one)."""
+    return one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
+
+
+class _MappingWatch:
+    """Which keyword arguments of layers are mappings whose contents change while the layers run."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, set[tuple[Any, ...]]] = {}
+
+    def hooks(self, layer: nn.Module) -> Iterator[Hook]:
+        def look(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            for name, value in kwargs.items():
+                if isinstance(value, MutableMapping):
+                    contents = tuple((key, id(entry)) for key, entry in value.items())
+                    self._contents.setdefault(name, set()).add(contents)
+
+        yield layer, look, None
+
+    def changed(self) -> tuple[str, ...]:
+        return tuple(name for name, contents in self._contents.items() if len(contents) > 1)
