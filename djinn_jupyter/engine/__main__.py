@@ -1,0 +1,128 @@
+"""`python -m djinn_jupyter.engine --model ...`: one engine process. Started by the client's launcher, or by hand.
+
+Owns the command line and the process's edges (detaching, log, exit status); imports the engine, and with it torch,
+only when those are in place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.launcher_pipe import LauncherPipe
+from djinn_jupyter.errors import DjinnError, MissingDependency
+from djinn_jupyter.wire.host import require_supported_platform
+from djinn_jupyter.wire.registry import Started, StartFailed
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.daemon import OpenEngine
+
+log = logging.getLogger("djinn_jupyter.engine")
+
+
+def parser() -> argparse.ArgumentParser:
+    arguments = argparse.ArgumentParser(prog="python -m djinn_jupyter.engine", description="Serve one model.")
+    add = arguments.add_argument
+    add("--version", action="version", version=__version__)
+    add("--model", required=True, help="demo, a folder or a hub name")
+    add("--revision")
+    add("--dtype", help="float32, bfloat16 or float16; default: the model's own")
+    add("--device", help="cpu, cuda or cuda:N; default: the best there is")
+    add("--attention", help="sdpa or eager; default: sdpa")
+    add("--device-memory", type=int, metavar="BYTES")
+    add("--page-positions", type=int, metavar="N")
+    add("--trust-remote-code", action="store_true")
+    add("--random-weights", action="store_true")
+    add("--random-seed", type=int, default=0)
+    add("--stops-kept", type=int, default=EngineConfig(model="").stops_kept, metavar="N")
+    add("--threads", type=int, metavar="N", help="threads for computing; default: torch's choice")
+    add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
+    add("--idle-seconds", type=float, default=1800.0, help="end after so long without clients and sessions")
+    add("--silence-seconds", type=float, default=20.0, help="a client silent for so long has gone")
+    add("--detach", action="store_true", help="become a child of nobody")
+    add("--log", help="the file that standard output already goes to, for the registry")
+    add("--launcher-pipe", type=int, metavar="FD", help="where the launcher reads how the start goes")
+    add("--launcher-lock", type=int, metavar="FD", help="closed once the engine is in the registry")
+    return arguments
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    if options.detach and os.fork():
+        os._exit(0)  # the launcher waits for this half; the other has no parent whose exit or zombie could matter
+    launcher = LauncherPipe(options.launcher_pipe, lock=options.launcher_lock)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    launcher.send(Started(pid=os.getpid()))
+    try:
+        run(options, launcher)
+    except DjinnError as error:
+        log.error("%s: %s", error.code, error)
+        launcher.send(StartFailed(code=error.code, message=str(error)))
+        return 1
+    except Exception as error:
+        log.exception("The engine ended by an error that it does not know")
+        launcher.send(StartFailed(code="EngineStartFailed", message=f"{type(error).__name__}: {error}"))
+        return 1
+    return 0
+
+
+def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
+    require_supported_platform()
+    log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
+    if options.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read once, when torch is imported
+    from djinn_jupyter.engine.daemon import Daemon, DaemonConfig, listen_to_signals
+
+    daemon = Daemon(
+        engine_config(options),
+        DaemonConfig(
+            listen=options.listen,
+            idle_seconds=options.idle_seconds,
+            silence_seconds=options.silence_seconds,
+            log=options.log,
+        ),
+        open_engine=_engine_opener(),
+        launcher=launcher,
+    )
+    listen_to_signals(daemon)
+    daemon.run()
+
+
+def engine_config(options: argparse.Namespace) -> EngineConfig:
+    return EngineConfig(
+        model=options.model,
+        revision=options.revision,
+        dtype=options.dtype,
+        device=options.device,
+        attention=options.attention,
+        device_memory=options.device_memory,
+        page_positions=options.page_positions,
+        trust_remote_code=options.trust_remote_code,
+        random_weights=options.random_weights,
+        random_seed=options.random_seed,
+        stops_kept=options.stops_kept,
+        threads=options.threads,
+    )
+
+
+def _engine_opener() -> OpenEngine:
+    try:
+        from djinn_jupyter.engine.opening import open_engine
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise
+        raise MissingDependency(
+            f"An engine needs {error.name}, which is not installed: pip install 'djinn-jupyter[engine]'."
+        ) from None
+    opener: OpenEngine = open_engine
+    return opener
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""Tensors to wire arrays and back. Copies to the host; the only place where the engine makes bytes of values."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.wire.arrays import Array
+
+_NAMES = {
+    torch.bool: "bool",
+    torch.uint8: "uint8",
+    torch.int32: "int32",
+    torch.int64: "int64",
+    torch.float16: "float16",
+    torch.bfloat16: "bfloat16",
+    torch.float32: "float32",
+    torch.float64: "float64",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return _NAMES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def to_array(tensor: Tensor) -> Array:
+    """The values of `tensor`, row-major, on the host."""
+    host = tensor.detach().to("cpu").contiguous()
+    if host.dtype not in _NAMES:
+        raise InvalidEdit(f"Values of dtype {host.dtype} do not cross the wire.")
+    data = host.reshape(-1).view(torch.uint8).numpy().tobytes() if host.numel() else b""
+    return Array(dtype=_NAMES[host.dtype], shape=tuple(host.shape), data=data)
+
+
+def to_tensor(array: Array) -> Tensor:
+    """A tensor of its own with the values of `array`, on the host."""
+    if array.nbytes == 0:
+        return torch.empty(array.shape, dtype=_DTYPES[array.dtype])
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        flat = torch.frombuffer(array.data, dtype=_DTYPES[array.dtype])
+    return flat.clone().reshape(array.shape)

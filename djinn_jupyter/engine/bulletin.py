@@ -1,0 +1,103 @@
+"""What everyone may read of an engine from any thread: its books and its sessions, as one frozen value.
+
+A request's effect is on the bulletin before its reply goes out. Only sessions that were touched are described anew, so
+that fifty idle ones cost nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+
+from djinn_jupyter.engine import device
+from djinn_jupyter.engine.memory.slab import Slab
+from djinn_jupyter.engine.scheduler import Scheduler
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionInfo
+
+PERIOD: Final = 0.2
+
+
+@dataclass(slots=True)
+class Books:
+    """What the engine has done since it started."""
+
+    started: float = field(default_factory=time.monotonic)
+    passes: int = 0
+    layers_run: int = 0
+    tokens_sampled: int = 0
+    requests_answered: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReading:
+    """The books and the sessions at one moment; replaced as a whole, so any thread may read it."""
+
+    statistics: EngineStatistics
+    sessions: tuple[SessionInfo, ...]
+
+
+class Bulletin:
+    """Keeps `reading` up to date. `touch` names a session whose description may have changed."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        slabs: Sequence[Slab],
+        scheduler: Scheduler,
+        where: torch.device,
+        weights: int,
+    ) -> None:
+        self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
+        self._weight_bytes = weights
+        self._touched: set[str] = set()
+        self._described: dict[str, SessionInfo] = {}
+        self._published = 0.0
+        self._outside = device.Usage.read(where)
+        self.books = Books()
+        self.reading = EngineReading(statistics=self._statistics(), sessions=())
+
+    def touch(self, session: str) -> None:
+        self._touched.add(session)
+
+    @property
+    def due(self) -> bool:
+        """Whether the last full measurement is a period old."""
+        return time.monotonic() - self._published > PERIOD
+
+    def publish(self, *, all_sessions: bool = False) -> None:
+        """Put up a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
+        stale = set(self._sessions) if all_sessions else self._touched
+        described = {
+            name: session.describe() if name in stale or name not in self._described else self._described[name]
+            for name, session in self._sessions.items()
+        }
+        self._described = described
+        self._touched.clear()
+        if self.due:  # asking the system costs as much as answering a request
+            self._outside = device.Usage.read(self._where)
+            self._published = time.monotonic()
+        self.reading = EngineReading(statistics=self._statistics(), sessions=tuple(described.values()))
+
+    def _statistics(self) -> EngineStatistics:
+        return EngineStatistics(
+            pid=os.getpid(),
+            uptime_seconds=time.monotonic() - self.books.started,
+            sessions=len(self._sessions),
+            sessions_running=self._scheduler.running,
+            passes=self.books.passes,
+            layers_run=self.books.layers_run,
+            tokens_sampled=self.books.tokens_sampled,
+            requests_answered=self.books.requests_answered,
+            preemptions=self._scheduler.preemptions,
+            weight_bytes=self._weight_bytes,
+            slabs=tuple(slab.statistics() for slab in self._slabs),
+            process_bytes=self._outside.process_bytes,
+            device_bytes_in_use=self._outside.device_in_use,
+            device_bytes_total=self._outside.device_total,
+        )

@@ -1,0 +1,26 @@
+"""What an engine is asked to be. Together these fields identify one engine process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """`model`: `demo`, a folder or a hub name. `dtype`, `device` and `attention` of None: the model's own dtype, the
+    best device, sdpa. `device_memory` in bytes bounds weights and pages together; None takes what is free less
+    headroom. `page_positions` of None follows the page-size rule of docs/design.md. `random_weights`: build the
+    architecture of `model`'s config with weights drawn from `random_seed` instead of reading weights."""
+
+    model: str
+    revision: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    attention: str | None = None
+    device_memory: int | None = None
+    page_positions: int | None = None
+    trust_remote_code: bool = False
+    random_weights: bool = False
+    random_seed: int = 0
+    stops_kept: int = 64
+    threads: int | None = None

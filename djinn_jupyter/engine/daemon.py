@@ -1,0 +1,144 @@
+"""The life of an engine process: load, serve, be moved until told or idle for too long, end in order.
+
+Joins the parts; knows nothing of models and of what travels through the sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from typing import Protocol
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.door import Door, Served
+from djinn_jupyter.engine.launcher_pipe import LauncherPipe
+from djinn_jupyter.engine.mailbox import Mailbox
+from djinn_jupyter.engine.outbox import Outbox
+from djinn_jupyter.engine.registration import Registration, SocketFolder, make_entry
+from djinn_jupyter.engine.service import ServerKeys, Service
+from djinn_jupyter.wire.registry import Progressed
+from djinn_jupyter.wire.replies import Event
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT_SECONDS = 5.0
+QUIET_SECONDS = 0.002  # before the chores of an idle engine: they would keep the service from sending the last reply
+
+
+class Movable(Served, Protocol):
+    """An engine as its process needs it: served by the door, moved by `tick` on the thread that made it."""
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+    @property
+    def scheduler(self) -> Sized: ...
+    def tick(self) -> bool: ...
+
+
+OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], None]], Movable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonConfig:
+    """How the process behaves, beside what its engine is. `listen` is `tcp://host:port` or None for a private folder;
+    `idle_seconds` counts while no client is attached and no session exists."""
+
+    listen: str | None = None
+    idle_seconds: float = 1800.0
+    silence_seconds: float = 20.0
+    log: str | None = None
+
+
+class Daemon:
+    """Made on the main thread, which is then the engine's. `stop` may be called from any thread."""
+
+    def __init__(
+        self, config: EngineConfig, daemon: DaemonConfig, *, open_engine: OpenEngine, launcher: LauncherPipe
+    ) -> None:
+        self._config, self._daemon = config, daemon
+        self._open_engine, self._launcher = open_engine, launcher
+        self._stopping = threading.Event()
+        self._mailbox: Mailbox | None = None
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._mailbox is not None:
+            self._mailbox.wake()
+
+    def on_signal(self, *_: object) -> None:
+        """End in order; while loading there is nothing to put in order, so at once."""
+        if self._mailbox is None:
+            raise SystemExit(143)
+        self.stop()
+
+    def run(self) -> None:
+        """Returns when the engine has ended in order; raises what the engine's own errors are while it starts."""
+        outbox = Outbox()
+        engine = self._open_engine(self._config, outbox.post, self._tell)
+        self._mailbox = engine.mailbox
+        door = Door(engine, shut_down=self.stop, silence_seconds=self._daemon.silence_seconds)
+        folder = SocketFolder()
+        keys = ServerKeys.draw() if self._daemon.listen else None
+        service = self._bind(door, outbox, folder, keys)
+        registration: Registration | None = None
+        try:
+            service.start()
+            entry = make_entry(
+                self._config,
+                engine.description,
+                commands=service.commands,
+                events=service.events,
+                log=self._daemon.log,
+                keys=keys.public if keys else None,
+            )
+            registration = Registration(entry)
+            log.info("Ready: %s in process %d", entry.found, entry.pid)
+            self._launcher.ready(entry)
+            self._move(engine, door)
+        finally:
+            if registration is not None:
+                registration.withdraw()
+            service.stop()
+            folder.remove()
+            log.info("Ended. %s", service.statistics())
+
+    def _bind(self, door: Door, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None) -> Service:
+        listen = self._daemon.listen
+        commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
+        return Service(door, outbox, commands=commands, events=events, keys=keys, broken=self.stop)
+
+    def _move(self, engine: Movable, door: Door) -> None:
+        last_used = time.monotonic()
+        while not self._stopping.is_set():
+            if engine.tick():
+                if not len(engine.scheduler):
+                    engine.mailbox.wait(QUIET_SECONDS)
+                continue
+            if door.attached or engine.reading.sessions:
+                last_used = time.monotonic()
+            idle = time.monotonic() - last_used
+            if idle >= self._daemon.idle_seconds:
+                log.info("Nobody attached and no session for %.0f s", idle)
+                return
+            engine.mailbox.wait(min(LONGEST_WAIT_SECONDS, self._daemon.idle_seconds - idle))
+
+    def _tell(self, line: str) -> None:
+        log.info("%s", line)
+        self._launcher.send(Progressed(line=line))
+
+
+def _next_port(listen: str) -> str:
+    """The events' endpoint for `tcp://host:port`: the port after it, or any when the port is `*` or 0."""
+    address, _, port = listen.rpartition(":")
+    return f"{address}:{int(port) + 1}" if port.isdigit() and port != "0" else f"{address}:*"
+
+
+def listen_to_signals(daemon: Daemon) -> None:
+    """SIGTERM and SIGINT end the process; a terminal that closes does not concern it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, daemon.on_signal)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,0 +1,40 @@
+"""What the machine says about memory, beside what the books say. A figure that cannot be had is None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import psutil
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Resident bytes of this process; bytes in use on the whole device by everybody, and its size. Both are None on
+    the CPU, where the process says more."""
+
+    process_bytes: int
+    device_in_use: int | None
+    device_total: int | None
+
+    @classmethod
+    def read(cls, device: torch.device) -> Usage:
+        free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (None, None)
+        in_use = None if free is None or total is None else total - free
+        rss = int(psutil.Process().memory_info().rss)
+        return cls(process_bytes=rss, device_in_use=in_use, device_total=total)
+
+
+def weight_bytes(model: nn.Module) -> int:
+    """Bytes of parameters and buffers, each storage once (tied weights share one)."""
+    storages = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+    return sum(storages.values())
+
+
+def free_for_pages(device: torch.device) -> int:
+    """Bytes that pages may take when nobody said: what is free less a quarter for activations and others."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    return int(free * 3 / 4)

@@ -1,0 +1,307 @@
+"""One model on one device, its slabs and its sessions; moved by `tick`. Knows no sockets.
+
+Any thread may `submit`; everything else happens on the engine's thread: read the mail, give the next job a slice,
+reply. A job gives way between layers whenever mail is there, so no command waits longer than a layer for somebody's
+prefill."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from typing import cast
+
+import msgspec
+import torch
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine import device
+from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.forward import Forward
+from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
+from djinn_jupyter.engine.memory.books import check_books
+from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.memory.geometry import CacheGeometry
+from djinn_jupyter.engine.memory.slab import Slab
+from djinn_jupyter.engine.model.anatomy import Anatomy
+from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.model.tokenizer import TokenText
+from djinn_jupyter.engine.scheduler import Job, JobKind, Scheduler, Steps
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.verbs import VERBS, WHILE_RUNNING
+from djinn_jupyter.errors import DjinnError, IllegalMove, UnknownSession, UsageError, from_code
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.replies import Event, Failed, Modules, Reply, SessionFailed, SessionOpened, Tokenized
+from djinn_jupyter.wire.sites import Site
+
+log = logging.getLogger(__name__)
+
+
+class Engine:
+    """The parts are built by `open_engine` and passed in. `publish` gets every event, on the engine's thread."""
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        model: PreTrainedModel,
+        anatomy: Anatomy,
+        geometry: CacheGeometry,
+        slabs: tuple[Slab, ...],
+        forward: Forward,
+        tokenizer: TokenText,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self.config, self.model, self.anatomy, self.geometry = config, model, anatomy, geometry
+        self.slabs, self.forward, self.tokenizer, self.publish = slabs, forward, tokenizer, publish
+        self.mailbox, self.scheduler = Mailbox(), Scheduler()
+        self.sessions: dict[str, Session] = {}
+        self.bulletin = Bulletin(self.sessions, slabs, self.scheduler, forward.device, device.weight_bytes(model))
+        self.one_by_one = False
+        self.recurrent = geometry.recurrent_state_bytes > 0
+        self.description: ModelDescription  # by `opening`, when the self-test has been passed
+        self._answers: list[tuple[Letter, Reply]] = []
+        self._checked = True
+        self._prefilling = False
+
+    def start_books(self, publish: Callable[[Event], None]) -> None:
+        """From now on it counts: events are published, and what the self-test did is not in the books."""
+        self.publish, self.bulletin.books = publish, Books()
+        self.scheduler.preemptions = 0
+        self.bulletin.publish()
+
+    # --- from any thread -------------------------------------------------------------------------------------------
+
+    def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
+        """Take a request. What needs no session is answered here and now; the rest is posted to the engine's thread."""
+        try:
+            answered = self._at_once(request)
+            if answered is None:
+                request = self._with_tokens(request)
+        except DjinnError as error:
+            reply(Failed(code=error.code, message=str(error)))
+            return
+        if answered is not None:
+            reply(answered)
+        else:
+            self.mailbox.post(Letter(request=request, holder=holder, reply=reply))
+
+    def depart(self, holder: Holder) -> None:
+        """The holder has gone; its sessions stay, detached."""
+        self.mailbox.post(Departure(holder=holder))
+
+    def _at_once(self, request: ask.Request) -> Reply | None:
+        match request:
+            case ask.ListModules():
+                return Modules(modules=self.anatomy.modules)
+            case ask.Tokenize(text=text, chat=chat):
+                return self._tokenized(self.tokenizer.encode(text, chat=chat))
+            case ask.Detokenize(tokens=tokens):
+                return self._tokenized(list(tokens))
+        return None
+
+    def _tokenized(self, tokens: list[int]) -> Tokenized:
+        texts = tuple(self.text_of(token) for token in tokens)
+        return Tokenized(tokens=tuple(tokens), texts=texts, text=self.tokenizer.decode(tokens))
+
+    def _with_tokens(self, request: ask.Request) -> ask.Request:
+        """Tokenise a run's text here, on the asker's thread, not on the engine's."""
+        if not isinstance(request, ask.Run) or request.text is None:
+            return request
+        if request.tokens is not None:
+            raise UsageError("A run takes text or token ids, not both.")
+        if not request.text and request.extend:
+            return msgspec.structs.replace(request, text=None, tokens=())
+        tokens = self.tokenizer.encode(request.text, chat=request.chat)
+        return msgspec.structs.replace(request, text=None, tokens=tuple(tokens))
+
+    # --- on the engine's thread ------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def tick(self) -> bool:
+        """Read the mail and give one job a slice; False when there was nothing to do."""
+        moved = self._read_mail()
+        if moved:
+            self._send()  # before the job's slice, which may last until the next letter
+        job = self.scheduler.next()
+        if job is not None:
+            self._advance(job)
+        busy = moved or job is not None
+        if not busy and not self._checked:
+            check_books(self.slabs, [session.cache for session in self.sessions.values()])
+        self._checked = not busy
+        self._send(idle=not busy)
+        return busy
+
+    def ask(self, request: ask.Request, holder: Holder | None = None) -> Reply:
+        """Submit and tick until this request is answered: the engine without threads or sockets. Raises what failed."""
+        replies: list[Reply] = []
+        self.submit(request, holder or Holder(name="here", user="here"), replies.append)
+        while not replies:
+            if not self.tick() and not replies:
+                raise DjinnError("The engine is idle and the request is not answered; this is a fault of djinn.")
+        if isinstance(replies[0], Failed):
+            raise from_code(replies[0].code, replies[0].message)
+        return replies[0]
+
+    def wanted_elsewhere(self) -> bool:
+        """Asked between layers: is there mail, or another job whose turn it is?"""
+        return self.mailbox.waiting or (len(self.scheduler) > 1 and self._prefilling)
+
+    def _read_mail(self) -> bool:
+        """Deliver the letters that are there; those that come meanwhile wait until a job has had its slice."""
+        letters = self.mailbox.take_all()
+        for letter in letters:
+            if isinstance(letter, Departure):
+                self._detach_all(letter.holder)
+            else:
+                self._deliver(letter)
+        return bool(letters)
+
+    def _detach_all(self, holder: Holder) -> None:
+        for session in self.sessions.values():
+            if session.holder == holder.name:
+                session.holder = None
+                self.bulletin.touch(session.name)
+
+    def _deliver(self, letter: Letter) -> None:
+        """Answer a letter, start a job for it, or lay it by while somebody looks at its session's stop."""
+        request = letter.request
+        if isinstance(request, ask.SessionRequest):
+            self.bulletin.touch(request.session)
+        session = self.sessions.get(request.session) if isinstance(request, ask.SessionRequest) else None
+        job = None if session is None else session.job
+        if session is not None and job is not None and job.kind == "look" and not isinstance(request, ask.Close):
+            session.waiting.append(letter)
+            return
+        try:
+            if session is not None and job is not None and type(request) not in WHILE_RUNNING:
+                raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
+            verb = VERBS.get(type(request))
+            if verb is None:
+                raise UsageError(f"The engine has no verb {type(request).__name__}.")
+            result = verb(self, request, letter.holder)
+        except DjinnError as error:
+            self._answer(letter, Failed(code=error.code, message=str(error)))
+        except Exception as error:  # noqa: BLE001  the engine's edge: whatever it is, the asker is told
+            self._answer(letter, _unforeseen(error))
+        else:
+            self._accept(letter, result)
+
+    def _accept(self, letter: Letter, result: Reply | Steps) -> None:
+        if not isinstance(result, Generator):
+            self._answer(letter, result)
+            return
+        request = cast(ask.SessionRequest, letter.request)
+        session = self.sessions[request.session]
+        kind: JobKind = "run" if session.state == "running" else "look"
+        self.scheduler.add(Job(kind=kind, session=session, steps=result, letter=letter))
+
+    def _advance(self, job: Job) -> None:
+        """One slice of a job. Whatever comes out of it, the letter gets one reply and the others go on."""
+        frame = job.session.frame
+        self.bulletin.touch(job.session.name)
+        self._prefilling = frame is not None and len(frame.tokens) > 1
+        try:
+            next(job.steps)
+            return
+        except StopIteration as done:
+            reply: Reply = done.value
+        except DjinnError as error:
+            reply = self._failed(job, Failed(code=error.code, message=str(error)))
+        except Exception as error:  # noqa: BLE001  as above, and the other jobs go on
+            reply = self._failed(job, _unforeseen(error))
+        self.scheduler.remove(job)
+        self._answer(job.letter, reply)
+        self._take_up(job.session)
+
+    def _failed(self, job: Job, failure: Failed) -> Failed:
+        """A run that broke leaves its session at the last committed step, idle; a look leaves it as it was."""
+        session = job.session
+        if job.kind == "run" and session.state == "running":
+            session.cache.restore_all(session.journal)
+            session.journal.clear()
+            session.frame = None
+            session.history.present = None
+            session.move("fail")
+            self.publish(SessionFailed(session=session.name, code=failure.code, message=failure.message))
+        return failure
+
+    def _take_up(self, session: Session) -> None:
+        """Letters that waited while somebody looked come before the mail."""
+        while session.waiting and session.job is None:
+            self._deliver(session.waiting.popleft())
+
+    def _answer(self, letter: Letter, reply: Reply) -> None:
+        """Replies go out by `_send`, when the bulletin knows what they tell of."""
+        self.books.requests_answered += 1
+        self._answers.append((letter, reply))
+
+    def _send(self, idle: bool = False) -> None:
+        if self._answers or self.bulletin.due:
+            self.bulletin.publish(all_sessions=idle)
+        answers, self._answers = self._answers, []
+        for letter, reply in answers:
+            letter.reply(reply)
+
+    # --- what verbs and jobs ask for -------------------------------------------------------------------------------
+
+    @property
+    def books(self) -> Books:
+        return self.bulletin.books
+
+    @property
+    def reading(self) -> EngineReading:
+        """The last published bulletin; may be read from any thread."""
+        return self.bulletin.reading
+
+    def session(self, name: str) -> Session:
+        found = self.sessions.get(name)
+        if found is None:
+            known = ", ".join(self.sessions) or "none"
+            raise UnknownSession(f"There is no session {name!r}; there are: {known}.")
+        return found
+
+    def add_session(self, session: Session) -> Session:
+        self.sessions[session.name] = session
+        self.publish(SessionOpened(session=session.name))
+        return session
+
+    def drop_session(self, session: Session) -> int:
+        """Forget a session and give its pages back; the number of pages it held."""
+        if session.job is not None:
+            job = session.job
+            job.steps.close()
+            self.scheduler.remove(job)
+            self._answer(
+                job.letter, Failed(code="IllegalMove", message=f"Session {session.name!r} was closed meanwhile.")
+            )
+        for letter in session.waiting:
+            self._answer(
+                letter, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
+            )
+        pages = session.cache.statistics().pages
+        session.cache.free()
+        del self.sessions[session.name]
+        return pages
+
+    def new_cache(self) -> PagedCache:
+        return PagedCache.create(self.model.config, self.geometry, self.slabs)
+
+    def resolve(self, site: Site) -> Tap:
+        """The tap of the whole site. A selector is checked here and applied by whoever holds the site."""
+        return self.anatomy.resolve(site).at(site.whole())
+
+    def text_of(self, token: int) -> str:
+        return self.tokenizer.text_of(token)
+
+    def token_id(self, text: str) -> int:
+        """The one token that `text` is; UsageError where it is none or several."""
+        return self.tokenizer.token_id(text)
+
+
+def _unforeseen(error: Exception) -> Failed:
+    log.exception("unforeseen")
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Failed(code="DjinnError", message=f"The engine met an error it does not know ({text}); see %djinn_log.")

@@ -1,0 +1,42 @@
+"""The line to whoever started this engine: what it is doing, then that it is ready or why it will not be.
+
+Also keeps the launcher's lock open until the engine is in the registry: should the launcher die meanwhile, the next one
+waits for this engine instead of starting a second.
+"""
+
+from __future__ import annotations
+
+import os
+
+from djinn_jupyter.wire.registry import Entry, Notice, Ready, encode_notice
+
+
+class LauncherPipe:
+    """Writes notices while somebody reads. A launcher that has gone, or that never was (None), is no error."""
+
+    def __init__(self, descriptor: int | None, *, lock: int | None = None) -> None:
+        self._descriptor, self._lock = descriptor, lock
+        for inherited in (descriptor, lock):
+            if inherited is not None:
+                os.set_inheritable(inherited, False)
+
+    def send(self, notice: Notice) -> None:
+        if self._descriptor is None:
+            return
+        try:
+            os.write(self._descriptor, encode_notice(notice))
+        except BrokenPipeError:
+            self._close_pipe()
+
+    def ready(self, entry: Entry) -> None:
+        """The last word: the entry can be found by everyone now."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        self.send(Ready(entry=entry))
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

@@ -1,0 +1,60 @@
+"""A line: what one `run` was asked for and how far it is. Knows when it ends; runs nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.frame import States
+from djinn_jupyter.engine.sampling import Sampler
+
+STATE_PERIOD: Final = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class Line:
+    """`begins` is the number of tokens before the first new one, `fed_from` the number that were committed before the
+    run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count since the run began,
+    over all its stops. `drawn` holds the generator's state before each new token, where tokens are drawn: what going
+    back by tokens needs. `states` are convolution and recurrent states at every STATE_PERIOD-th committed length, for
+    families that have them."""
+
+    begins: int
+    fed_from: int
+    max_new_tokens: int
+    sampler: Sampler
+    stop: tuple[str, ...]
+    eos: frozenset[int]
+    ignored_defaults: tuple[str, ...]
+    layers_run: int = 0
+    passes: int = 0
+    drawn: list[Tensor] = field(default_factory=list)
+    states: dict[int, States] = field(default_factory=dict)
+
+    def copy(self) -> Line:
+        """The same line with books and a generator of its own."""
+        generator = torch.Generator(device=self.sampler.generator.device)
+        generator.set_state(self.sampler.generator.get_state())
+        sampler = replace(self.sampler, generator=generator)
+        return replace(self, sampler=sampler, drawn=list(self.drawn), states=dict(self.states))
+
+    def new_tokens(self, tokens: list[int]) -> list[int]:
+        return tokens[self.begins :]
+
+    @property
+    def stop_window(self) -> int:
+        """How many last tokens can hold a stop string that the newest one completed: at least a byte each."""
+        return max((len(text.encode()) for text in self.stop), default=0) + 1
+
+
+class LineCopies:
+    """Copies each line once, so that the stops of a fork share lines as those of its parent do."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, Line] = {}
+
+    def __call__(self, line: Line) -> Line:
+        return self._copies.setdefault(id(line), line.copy())

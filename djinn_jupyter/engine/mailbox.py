@@ -1,0 +1,67 @@
+"""Letters from any thread to the engine's thread. Knows neither sockets nor what a request means."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from djinn_jupyter.wire.replies import Reply
+from djinn_jupyter.wire.requests import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who asks: a kernel or process (`name` survives its restart) of a user."""
+
+    name: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A request with its asker and the one place its reply goes. `reply` may be called from the engine's thread
+    only."""
+
+    request: Request
+    holder: Holder
+    reply: Callable[[Reply], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A holder has gone: its sessions stay, detached."""
+
+    holder: Holder
+
+
+class Mailbox:
+    """First in, first out. `waiting` is read between layers, so it costs one attribute look-up and no lock."""
+
+    def __init__(self) -> None:
+        self._letters: deque[Letter | Departure] = deque()
+        self._arrived = threading.Event()
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._letters)
+
+    def post(self, letter: Letter | Departure) -> None:
+        self._letters.append(letter)
+        self._arrived.set()
+
+    def take_all(self) -> list[Letter | Departure]:
+        """What is there now, oldest first."""
+        return [self._letters.popleft() for _ in range(len(self._letters))]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until a letter is there or the timeout (seconds) has passed; True when one is."""
+        if not self._letters:
+            self._arrived.wait(timeout)
+        self._arrived.clear()
+        return bool(self._letters)
+
+    def wake(self) -> None:
+        """End a `wait` without a letter, so that the engine's thread can see that it is to stop."""
+        self._arrived.set()

@@ -1,0 +1,64 @@
+"""What leaves the engine, in order: replies and events, posted from its thread and taken by the service's.
+
+Knows neither sockets of the network nor encodings; the socket pair here only wakes a thread that polls.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from dataclasses import dataclass
+
+from djinn_jupyter.wire.replies import Event, Reply
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outgoing:
+    """A reply with the client and the request it answers."""
+
+    peer: bytes
+    number: int
+    reply: Reply
+
+
+class Outbox:
+    """First in, first out, any number of posters, one taker.
+
+    The taker clears the mark *before* it takes, a poster appends *before* it looks at the mark and sends a byte when
+    there was none: so a letter that was not taken has a byte on its way, and a byte too many only wakes.
+    """
+
+    def __init__(self) -> None:
+        self._letters: deque[Outgoing | Event] = deque()
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._marked = False
+
+    def fileno(self) -> int:
+        """Readable when something is waiting."""
+        return self._reader.fileno()
+
+    def post(self, letter: Outgoing | Event) -> None:
+        self._letters.append(letter)
+        self.wake()
+
+    def wake(self) -> None:
+        """End a poll on `fileno` even if nothing is waiting."""
+        if not self._marked:
+            self._marked = True
+            try:
+                self._writer.send(b"\0")
+            except (BlockingIOError, OSError):
+                pass  # full: the taker is awake already; closed: nobody takes any more
+
+    def take(self, *, woken: bool) -> list[Outgoing | Event]:
+        """Everything that is waiting. `woken`: `fileno` was readable."""
+        if woken:
+            self._reader.recv(64)
+        self._marked = False
+        return [self._letters.popleft() for _ in range(len(self._letters))]
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()

@@ -1,0 +1,118 @@
+"""Sessions, stops and ends in the words of the wire. Reads only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.arrays import dtype_name
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.wire.nouns import EffectReading, FinishReason, LensRow, TopToken
+from djinn_jupyter.wire.replies import Finished, Paused
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+TOP = 10
+
+
+def paused(engine: Engine, session: Session) -> Paused:
+    """The present stop of a paused session."""
+    checkpoint, frame = session.history.here, session.frame
+    assert checkpoint is not None and frame is not None and frame.tap is not None and session.line is not None
+    assert frame.raw is not None and session.history.present is not None
+    value = frame.tap.read(frame.raw)
+    rows = value.shape[0]
+    texts = token_texts(engine, session)
+    met = checkpoint.breakpoint
+    return Paused(
+        session=session.name,
+        site=met.site if met is not None else str(frame.tap.site),
+        reason=checkpoint.reason,
+        breakpoint=met,
+        also=checkpoint.also,
+        matched=checkpoint.matched,
+        step=frame.step,
+        layer=frame.boundary,
+        layers=engine.forward.layers,
+        positions=tuple(frame.positions[len(frame.positions) - rows :]),
+        tokens=tuple(session.tokens),
+        texts=texts,
+        prompt_tokens=session.line.begins,
+        new_text=engine.tokenizer.decode(session.line.new_tokens(session.tokens)),
+        shape=tuple(value.shape),
+        axes=frame.tap.axes,
+        dtype=dtype_name(value.dtype),
+        norms=tuple(row_norms(value)),
+        edits=tuple(session.edits),
+        history_index=session.history.present,
+        history_length=len(session.history.stops),
+        layers_run=session.line.layers_run,
+    )
+
+
+def finished(engine: Engine, session: Session, reason: FinishReason, detail: str | None) -> Finished:
+    line = session.line
+    assert line is not None
+    texts = token_texts(engine, session)
+    new = line.new_tokens(session.tokens)
+    return Finished(
+        session=session.name,
+        reason=reason,
+        detail=detail,
+        tokens=tuple(new),
+        texts=texts[line.begins :],
+        text=engine.tokenizer.decode(new[:-1] if reason == "eos" else new),
+        prompt_tokens=tuple(session.tokens[: line.begins]),
+        prompt_texts=texts[: line.begins],
+        top=() if session.logits_1V is None else top_tokens(engine, session.logits_1V[0], TOP),
+        rules=tuple(rule.describe() for rule in session.rules.values()),
+        ignored_defaults=line.ignored_defaults,
+        layers_run=line.layers_run,
+        passes=line.passes,
+    )
+
+
+def token_texts(engine: Engine, session: Session) -> tuple[str, ...]:
+    """One text a token; only those that are new since the last time are looked up."""
+    known = len(session.texts)
+    session.texts.extend(engine.text_of(token) for token in session.tokens[known:])
+    return tuple(session.texts)
+
+
+def row_norms(value: Tensor) -> list[float]:
+    """L2 norm of each row over all other axes, computed in fp32."""
+    return list(value.to(torch.float32).flatten(1).norm(dim=1).tolist())
+
+
+def top_tokens(engine: Engine, logits_V: Tensor, count: int) -> tuple[TopToken, ...]:
+    """The most likely tokens under the softmax of fp32 logits."""
+    logits_V = logits_V.to(torch.float32)
+    probabilities_V = torch.softmax(logits_V, dim=-1)
+    top = torch.topk(probabilities_V, min(count, probabilities_V.shape[-1]))
+    pairs = zip(top.indices.tolist(), top.values.tolist(), logits_V[top.indices].tolist(), strict=True)
+    return tuple(TopToken(token=t, text=engine.text_of(t), probability=p, logit=x) for t, p, x in pairs)
+
+
+def lens_rows(engine: Engine, logits_TV: Tensor, positions: list[int], tokens: list[int], count: int) -> list[LensRow]:
+    rows = zip(positions, tokens, logits_TV, strict=True)
+    return [
+        LensRow(position=p, token=t, text=engine.text_of(t), top=top_tokens(engine, logits_V, count))
+        for p, t, logits_V in rows
+    ]
+
+
+def effect(engine: Engine, before_V: Tensor, after_V: Tensor, count: int) -> EffectReading:
+    """What the edits change about the next token."""
+    before, after = before_V.to(torch.float32), after_V.to(torch.float32)
+    log_before, log_after = torch.log_softmax(before, -1), torch.log_softmax(after, -1)
+    kl = (log_after.exp() * (log_after - log_before)).sum()
+    return EffectReading(
+        before=top_tokens(engine, before, count),
+        after=top_tokens(engine, after, count),
+        kl=max(0.0, float(kl)),
+        top1_changed=bool(before.argmax() != after.argmax()),
+        logit_difference_norm=float((after - before).norm()),
+    )

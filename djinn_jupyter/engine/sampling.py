@@ -1,0 +1,79 @@
+"""The next token, exactly as `generate` chooses it: the model's own logits processors on fp32 logits of the last row,
+softmax, and `multinomial` with the session's own generator. A setting nobody gave has the default of `generate`
+(top_k 50 when sampling). Reference: transformers, `GenerationMixin._sample`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.nouns import Sampling
+
+
+@dataclass(slots=True, kw_only=True)
+class Sampler:
+    """`draws` says whether a random number is drawn per token. `generator` is the only state."""
+
+    processors: Callable[[Tensor, Tensor], Tensor]
+    draws: bool
+    generator: torch.Generator
+
+    def choose(self, tokens_1T: Tensor, logits_1V: Tensor) -> int:
+        """The next token id. `tokens_1T` are all tokens so far, `logits_1V` the model's logits of the last position."""
+        scores_1V = self.processors(tokens_1T, logits_1V.to(copy=True, dtype=torch.float32))
+        if not self.draws:
+            return int(torch.argmax(scores_1V, dim=-1))
+        probabilities_1V = torch.nn.functional.softmax(scores_1V, dim=-1)
+        return int(torch.multinomial(probabilities_1V, num_samples=1, generator=self.generator))
+
+
+def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int, device: torch.device) -> Sampler:
+    """A sampler for one run, its generator freshly seeded with `sampling.seed`."""
+    if sampling.temperature < 0:
+        raise UsageError(
+            f"Temperature {sampling.temperature} is negative; 0 is greedy, 1 the model's own distribution."
+        )
+    config = GenerationConfig()
+    if sampling.model_defaults:
+        config.update(**copy.deepcopy(model.generation_config.to_dict()), defaults_only=True)
+    defaults: dict[str, Any] = model.generation_config._get_default_generation_params()
+    config.update(**defaults, defaults_only=True)
+    draws = _configure(config, sampling)
+    generator = torch.Generator(device=device)
+    generator.manual_seed(sampling.seed)
+    processors = _processors(model, config, prompt_length, device)
+    return Sampler(processors=processors, draws=draws, generator=generator)
+
+
+def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
+    """Write the asked-for settings into `config`; returns whether tokens are drawn."""
+    for name in ("top_k", "top_p", "repetition_penalty"):
+        asked = getattr(sampling, name)
+        if asked is not None:
+            setattr(config, name, asked)
+    if sampling.temperature > 0:
+        config.do_sample, config.temperature = True, sampling.temperature
+    return bool(config.do_sample)
+
+
+def _processors(
+    model: Any, config: GenerationConfig, prompt_length: int, device: torch.device
+) -> Callable[[Tensor, Tensor], Tensor]:
+    # Private calls of `generate`'s own: a list of processors written here could only drift from it.
+    model._prepare_special_tokens(config, False, device=device)
+    processors: Callable[[Tensor, Tensor], Tensor] = model._get_logits_processor(
+        generation_config=config,
+        input_ids_seq_length=prompt_length,
+        prefix_allowed_tokens_fn=None,
+        logits_processor=LogitsProcessorList(),
+        device=str(device),
+        model_kwargs={},
+    )
+    return processors

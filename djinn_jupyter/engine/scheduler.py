@@ -1,0 +1,66 @@
+"""Whose turn it is. A job is a generator that gives way between two layers or two tokens; the rotation is a slice each.
+
+Running sessions alternate by decode steps, and a prefill, which gives way at every layer, never holds them up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from djinn_jupyter.engine.mailbox import Letter
+from djinn_jupyter.wire.replies import Reply
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.session import Session
+
+Steps = Generator[None, None, Reply]
+JobKind = Literal["run", "look"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """Work for one session that ends in the reply to `letter`. A `run` moves the session, a `look` leaves it as it
+    is."""
+
+    kind: JobKind
+    session: Session
+    steps: Steps
+    letter: Letter
+
+
+class Scheduler:
+    """The jobs in rotation. A session has at most one."""
+
+    def __init__(self) -> None:
+        self._jobs: deque[Job] = deque()
+        self.preemptions = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def running(self) -> int:
+        return sum(job.kind == "run" for job in self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Short work goes first: a look before the runs."""
+        job.session.job = job
+        if job.kind == "look":
+            self._jobs.appendleft(job)
+        else:
+            self._jobs.append(job)
+
+    def next(self) -> Job | None:
+        """The job whose turn it is, moved to the end of the rotation."""
+        if not self._jobs:
+            return None
+        job = self._jobs[0]
+        self._jobs.rotate(-1)
+        return job
+
+    def remove(self, job: Job) -> None:
+        self._jobs.remove(job)
+        job.session.job = None

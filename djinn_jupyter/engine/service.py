@@ -1,0 +1,266 @@
+"""The ZMQ sockets in front of an engine: ROUTER for commands, XPUB for events, one polling thread. Decides nothing.
+
+    client DEALER  <->  ROUTER  [client][envelope][array]...     each request is answered exactly once
+    client SUB     <->  XPUB    [session name][event]            a subscription is confirmed by [topic][]
+
+Bytes that are no message of ours are answered with Failed where a request number can be read in them; else they are
+dropped, counted and logged. On TCP nobody gets in without the key from the registry entry (CURVE).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from djinn_jupyter.engine.door import Door
+from djinn_jupyter.engine.outbox import Outbox, Outgoing
+from djinn_jupyter.errors import EngineError, MessageTooLarge, UsageError, WireError
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.registry import CurveKeys
+from djinn_jupyter.wire.replies import Event, Failed, Reply
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTION_BYTES = 8192
+REQUESTS_PER_TURN = 64
+SWEEP_SECONDS = 1.0
+POLL_MILLISECONDS = 1000
+COMPLAINT_SECONDS = 1.0
+DOMAIN = "djinn"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatistics:
+    """The service's books. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
+    them, `unroutable` are replies whose asker had gone, `pending` wait for the engine."""
+
+    requests: int
+    replies: int
+    refused: int
+    dropped: int
+    unroutable: int
+    events: int
+    pending: int
+    clients: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerKeys:
+    """The secret half stays in the engine's process; the rest is written into the registry entry."""
+
+    server_secret: str
+    public: CurveKeys
+
+    @classmethod
+    def draw(cls) -> ServerKeys:
+        server_public, server_secret = zmq.curve_keypair()
+        client_public, client_secret = zmq.curve_keypair()
+        public = CurveKeys(
+            server_public=server_public.decode(),
+            client_public=client_public.decode(),
+            client_secret=client_secret.decode(),
+        )
+        return cls(server_secret=server_secret.decode(), public=public)
+
+
+class _Admission:
+    """Admits the one client key of the registry entry."""
+
+    def __init__(self, keys: ServerKeys) -> None:
+        self._allowed = keys.public.client_public.encode()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return domain == DOMAIN and key == self._allowed
+
+
+class Service:
+    """Bound when made, served from `start` to `stop`. `commands` and `events` are the endpoints clients connect to.
+
+    Only the polling thread touches the sockets between `start` and `stop`. A reply posted by the engine for a request
+    that is not pending (answered already) is a bug and is logged, not sent. `broken` is called should the thread fail.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        outbox: Outbox,
+        *,
+        commands: str,
+        events: str,
+        keys: ServerKeys | None = None,
+        message_bytes: int = codec.MAX_ARRAY_BYTES,
+        broken: Callable[[], None] = lambda: None,
+    ) -> None:
+        if keys is None and not all(endpoint.startswith("ipc://") for endpoint in (commands, events)):
+            raise UsageError("An engine listens beyond a private folder only with CURVE keys.")
+        self._door, self._outbox, self._broken = door, outbox, broken
+        self._context = zmq.Context()
+        self._authenticator = self._admit(keys) if keys else None
+        self._router = self._socket(zmq.ROUTER, message_bytes, keys)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.SNDHWM, 0)
+        self._publisher = self._socket(zmq.XPUB, SUBSCRIPTION_BYTES, keys)
+        self._publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._publisher.setsockopt(zmq.SNDHWM, 100_000)
+        self.commands, self.events = self._bind(self._router, commands), self._bind(self._publisher, events)
+        self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
+        self._stopping = threading.Event()
+        self._pending: set[tuple[bytes, int]] = set()
+        self._requests = self._replies = self._refused = self._dropped = self._unroutable = self._events = 0
+        self._complained = 0.0
+
+    def statistics(self) -> ServiceStatistics:
+        return ServiceStatistics(
+            requests=self._requests,
+            replies=self._replies,
+            refused=self._refused,
+            dropped=self._dropped,
+            unroutable=self._unroutable,
+            events=self._events,
+            pending=len(self._pending),
+            clients=self._door.attached,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer what is still pending with Failed, send what waits, close the sockets."""
+        self._stopping.set()
+        self._outbox.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for peer, number in sorted(self._pending):
+            self._send_reply(peer, number, Failed(code="EngineUnavailable", message="The engine has been stopped."))
+        for socket in (self._router, self._publisher):
+            socket.close(linger=1000)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+        self._outbox.close()
+
+    def _serve(self) -> None:
+        try:
+            self._poll()
+        except Exception:
+            log.exception("The service has failed; the engine has to stop")
+            self._broken()
+
+    def _poll(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._router, self._publisher, self._outbox.fileno()):
+            poller.register(source, zmq.POLLIN)
+        swept = time.monotonic()
+        while not self._stopping.is_set():
+            ready = dict(poller.poll(POLL_MILLISECONDS))
+            if self._router in ready:
+                self._receive()
+            if self._publisher in ready:
+                self._confirm_subscriptions()
+            self._send_waiting(woken=self._outbox.fileno() in ready)
+            if time.monotonic() - swept > SWEEP_SECONDS:
+                self._door.sweep()
+                swept = time.monotonic()
+        self._send_waiting(woken=False)
+
+    def _receive(self) -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                peer, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._accept(peer.bytes, [frame.buffer for frame in frames])
+
+    def _accept(self, peer: bytes, frames: list[codec.Frame]) -> None:
+        try:
+            envelope = codec.decode_request(frames)
+        except WireError as error:
+            return self._refuse(peer, codec.read_number(frames), error)
+        key = (peer, envelope.id)
+        if key in self._pending:
+            return self._refuse(peer, None, EngineError(f"Request number {envelope.id} is in use."))
+        self._requests += 1
+        self._pending.add(key)
+        self._door.receive(peer, envelope.body, self._answer_to(peer, envelope.id))
+
+    def _answer_to(self, peer: bytes, number: int) -> Callable[[Reply], None]:
+        return lambda reply: self._outbox.post(Outgoing(peer=peer, number=number, reply=reply))
+
+    def _refuse(self, peer: bytes, number: int | None, error: WireError | EngineError) -> None:
+        if number is None or (peer, number) in self._pending:
+            self._dropped += 1
+            if time.monotonic() - self._complained > COMPLAINT_SECONDS:
+                self._complained = time.monotonic()
+                log.warning("Dropped a message, %d so far: %s", self._dropped, error)
+            return
+        self._refused += 1
+        self._send_reply(peer, number, Failed(code=error.code, message=str(error)))
+
+    def _confirm_subscriptions(self) -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                message = self._publisher.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if message[:1] == b"\x01":
+                self._publisher.send_multipart(codec.encode_listened(message[1:]))
+
+    def _send_waiting(self, *, woken: bool) -> None:
+        for letter in self._outbox.take(woken=woken):
+            if isinstance(letter, Outgoing):
+                self._send_pending(letter)
+            else:
+                self._publish(letter)
+
+    def _send_pending(self, letter: Outgoing) -> None:
+        key = (letter.peer, letter.number)
+        if key not in self._pending:
+            log.error("A request was answered twice; the second answer, %s, is not sent", type(letter.reply).__name__)
+            return
+        self._pending.discard(key)
+        self._send_reply(letter.peer, letter.number, letter.reply)
+
+    def _send_reply(self, peer: bytes, number: int, reply: Reply) -> None:
+        try:
+            frames = codec.encode(number, reply)
+        except MessageTooLarge as error:
+            frames = codec.encode(number, Failed(code=error.code, message=str(error)))
+        try:
+            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
+        except zmq.ZMQError as error:
+            self._unroutable += 1
+            log.info("A %s found its asker gone: %s", type(reply).__name__, error)
+        else:
+            self._replies += 1
+
+    def _publish(self, event: Event) -> None:
+        self._events += 1
+        self._publisher.send_multipart(codec.encode_event(event))
+
+    def _socket(self, kind: int, message_bytes: int, keys: ServerKeys | None) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
+        socket.setsockopt(zmq.LINGER, 1000)
+        if keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
+            socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.server_secret)
+            socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public.server_public)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        return socket
+
+    def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> str:
+        socket.bind(endpoint)
+        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def _admit(self, keys: ServerKeys) -> ThreadAuthenticator:
+        authenticator = ThreadAuthenticator(self._context)
+        authenticator.start()
+        authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=_Admission(keys))
+        return authenticator

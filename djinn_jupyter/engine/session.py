@@ -1,0 +1,132 @@
+"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules and watches. Moves by the table."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from djinn_jupyter.engine import states
+from djinn_jupyter.engine.breakpoints import Breakpoint
+from djinn_jupyter.engine.crossing import Journal
+from djinn_jupyter.engine.frame import Frame
+from djinn_jupyter.engine.history import Checkpoint, History
+from djinn_jupyter.engine.line import Line
+from djinn_jupyter.engine.mailbox import Letter
+from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.plan import Plan, Target, make_plan
+from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.watches import Watch
+from djinn_jupyter.wire.nouns import SessionInfo, SessionState
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.scheduler import Job
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
+    stands, None between runs. `waiting` are letters that came while somebody looked at the stop."""
+
+    name: str
+    owner: str
+    holder: str | None
+    cache: PagedCache
+    history: History
+    state: SessionState = "idle"
+    tokens: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    journal: Journal = field(default_factory=dict)
+    frame: Frame | None = None
+    edits: list[str] = field(default_factory=list)
+    line: Line | None = None
+    logits_1V: Tensor | None = None
+    breakpoints: dict[int, Breakpoint] = field(default_factory=dict)
+    rules: dict[int, Rule] = field(default_factory=dict)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    numbers_given: int = 0
+    plan_version: int = 0
+    job: Job | None = None
+    pause_requested: bool = False
+    waiting: deque[Letter] = field(default_factory=deque)
+    last_used: float = field(default_factory=time.monotonic)
+
+    def move(self, move: states.Move) -> None:
+        self.state = states.after(self.state, move, self.name)
+        self.last_used = time.monotonic()
+
+    def check_move(self, move: states.Move) -> None:
+        """Raise what `move` would raise, and change nothing."""
+        states.after(self.state, move, self.name)
+
+    def next_number(self) -> int:
+        """Numbers of breakpoints and rules are never used twice."""
+        self.numbers_given += 1
+        return self.numbers_given
+
+    def next_frame(self, *, one_by_one: bool = False) -> Frame:
+        """The pass over the tokens that are not committed; over the first of them where a family has to be fed
+        singly."""
+        committed = self.cache.length
+        pending = self.tokens[committed:]
+        fed = pending[:1] if one_by_one and committed else pending
+        return Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
+
+    def step_at(self, end: int) -> int:
+        """0 while a pass feeds prompt tokens, n when it feeds the n-th generated one."""
+        return 0 if self.line is None else max(0, end - self.line.begins)
+
+    def plan(self, *, free: bool, targets: Iterable[Target], yields: Callable[[], bool]) -> Plan:
+        armed = [] if free else [b for b in self.breakpoints.values() if b.enabled]
+        return make_plan(
+            rules=self.rules.values(), observers=self.watches.values(), halts=(*armed, *targets), yields=yields
+        )
+
+    def side_plan(self, targets: Iterable[Target], yields: Callable[[], bool], *, ruled: bool) -> Plan:
+        """For looking: no watches, no breakpoints, rules without their books (none at all where the pass is run again:
+        there the inlays of the frame say what the rules made)."""
+        rules = self.rules.values() if ruled else ()
+        return make_plan(rules=rules, halts=tuple(targets), counted=False, yields=yields)
+
+    def stand_at(self, checkpoint: Checkpoint) -> None:
+        """Take everything back to how it was at a stop."""
+        self.line = checkpoint.line
+        self.line.sampler.generator.set_state(checkpoint.generator)
+        self.cut(list(checkpoint.tokens), checkpoint.frame.committed)
+        self.frame = checkpoint.frame
+        self.edits.clear()
+
+    def cut(self, tokens: list[int], committed: int) -> None:
+        """Make the line shorter: `tokens` are what stays of it, the first `committed` of them committed."""
+        assert self.line is not None
+        self.tokens = tokens
+        del self.texts[len(tokens) :]
+        del self.line.drawn[max(0, len(tokens) - self.line.begins) :]
+        for length in [length for length in self.line.states if length > committed]:
+            del self.line.states[length]  # what comes there now may be something else
+        self.cache.rewind(committed)
+
+    def describe(self) -> SessionInfo:
+        frame = self.frame if self.state == "paused" else None
+        pages = self.cache.statistics()
+        return SessionInfo(
+            name=self.name,
+            owner=self.owner,
+            holder=self.holder,
+            state=self.state,
+            tokens=len(self.tokens),
+            committed=self.cache.length,
+            stopped_at=str(frame.tap.site) if frame is not None and frame.tap is not None else None,
+            step=None if frame is None else frame.step,
+            breakpoints=tuple(b.describe() for b in self.breakpoints.values()),
+            rules=tuple(r.describe() for r in self.rules.values()),
+            watches=tuple(w.describe() for w in self.watches.values()),
+            stops_kept=len(self.history.stops),
+            pages=pages.pages,
+            device_bytes=pages.device_bytes,
+            idle_seconds=time.monotonic() - self.last_used,
+        )

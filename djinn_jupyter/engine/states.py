@@ -1,0 +1,48 @@
+"""The states of a session and the moves between them: a table and nothing else.
+
+idle      nothing under way: new, finished, or failed back to its last committed step
+running   passes are being run for it
+paused    a forward pass stands still
+closed    gone
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire.nouns import SessionState
+
+Move = Literal["run", "go_on", "stop", "finish", "fail", "go_back", "rerun", "close"]
+
+MOVES: Final[dict[tuple[SessionState, Move], SessionState]] = {
+    ("idle", "run"): "running",
+    ("paused", "run"): "running",
+    ("paused", "go_on"): "running",
+    ("running", "stop"): "paused",
+    ("running", "finish"): "idle",
+    ("running", "fail"): "idle",
+    ("idle", "go_back"): "paused",
+    ("paused", "go_back"): "paused",
+    ("idle", "close"): "closed",
+    ("paused", "close"): "closed",
+    ("idle", "rerun"): "running",
+    ("paused", "rerun"): "running",
+    ("running", "close"): "closed",
+}
+
+_REMEDY: Final[dict[tuple[SessionState, Move], str]] = {
+    ("running", "run"): "it is running; pause it first",
+    ("running", "go_on"): "it is running already",
+    ("running", "go_back"): "it is running; pause it first",
+    ("idle", "go_on"): "no forward pass is stopped; set a breakpoint and run a prompt",
+}
+
+
+def after(state: SessionState, move: Move, name: str) -> SessionState:
+    """The state that `move` leads to from `state`; IllegalMove, naming the session, where the table has none."""
+    following = MOVES.get((state, move))
+    if following is None:
+        why = _REMEDY.get((state, move), f"it is {state}")
+        raise IllegalMove(f"Session {name!r} cannot {move.replace('_', ' ')}: {why}.")
+    return following

@@ -1,0 +1,94 @@
+"""Steering rules: an edit that applies at every pass, with books that show whether it did anything.
+
+The field's worst pain is an intervention that silently did nothing, so a rule counts the passes it met and changed,
+and the relative size |after - before| / |before| of each change. The sizes stay on the device until somebody reads
+them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine import edits
+from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.moment import Moment
+from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.nouns import RuleInfo
+from djinn_jupyter.wire.sites import Site
+
+SIZES_TOLD: Final = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class Rule:
+    """`positions` are absolute; negative ones count from the end of each pass; None is all of each pass."""
+
+    number: int
+    site: Site
+    tap: Tap
+    edit: Edit
+    positions: tuple[int, ...] | None
+    passes_met: int = 0
+    passes_changed: int = 0
+    _sizes: list[Tensor] = field(default_factory=list)
+    _read: list[float] = field(default_factory=list)
+
+    def apply(self, moment: Moment, counted: bool) -> Tensor | None:
+        """The raw tensor with the edit made; None where no position of the rule is in this pass. `counted` is False
+        when a part of a pass is run again."""
+        rows = self._rows(moment)
+        if counted:
+            self.passes_met += 1
+        if rows is not None and not rows:
+            return None
+        part = edits.take(moment.value, rows, self.site.selector)
+        changed = edits.change(part, self.edit, self.site.selector, edits.refuse_patches)
+        if counted:
+            self._note(part, changed)
+        return moment.replace(edits.put(moment.value, changed, rows, self.site.selector))
+
+    def _rows(self, moment: Moment) -> list[int] | None:
+        if self.positions is None:
+            return None
+        available = moment.row_positions()
+        absolute = [available.stop + p if p < 0 else p for p in self.positions]
+        return [available.index(p) for p in absolute if p in available]
+
+    def _note(self, before: Tensor, after: Tensor) -> None:
+        self.passes_changed += 1
+        size = (after.to(torch.float32) - before.to(torch.float32)).norm() / before.to(torch.float32).norm()
+        self._sizes.append(size)
+
+    def describe(self) -> RuleInfo:
+        if self._sizes:
+            self._read.extend(float(size) for size in self._sizes)
+            self._sizes.clear()
+        sizes = self._read
+        return RuleInfo(
+            number=self.number,
+            site=str(self.site),
+            edit=self.edit,
+            positions=self.positions,
+            passes_met=self.passes_met,
+            passes_changed=self.passes_changed,
+            last_relative_size=sizes[-1] if sizes else None,
+            mean_relative_size=sum(sizes) / len(sizes) if sizes else None,
+            relative_sizes=tuple(sizes[-SIZES_TOLD:]),
+        )
+
+    def reset(self) -> None:
+        """New books for a new run."""
+        self.passes_met = self.passes_changed = 0
+        self._sizes.clear()
+        self._read.clear()
+
+
+def check_rule(edit: Edit, tap: Tap, width: int) -> None:
+    """Refuse a rule that could never apply."""
+    if not tap.editable:
+        raise InvalidEdit(f"{tap.site} can be looked at, not changed: {tap.reason}.")
+    edits.check(edit, width)

@@ -1,0 +1,70 @@
+"""What the engine does for each request: a function a verb, grouped by what they touch, and the table that finds them.
+
+A verb returns its reply, or a generator of steps where forward passes have to be run first. It checks everything before
+it changes anything: a verb that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.scheduler import Steps
+from djinn_jupyter.engine.verbs import changing, looking, moving, sessions
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Reply
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+Verb = Callable[["Engine", Any, Holder], Reply | Steps]
+
+VERBS: dict[type[ask.RequestBase], Verb] = {
+    ask.Open: sessions.open_,
+    ask.Describe: sessions.describe,
+    ask.Detach: sessions.detach,
+    ask.Close: sessions.close,
+    ask.Fork: sessions.fork,
+    ask.Run: moving.run,
+    ask.Resume: moving.resume,
+    ask.Step: moving.step,
+    ask.Pause: moving.pause,
+    ask.Back: moving.back,
+    ask.SetBreakpoint: changing.set_breakpoint,
+    ask.EnableBreakpoint: changing.enable_breakpoint,
+    ask.ClearBreakpoints: changing.clear_breakpoints,
+    ask.ApplyEdit: changing.apply_edit,
+    ask.RevertEdits: changing.revert_edits,
+    ask.Steer: changing.steer,
+    ask.Unsteer: changing.unsteer,
+    ask.Watch: changing.watch,
+    ask.Unwatch: changing.unwatch,
+    ask.MeasureEffect: looking.measure_effect,
+    ask.Inspect: looking.inspect,
+    ask.Lens: looking.lens,
+    ask.ReadWatch: looking.read_watch,
+    ask.ReadStop: looking.read_stop,
+    ask.ReadLogits: looking.read_logits,
+    ask.ReadHistory: looking.read_history,
+}
+
+WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
+    {
+        ask.Open,
+        ask.Describe,
+        ask.Detach,
+        ask.Close,
+        ask.Pause,
+        ask.SetBreakpoint,
+        ask.EnableBreakpoint,
+        ask.ClearBreakpoints,
+        ask.Steer,
+        ask.Unsteer,
+        ask.Watch,
+        ask.Unwatch,
+        ask.ReadWatch,
+        ask.ReadHistory,
+    }
+)
+"""Requests that a session answers while a run of its own is under way."""

@@ -1,0 +1,251 @@
+"""Breakpoints, edits, steering rules and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine import conditions, edits, looks, reports
+from djinn_jupyter.engine.breakpoints import Breakpoint
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.scheduler import Steps
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.steering import Rule, check_rule
+from djinn_jupyter.engine.watches import Watch
+from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownBreakpoint, UnknownRule, UnknownSite
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import PatchFrom
+from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, Steered, Watching
+from djinn_jupyter.wire.sites import Site, parse_site
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+# --- breakpoints -----------------------------------------------------------------------------------------------------
+
+
+def set_breakpoint(engine: Engine, request: ask.SetBreakpoint, holder: Holder) -> BreakpointSet:
+    """The same site and condition twice is one breakpoint; setting it again enables it."""
+    session = engine.session(request.session)
+    site = parse_site(request.site)
+    tap = engine.resolve(site)
+    condition = None if request.when is None else _checked_condition(engine, request.when, tap)
+    for one in session.breakpoints.values():
+        if one.site == site and (one.condition.text if one.condition else None) == request.when:
+            one.enabled, one.once = True, request.once
+            session.plan_version += 1
+            return BreakpointSet(breakpoint=one.describe(), existed=True)
+    made = Breakpoint(
+        number=session.next_number(),
+        site=site,
+        tap=tap,
+        condition=condition,
+        once=request.once,
+        text_of=engine.text_of,
+        id_of=engine.token_id,
+    )
+    session.breakpoints[made.number] = made
+    session.plan_version += 1
+    return BreakpointSet(breakpoint=made.describe(), existed=False)
+
+
+def _checked_condition(engine: Engine, text: str, tap: Tap) -> conditions.Condition:
+    condition = conditions.parse(text)
+    if condition.needs_lens and (tap.axes != "T D" or tap.width != engine.anatomy.hidden_size):
+        raise InvalidCondition(
+            f"top1 and p read the residual stream; {tap.site.whole()} has another width. Use resid_post.N."
+        )
+    for token in condition.tokens:
+        if engine.token_id(token) >= engine.description.vocab_size:
+            raise InvalidCondition(f"p({token!r}) names no token: there are {engine.description.vocab_size} ids.")
+    return condition
+
+
+def enable_breakpoint(engine: Engine, request: ask.EnableBreakpoint, holder: Holder) -> BreakpointSet:
+    session = engine.session(request.session)
+    found = session.breakpoints.get(request.number)
+    if found is None:
+        raise UnknownBreakpoint(f"There is no breakpoint {request.number}; there are {_numbers(session)}.")
+    found.enabled = request.enabled
+    session.plan_version += 1
+    return BreakpointSet(breakpoint=found.describe(), existed=True)
+
+
+def clear_breakpoints(engine: Engine, request: ask.ClearBreakpoints, holder: Holder) -> Cleared:
+    session = engine.session(request.session)
+    if request.sites is None:
+        doomed = set(session.breakpoints)
+    else:
+        doomed = {number for spelling in request.sites for number in _named(session, spelling)}
+    for number in doomed:
+        del session.breakpoints[number]
+    session.plan_version += 1
+    return Cleared(count=len(doomed))
+
+
+def _named(session: Session, spelling: str) -> list[int]:
+    """Breakpoints by site, or by number where that number is one (a bare layer number is a site only otherwise)."""
+    if spelling.isdigit() and int(spelling) in session.breakpoints:
+        return [int(spelling)]
+    site = parse_site(spelling)
+    found = [b.number for b in session.breakpoints.values() if b.site == site]
+    if not found:
+        raise UnknownBreakpoint(f"There is no breakpoint at {site}; there are {_numbers(session)}.")
+    return found
+
+
+def _numbers(session: Session) -> str:
+    return ", ".join(f"{b.number} at {b.site}" for b in session.breakpoints.values()) or "none"
+
+
+# --- edits -----------------------------------------------------------------------------------------------------------
+
+
+def apply_edit(engine: Engine, request: ask.ApplyEdit, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    frame = looks.stopped_frame(session)
+    assert frame.tap is not None and frame.raw is not None
+    site = _edited_site(session, request.site)
+    tap = frame.tap
+    if not tap.editable:
+        raise InvalidEdit(f"{tap.site.whole()} can be looked at, not changed: {tap.reason}.")
+    value = tap.read(frame.raw)
+    edits.check(request.edit, value.shape[-1])
+    available = frame.positions[len(frame.positions) - value.shape[0] :]
+    rows = edits.rows_of(request.positions, available)
+    positions = tuple(available if rows is None else (available[row] for row in rows))
+    patched: Tensor | None = None
+    if isinstance(request.edit, PatchFrom):
+        patched = yield from _patch(engine, request.edit, site, positions)
+    before = edits.take(value, rows, site.selector)
+    after = edits.change(before, request.edit, site.selector, lambda edit, selector: _given(patched))
+    if not bool(torch.isfinite(after).all()):
+        raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
+    session.frame = frame.with_value(tap.write(frame.raw, edits.put(value, after, rows, site.selector)))
+    session.edits.append(edits.spell(request.edit))
+    return _edited(site, edits.spell(request.edit), before, after, positions)
+
+
+def _given(patched: Tensor | None) -> Tensor:
+    assert patched is not None
+    return patched
+
+
+def _edited_site(session: Session, spelling: str | None) -> Site:
+    """The site to edit: that of the stop, with a selector of its own or the breakpoint's."""
+    checkpoint, frame = session.history.here, session.frame
+    assert checkpoint is not None and frame is not None and frame.tap is not None
+    if spelling is None:
+        return frame.tap.site if checkpoint.breakpoint is None else parse_site(checkpoint.breakpoint.site)
+    site = parse_site(spelling)
+    if site.whole() != frame.tap.site.whole():
+        raise InvalidEdit(
+            f"The pass is stopped at {frame.tap.site.whole()}, so only that value can be edited; "
+            f"set a breakpoint at {site} to edit there, or a steering rule."
+        )
+    return site
+
+
+def _edited(site: Site, spelling: str, before: Tensor, after: Tensor, positions: tuple[int, ...]) -> Edited:
+    x, y = before.to(torch.float32), after.to(torch.float32)
+    norm = float(x.norm())
+    return Edited(
+        site=str(site),
+        edit=spelling,
+        shape=tuple(before.shape),
+        positions=positions,
+        norm_before=norm,
+        norm_after=float(y.norm()),
+        relative_size=float((y - x).norm()) / norm if norm > 0 else None,
+        entries_changed=int((before != after).sum()),
+    )
+
+
+def _patch(engine: Engine, edit: PatchFrom, site: Site, positions: tuple[int, ...]) -> Generator[None, None, Tensor]:
+    """The value of another session's stopped pass, in the shape of the part to be replaced."""
+    source = engine.session(edit.session)
+    if source.job is not None and source.job.kind == "run":
+        raise InvalidEdit(f"Session {edit.session!r} is running; pause it where its value is to be taken.")
+    frame = looks.stopped_frame(source)
+    there = parse_site(edit.site) if edit.site is not None else site
+    tap = engine.resolve(there)
+    seen = yield from looks.value_at(engine, source, tap, ahead=False)
+    value = tap.read(seen.raw)
+    available = frame.positions[len(frame.positions) - value.shape[0] :]
+    wanted = edit.positions if edit.positions is not None else positions
+    selector = there.selector if there.selector is not None else site.selector
+    return edits.take(value, edits.rows_of(wanted, available), selector)
+
+
+def revert_edits(engine: Engine, request: ask.RevertEdits, holder: Holder) -> Paused:
+    """The stopped value as the pass brought it."""
+    session = engine.session(request.session)
+    looks.stopped_frame(session)
+    checkpoint = session.history.here
+    assert checkpoint is not None
+    session.frame = checkpoint.frame
+    session.edits.clear()
+    return reports.paused(engine, session)
+
+
+# --- rules and watches -----------------------------------------------------------------------------------------------
+
+
+def steer(engine: Engine, request: ask.Steer, holder: Holder) -> Steered:
+    """The same rule twice is one."""
+    session = engine.session(request.session)
+    site = parse_site(request.site)
+    tap = engine.resolve(site)
+    if isinstance(request.edit, PatchFrom):
+        raise InvalidEdit(
+            "patch_from takes the value of one stop; a rule holds for many passes. Use add or set with the array."
+        )
+    check_rule(request.edit, tap, tap.width or 0)
+    for rule in session.rules.values():
+        if (rule.site, rule.edit, rule.positions) == (site, request.edit, request.positions):
+            return Steered(rule=rule.describe(), existed=True)
+    made = Rule(number=session.next_number(), site=site, tap=tap, edit=request.edit, positions=request.positions)
+    session.rules[made.number] = made
+    session.plan_version += 1
+    return Steered(rule=made.describe(), existed=False)
+
+
+def unsteer(engine: Engine, request: ask.Unsteer, holder: Holder) -> Cleared:
+    session = engine.session(request.session)
+    if request.number is not None and request.number not in session.rules:
+        rules = ", ".join(f"{r.number} at {r.site}" for r in session.rules.values()) or "none"
+        raise UnknownRule(f"There is no steering rule {request.number}; there are {rules}.")
+    doomed = list(session.rules) if request.number is None else [request.number]
+    for number in doomed:
+        del session.rules[number]
+    session.plan_version += 1
+    return Cleared(count=len(doomed))
+
+
+def watch(engine: Engine, request: ask.Watch, holder: Holder) -> Watching:
+    session = engine.session(request.session)
+    site = parse_site(request.site)
+    tap = engine.resolve(site)
+    made = session.watches.setdefault(str(site), Watch(site=site, tap=tap, byte_cap=request.byte_cap))
+    made.byte_cap = request.byte_cap
+    session.plan_version += 1
+    return Watching(watch=made.describe())
+
+
+def unwatch(engine: Engine, request: ask.Unwatch, holder: Holder) -> Cleared:
+    session = engine.session(request.session)
+    if request.site is None:
+        doomed = list(session.watches)
+    else:
+        spelled = str(parse_site(request.site))
+        if spelled not in session.watches:
+            raise UnknownSite(f"{spelled} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
+        doomed = [spelled]
+    for spelled in doomed:
+        del session.watches[spelled]
+    session.plan_version += 1
+    return Cleared(count=len(doomed))

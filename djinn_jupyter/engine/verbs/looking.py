@@ -1,0 +1,132 @@
+"""Look at a stopped pass and at what was recorded. Changes nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from djinn_jupyter.engine import edits, looks, reports
+from djinn_jupyter.engine.arrays import dtype_name, to_array
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.scheduler import Steps
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import IllegalMove, UnknownSite, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Snapshot
+from djinn_jupyter.wire.replies import Effect, History, Inspected, LensRead, Logits, Paused, WatchRead
+from djinn_jupyter.wire.sites import Site, parse_site
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+LENS_ROWS = 64
+
+
+def measure_effect(engine: Engine, request: ask.MeasureEffect, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    frame = looks.stopped_frame(session)
+    checkpoint = session.history.here
+    assert checkpoint is not None
+    before = yield from looks.next_logits(engine, session, checkpoint.frame)
+    after = before
+    if frame is not checkpoint.frame:
+        after = yield from looks.next_logits(engine, session, frame)
+    return Effect(effect=reports.effect(engine, before, after, request.top))
+
+
+def inspect(engine: Engine, request: ask.Inspect, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    frame = looks.stopped_frame(session)
+    site = _site(request.site, session)
+    tap = engine.resolve(site)
+    seen = yield from looks.value_at(engine, session, tap, request.ahead)
+    value = tap.read(seen.raw)
+    available = frame.positions[len(frame.positions) - value.shape[0] :]
+    rows = edits.rows_of(request.positions, available)
+    part = edits.take(value, rows, site.selector)
+    return Inspected(
+        snapshot=Snapshot(
+            site=str(site),
+            value=to_array(part),
+            axes=tap.axes,
+            positions=tuple(available if rows is None else (available[row] for row in rows)),
+            dtype=dtype_name(value.dtype),
+            exactness=seen.exactness,
+        )
+    )
+
+
+def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    frame = looks.stopped_frame(session)
+    site = _site(request.site, session)
+    tap = engine.resolve(site)
+    if site.point == "logits":
+        raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
+    if tap.axes != "T D" or tap.width != engine.anatomy.hidden_size:
+        raise UnknownSite(
+            f"The logit lens reads values of the residual stream's width {engine.anatomy.hidden_size}; "
+            f"{tap.site.whole()} is {tap.axes} with {tap.width}."
+        )
+    seen = yield from looks.value_at(engine, session, tap, ahead=False)
+    rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
+    value = tap.read(seen.raw)[rows]
+    found = []
+    for start in range(0, len(rows), LENS_ROWS):
+        chosen = rows[start : start + LENS_ROWS]
+        logits = engine.forward.lens(value[start : start + LENS_ROWS])
+        positions = [frame.positions[row] for row in chosen]
+        tokens = [frame.tokens[row] for row in chosen]
+        found.extend(reports.lens_rows(engine, logits, positions, tokens, request.top))
+        yield
+    return LensRead(site=str(site.whole()), rows=tuple(found))
+
+
+def _site(spelling: str | None, session: Session) -> Site:
+    """The site asked for; without one that of the stop, with the selector it was set with."""
+    if spelling is not None:
+        return parse_site(spelling)
+    checkpoint, frame = session.history.here, session.frame
+    assert checkpoint is not None and frame is not None and frame.tap is not None
+    return frame.tap.site if checkpoint.breakpoint is None else parse_site(checkpoint.breakpoint.site)
+
+
+def read_watch(engine: Engine, request: ask.ReadWatch, holder: Holder) -> WatchRead:
+    session = engine.session(request.session)
+    watch = session.watches.get(str(parse_site(request.site)))
+    if watch is None:
+        watched = ", ".join(session.watches) or "nothing"
+        raise UnknownSite(f"{request.site!r} is not watched; watched here: {watched}.")
+    return WatchRead(
+        watch=watch.describe(),
+        axes=watch.tap.axes,
+        values=tuple(to_array(value) for value in watch.values),
+        positions=tuple(watch.positions),
+    )
+
+
+def read_stop(engine: Engine, request: ask.ReadStop, holder: Holder) -> Paused:
+    session = engine.session(request.session)
+    looks.stopped_frame(session)
+    return reports.paused(engine, session)
+
+
+def read_logits(engine: Engine, request: ask.ReadLogits, holder: Holder) -> Logits:
+    session = engine.session(request.session)
+    return Logits(logits=to_array(_last_logits(session)))
+
+
+def _last_logits(session: Session) -> Tensor:
+    if session.logits_1V is None:
+        raise UsageError(f"Session {session.name!r} has finished no pass yet, so there are no logits; run a prompt.")
+    if session.state != "idle":
+        raise IllegalMove(
+            f"Session {session.name!r} is {session.state}; its logits are there when the pass is through."
+        )
+    return session.logits_1V[0]
+
+
+def read_history(engine: Engine, request: ask.ReadHistory, holder: Holder) -> History:
+    history = engine.session(request.session).history
+    return History(stops=history.describe(), present=history.present)

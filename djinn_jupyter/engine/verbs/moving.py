@@ -1,0 +1,172 @@
+"""Run, pause, resume, step and go back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from djinn_jupyter.engine import looks, reports
+from djinn_jupyter.engine.back import to_layer, to_token
+from djinn_jupyter.engine.line import Line
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.plan import Target
+from djinn_jupyter.engine.run import run as run_line
+from djinn_jupyter.engine.sampling import Sampler, make_sampler
+from djinn_jupyter.engine.scheduler import Steps
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFull, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Paused, Pausing, SessionRunning
+from djinn_jupyter.wire.sites import Site
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+
+def run(engine: Engine, request: ask.Run, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    session.check_move("run")
+    if request.extend and session.state == "paused":
+        raise IllegalMove(
+            f"Session {session.name!r} is stopped inside a pass; resume it to the end before extending its line."
+        )
+    prompt = list(request.tokens or ())
+    kept = session.tokens if request.extend else []
+    tokens = [*kept, *prompt]
+    committed = session.cache.length if request.extend else 0
+    _check_prompt(engine, tokens, committed, request.extend)
+    sampler = make_sampler(engine.model, request.sampling, len(tokens), engine.forward.device)
+    line = _line(engine, request, tokens, committed, sampler)
+    if request.extend:
+        session.cache.reserve(committed, len(tokens))  # SlabFull here, while the line is still the old one
+        if engine.recurrent:
+            line.states[committed] = session.cache.capture_all()
+    else:
+        _fresh_cache(engine, session, len(tokens))
+        session.history.stops.clear()
+        session.texts.clear()
+        for rule in session.rules.values():
+            rule.reset()
+        for watch in session.watches.values():
+            watch.reset()
+    session.journal.clear()
+    session.tokens = tokens
+    session.line = line
+    session.frame = session.next_frame(one_by_one=engine.one_by_one)
+    session.logits_1V = None
+    _set_off(engine, session, "run")
+    return run_line(engine, session, free=request.free)
+
+
+def _check_prompt(engine: Engine, tokens: list[int], committed: int, extends: bool) -> None:
+    if len(tokens) <= committed:
+        raise UsageError("There is nothing to extend; run a prompt first." if extends else "The prompt has no tokens.")
+    vocabulary, context = engine.description.vocab_size, engine.description.context_length
+    strange = next((token for token in tokens if token >= vocabulary), None)
+    if strange is not None:
+        raise UsageError(
+            f"Token id {strange} is not in the vocabulary, which has {vocabulary} ids: 0 to {vocabulary - 1}."
+        )
+    if context is not None and len(tokens) > context:
+        raise PromptTooLong(
+            f"The prompt has {len(tokens)} tokens and the model {context} positions; "
+            f"shorten it by {len(tokens) - context}."
+        )
+
+
+def _fresh_cache(engine: Engine, session: Session, positions: int) -> None:
+    """An empty cache with room for the prompt. The old line goes only when the new one has its pages."""
+    fresh = engine.new_cache()
+    try:
+        fresh.reserve(0, positions)
+    except SlabFull:
+        if not _fits_in_place_of(session.cache, positions):
+            raise
+        session.cache.free()
+        fresh.reserve(0, positions)
+    else:
+        session.cache.free()
+    session.cache = fresh
+
+
+def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
+    """Whether the pages that only `old` holds, with what is free, are enough for a new line."""
+    short_bytes = 0
+    for group in old.groups:
+        own = sum(group.slab.references(page) == 1 for page in group.table.pages)
+        wanted = -(-positions // group.geometry.page_positions)
+        short = wanted - own - group.slab.statistics().pages_free
+        short_bytes += max(0, short) * group.geometry.page_bytes
+    return all(short_bytes <= group.slab.budget.free for group in old.groups)
+
+
+def _line(engine: Engine, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler) -> Line:
+    if request.stop and not engine.description.has_tokenizer:
+        raise NoTokenizer("This model was saved without a tokenizer, so stop strings mean nothing; leave them out.")
+    defaults = {} if request.sampling.model_defaults else engine.description.generation_defaults
+    return Line(
+        begins=len(tokens),
+        fed_from=committed,
+        max_new_tokens=request.max_new_tokens,
+        sampler=sampler,
+        stop=request.stop,
+        eos=frozenset() if request.ignore_eos else frozenset(engine.description.eos_token_ids),
+        ignored_defaults=tuple(f"{name}={value}" for name, value in defaults.items()),
+    )
+
+
+def resume(engine: Engine, request: ask.Resume, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    _go_on(engine, session)
+    return run_line(engine, session, free=request.free)
+
+
+def step(engine: Engine, request: ask.Step, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    session.check_move("go_on")
+    frame = looks.stopped_frame(session)
+    assert frame.tap is not None
+    if request.by == "token":
+        target = Target(tap=frame.tap, step=frame.step + request.count)
+    else:
+        passes, layer = divmod(frame.boundary + request.count - 1, engine.forward.layers)
+        target = Target(tap=engine.resolve(Site(point="resid_post", layer=layer)), step=frame.step + passes)
+    _go_on(engine, session)
+    return run_line(engine, session, targets=(target,))
+
+
+def _go_on(engine: Engine, session: Session) -> None:
+    """Leave the present stop with whatever was edited; later stops of the line are dropped."""
+    session.check_move("go_on")
+    frame = looks.stopped_frame(session)
+    session.history.leave(frame)
+    session.cache.truncate(frame.committed + len(frame.tokens))
+    _set_off(engine, session, "go_on")
+
+
+def _set_off(engine: Engine, session: Session, move: str) -> None:
+    session.pause_requested = False
+    session.move("run" if move == "run" else "go_on")
+    session.history.present = None
+    engine.publish(SessionRunning(session=session.name))
+
+
+def pause(engine: Engine, request: ask.Pause, holder: Holder) -> Pausing:
+    session = engine.session(request.session)
+    running = session.state == "running"
+    session.pause_requested = running
+    return Pausing(was_running=running)
+
+
+def back(engine: Engine, request: ask.Back, holder: Holder) -> Paused | Steps:
+    session = engine.session(request.session)
+    session.check_move("go_back")
+    match request.by:
+        case "layer":
+            return to_layer(engine, session, request.count)
+        case "token":
+            return to_token(engine, session, request.count)
+    checkpoint = session.history.go_back(request.count)
+    session.stand_at(checkpoint)
+    session.move("go_back")
+    return reports.paused(engine, session)

@@ -1,0 +1,50 @@
+"""Watches: the value of a site at every pass, into host memory with a byte cap, without stopping."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.moment import Moment
+from djinn_jupyter.wire.nouns import WatchInfo
+from djinn_jupyter.wire.sites import Site
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch:
+    """`values` are on the host, one a pass, each for its `positions`. A pass that would exceed `byte_cap` is left out
+    and counted, never half recorded."""
+
+    site: Site
+    tap: Tap
+    byte_cap: int
+    values: list[Tensor] = field(default_factory=list)
+    positions: list[tuple[int, ...]] = field(default_factory=list)
+    bytes_held: int = 0
+    passes_left_out: int = 0
+
+    def observe(self, moment: Moment) -> None:
+        value = moment.value if self.site.selector is None else moment.value[:, list(self.site.selector)]
+        size = value.numel() * value.element_size()
+        if self.bytes_held + size > self.byte_cap:
+            self.passes_left_out += 1
+            return
+        self.values.append(value.detach().to("cpu", copy=True))
+        self.positions.append(tuple(moment.row_positions()))
+        self.bytes_held += size
+
+    def describe(self) -> WatchInfo:
+        return WatchInfo(
+            site=str(self.site),
+            passes=len(self.values),
+            bytes_held=self.bytes_held,
+            byte_cap=self.byte_cap,
+            passes_left_out=self.passes_left_out,
+        )
+
+    def reset(self) -> None:
+        self.values.clear()
+        self.positions.clear()
+        self.bytes_held = self.passes_left_out = 0
