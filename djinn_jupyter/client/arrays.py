@@ -1,0 +1,89 @@
+"""Arrays between a person's code (numpy, torch if it is already there, numbers, lists) and the wire.
+
+bfloat16 becomes `ml_dtypes.bfloat16`, bit for bit. numpy is imported when the first array is met, torch never.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def to_numpy(array: Array) -> np.ndarray[Any, Any]:
+    """A copy of one's own, which may be written to."""
+    import numpy as np
+
+    return np.frombuffer(array.data, dtype=_numpy_dtype(array.dtype)).reshape(array.shape).copy()
+
+
+def from_any(value: object) -> Array:
+    """A number, list, numpy array, torch tensor or wire Array. InvalidEdit for what holds no numbers."""
+    if isinstance(value, Array):
+        return value
+    if isinstance(value, bool | int | float):
+        return Array.scalar(float(value))
+    return from_numpy(_as_numpy(value))
+
+
+def from_numpy(values: np.ndarray[Any, Any]) -> Array:
+    """Shares memory with `values` where those lie in order: do not change them before the reply."""
+    import numpy as np
+
+    dtype = values.dtype.name
+    if dtype not in ITEM_BYTES:
+        raise InvalidEdit(
+            f"Values of dtype {dtype} do not cross the wire; convert them to one of {', '.join(ITEM_BYTES)}."
+        )
+    ordered = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False)).reshape(values.shape)
+    return Array(dtype=dtype, shape=tuple(values.shape), data=ordered.reshape(-1).view(np.uint8).data)
+
+
+def token_ids(prompt: object) -> tuple[int, ...]:
+    """Token ids from a list, array or tensor of whole numbers with one axis."""
+    import numpy as np
+
+    values = _as_numpy(prompt)
+    if values.ndim != 1 or (values.size and not np.issubdtype(values.dtype, np.integer)):
+        raise InvalidEdit(f"A prompt is text or one list of token ids, not {values.dtype} of shape {values.shape}.")
+    return tuple(int(token) for token in values)
+
+
+def _as_numpy(value: object) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _from_torch(value, torch)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InvalidEdit(f"These values have no shape: {error}.") from None
+    if array.dtype == object:
+        raise InvalidEdit(f"A {type(value).__name__} holds no numbers that could be sent.")
+    return array
+
+
+def _from_torch(tensor: Any, torch: Any) -> np.ndarray[Any, Any]:
+    values = tensor.detach().cpu().contiguous()
+    if values.dtype is torch.bfloat16:
+        bits: np.ndarray[Any, Any] = values.view(torch.int16).numpy()
+        return bits.view(_numpy_dtype("bfloat16"))
+    array: np.ndarray[Any, Any] = values.numpy()
+    return array
+
+
+def _numpy_dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    if name == "bfloat16":
+        import ml_dtypes
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(name).newbyteorder("<")

@@ -1,0 +1,180 @@
+"""The `djinn` command line: start, stop, list, log, doctor. Says one clear sentence and ends with 1 when it cannot."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client.doctor import findings
+from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.loading import attach, load
+from djinn_jupyter.client.registry import registry_folder, running_engines
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
+from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
+
+KILL_SECONDS = 5.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except DjinnError as error:
+        print(f"djinn: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
+    top.add_argument("--version", action="version", version=__version__)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    _add_start(commands.add_parser("start", help="start the engine of a model, or find it running"))
+    stop = commands.add_parser("stop", help="end an engine")
+    stop.add_argument("model", nargs="?", help="which, when several run")
+    stop.add_argument("--all", action="store_true", help="end all of them")
+    stop.add_argument("--force", action="store_true", help="also with sessions of others, also when it does not answer")
+    stop.set_defaults(command=_stop)
+    commands.add_parser("list", help="the engines that run").set_defaults(command=_list)
+    log = commands.add_parser("log", help="what an engine wrote")
+    log.add_argument("model", nargs="?", help="which; by default the one that wrote last")
+    log.add_argument("-n", "--lines", type=int, default=40)
+    log.set_defaults(command=_log)
+    commands.add_parser("doctor", help="what is well here and what is not").set_defaults(command=_doctor)
+    return top
+
+
+def _add_start(start: argparse.ArgumentParser) -> None:
+    add = start.add_argument
+    add("model", help="demo, a folder or a hub name")
+    add("--revision")
+    add("--dtype")
+    add("--device")
+    add("--attention")
+    add("--device-memory", metavar="20GiB")
+    add("--page-positions", type=int, metavar="N")
+    add("--trust-remote-code", action="store_true")
+    add("--random-weights", action="store_true")
+    add("--random-seed", type=int, default=0)
+    add("--threads", type=int, metavar="N")
+    add("--idle-seconds", type=float, metavar="S", help="end after so long without clients and sessions")
+    add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
+    start.set_defaults(command=_start)
+
+
+def _start(options: argparse.Namespace) -> int:
+    given = {name: value for name, value in vars(options).items() if name not in ("command", "model")}
+    engine = load(options.model, **given, progress=lambda line: print(line, file=sys.stderr))
+    print(f"{engine!r} runs.")
+    return 0
+
+
+def _stop(options: argparse.Namespace) -> int:
+    chosen = running_engines() if options.all else (_only(options.model),)
+    for entry in chosen:
+        lost = _end(entry, force=options.force)
+        print(f"The engine of {entry.identity} has ended{_with(lost)}.")
+    if not chosen:
+        print("No engine runs.")
+    return 0
+
+
+def _end(entry: Entry, *, force: bool) -> tuple[str, ...]:
+    try:
+        return attach(entry).stop(force=force)
+    except EngineUnavailable:
+        if not force:
+            raise
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.kill(entry.pid, number)
+            await_end(entry, KILL_SECONDS)
+        except ProcessLookupError:
+            break
+        except EngineUnavailable:
+            continue
+        break
+    running_engines()  # clears away what it left
+    return ()
+
+
+def _list(options: argparse.Namespace) -> int:
+    entries = running_engines()
+    rows = [("MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "SESSIONS", "UP"), *map(_row, entries)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows if entries else [("No engine runs.",)]:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
+    return 0
+
+
+def _row(entry: Entry) -> tuple[str, ...]:
+    found = entry.found
+    try:
+        sessions = ", ".join(f"{s.name} ({s.state})" for s in attach(entry).sessions()) or "none"
+    except DjinnError as error:
+        sessions = error.code
+    up = time.strftime("%H:%M:%S", time.gmtime(time.time() - entry.started))
+    return (
+        entry.identity.model,
+        *(str(v) for v in (found.dtype, found.device, found.attention, entry.pid)),
+        sessions,
+        up,
+    )
+
+
+def _log(options: argparse.Namespace) -> int:
+    path = _log_of(options.model)
+    lines = path.read_text(errors="replace").splitlines()
+    print(f"{path}", file=sys.stderr)
+    print("\n".join(lines[-options.lines :]))
+    return 0
+
+
+def _log_of(model: str | None) -> Path:
+    """The log of a running engine, or the last written whose name begins like the model's; logs outlive engines."""
+    for entry in running_engines():
+        if model is not None and _means(model, entry) and entry.log:
+            return Path(entry.log)
+    logs = sorted(registry_folder().glob(f"*{LOG_SUFFIX}"), key=lambda path: path.stat().st_mtime)
+    fitting = [log for log in logs if model is None or log.name.startswith(Path(model).name)]
+    if not fitting:
+        raise UsageError(f"There is no log{f' of {model}' if model else ''} in {registry_folder()}.")
+    return fitting[-1]
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    found = findings()
+    for finding in found:
+        print(finding)
+    return int(any(finding.level == "bad" for finding in found))
+
+
+def _only(model: str | None) -> Entry:
+    """The engine that is meant; UsageError when that is none or several."""
+    entries = [entry for entry in running_engines() if model is None or _means(model, entry)]
+    if len(entries) == 1:
+        return entries[0]
+    if not entries:
+        raise UsageError(f"No engine{f' of {model}' if model else ''} runs.")
+    raise UsageError(f"Several engines run: {', '.join(str(e.identity) for e in entries)}; name one, or use --all.")
+
+
+def _means(model: str, entry: Entry) -> bool:
+    names = (entry.identity.model, entry.found.model, Path(entry.identity.model).name, str(entry.identity))
+    return model in names or str(Path(model).resolve()) == entry.identity.model
+
+
+def _with(lost: tuple[str, ...]) -> str:
+    return f", and with it the sessions {', '.join(lost)}" if lost else ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,85 @@
+"""A line without sockets: the double for tests, and for an engine in the same process.
+
+line = DirectLine(welcome, send)            send(request, answer) calls answer(reply) once, now or later
+line = DirectLine(welcome, send, pump)      whoever waits calls pump() until the answer is there
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+from djinn_jupyter.client.io_thread import settled
+from djinn_jupyter.client.subscriptions import Heard
+from djinn_jupyter.client.transport import WireBytes
+from djinn_jupyter.errors import DjinnError, from_code
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.replies import Event, Failed, Reply, Welcome
+from djinn_jupyter.wire.requests import Request
+
+Item = TypeVar("Item")
+Send = Callable[[Request, Callable[[Reply], None]], None]
+
+
+class _Pumped(Future[Reply]):
+    """A future that does the work itself when it is waited for."""
+
+    def __init__(self, pump: Callable[[], object]) -> None:
+        super().__init__()
+        self._pump = pump
+
+    def result(self, timeout: float | None = None) -> Reply:
+        while not self.done():
+            self._pump()
+        return super().result(timeout)
+
+
+class DirectLine:
+    """Every message goes through the codec, so what could not cross the wire does not pass here either."""
+
+    def __init__(
+        self, welcome: Welcome, send: Send, pump: Callable[[], object] | None = None, *, holder: str = "direct"
+    ) -> None:
+        self.welcome, self.holder = welcome, holder
+        self.wire_bytes = WireBytes()
+        self.requests: list[Request] = []
+        self._send, self._pump = send, pump
+        self._listeners: list[tuple[str, Heard]] = []
+
+    def ask(self, request: Request) -> Future[Reply]:
+        future: Future[Reply] = _Pumped(self._pump) if self._pump is not None else Future()
+        try:
+            sent = codec.decode_request(codec.encode_checked(len(self.requests), request)).body
+        except DjinnError as error:
+            settled(future, error)
+            return future
+        self.requests.append(sent)
+        self._send(sent, lambda reply: self._answer(future, reply))
+        return future
+
+    def publish(self, event: Event) -> None:
+        """What the engine publishes comes here."""
+        for session, heard in tuple(self._listeners):
+            if session in ("", event.session):
+                heard(event)
+
+    def listen(self, session: str, heard: Heard) -> Callable[[], None]:
+        listener = (session, heard)
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while self._pump is not None and feed.empty() and (deadline is None or time.monotonic() < deadline):
+            self._pump()
+        return feed.get(timeout=timeout if self._pump is None else 0)
+
+    def close(self) -> None:
+        self._listeners.clear()
+
+    def _answer(self, future: Future[Reply], reply: Reply) -> None:
+        received = codec.decode_reply(codec.encode(0, reply)).body
+        settled(future, from_code(received.code, received.message) if isinstance(received, Failed) else received)

@@ -1,0 +1,146 @@
+"""What `djinn doctor` looks at: versions, torch and the device, memory, limits, the registry. One sentence a finding.
+
+torch is asked in a process of its own; where something cannot be measured, the finding says so.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+import psutil
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client.registry import read_entry, registry_folder, running_engines
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire.host import host_name, require_supported_platform
+from djinn_jupyter.wire.registry import ENTRY_SUFFIX
+
+GIB = 2**30
+COPY_BYTES = 128 * 2**20
+PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
+_ASK_TORCH = """
+import json, torch
+found = {"version": torch.__version__, "threads": torch.get_num_threads(), "devices": []}
+if torch.cuda.is_available():
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        found["devices"].append([torch.cuda.get_device_name(i), free, total])
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    level: Literal["ok", "note", "bad"]
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"{self.level:<5}{self.sentence}"
+
+
+def findings() -> list[Finding]:
+    return [*_versions(), *_torch(), *_memory(), _copying(), *_registry()]
+
+
+def _ok(sentence: str) -> Finding:
+    return Finding(level="ok", sentence=sentence)
+
+
+def _note(sentence: str) -> Finding:
+    return Finding(level="note", sentence=sentence)
+
+
+def _bad(sentence: str) -> Finding:
+    return Finding(level="bad", sentence=sentence)
+
+
+def _versions() -> Iterator[Finding]:
+    yield _ok(f"djinn-jupyter {__version__} on Python {sys.version.split()[0]}, {sys.platform}.")
+    try:
+        require_supported_platform()
+    except DjinnError as error:
+        yield _bad(str(error))
+    for package in PACKAGES:
+        try:
+            found = version(package)
+        except PackageNotFoundError:
+            yield _bad(f"{package} is not installed: pip install 'djinn-jupyter[engine]'.")
+            continue
+        if package == "ipykernel" and found.startswith("7.0."):
+            yield _bad(f"ipykernel {found} loses messages sent from a thread: pip install 'ipykernel!=7.0.*'.")
+        else:
+            yield _ok(f"{package} {found}.")
+
+
+def _torch() -> Iterator[Finding]:
+    asked = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        last = asked.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
+        yield _bad(f"torch cannot be used here ({last[0]}): pip install 'djinn-jupyter[engine]'.")
+        return
+    found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
+    yield _ok(f"torch {found['version']}, {found['threads']} threads.")
+    for name, free, total in found["devices"]:
+        yield _ok(f"{name}: {free / GIB:.1f} of {total / GIB:.1f} GiB device memory free.")
+    if not found["devices"]:
+        yield _note("torch sees no CUDA device; models run on the CPU.")
+
+
+def _memory() -> Iterator[Finding]:
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    yield _ok(f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB host memory available.")
+    if swap.total and swap.percent > 50:
+        yield _note(
+            f"{swap.percent:.0f} % of {swap.total / GIB:.1f} GiB swap is in use: swapped-out sessions may be slow."
+        )
+    else:
+        yield _ok(f"{swap.used / GIB:.1f} of {swap.total / GIB:.1f} GiB swap in use.")
+    try:
+        import resource
+    except ImportError:
+        return  # not Linux, not macOS: said above
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        yield _ok("Memory may be locked without limit (ulimit -l).")
+    else:
+        yield _note(
+            f"Only {soft / 2**20:.0f} MiB of memory may be locked (ulimit -l); pinned host memory may need more."
+        )
+
+
+def _copying() -> Finding:
+    source, target = bytearray(COPY_BYTES), bytearray(COPY_BYTES)
+    seconds = []
+    for _ in range(4):
+        begun = time.perf_counter()
+        target[:] = source
+        seconds.append(time.perf_counter() - begun)
+    return _ok(f"Host memory copies at {COPY_BYTES / min(seconds[1:]) / 1e9:.1f} GB/s on one core.")
+
+
+def _registry() -> Iterator[Finding]:
+    folder = registry_folder()
+    running = running_engines()  # clears away the dead
+    others = unreadable = 0
+    for path in folder.glob(f"*{ENTRY_SUFFIX}"):
+        entry = read_entry(path)
+        unreadable += entry is None
+        others += entry is not None and entry.host != host_name()
+    yield _ok(f"{len(running)} engines run here, registered in {folder}.")
+    for entry in running:
+        if entry.version != __version__:
+            yield _bad(f"The engine of {entry.identity} runs djinn-jupyter {entry.version}: end it with `djinn stop`.")
+    if others:
+        yield _note(f"{others} entries in the registry are of other hosts and are left alone.")
+    if unreadable:
+        yield _bad(f"{unreadable} entries in {folder} cannot be read; remove them if no engine is missing.")
+    free = shutil.disk_usage(folder).free
+    yield (_ok if free > GIB else _bad)(f"{free / GIB:.1f} GiB free on the disk of the registry and logs.")

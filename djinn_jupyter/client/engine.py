@@ -1,0 +1,93 @@
+"""The verbs of an engine, for a person's code: what it serves, its sessions, its end."""
+
+from __future__ import annotations
+
+import time
+
+from djinn_jupyter.client.line import Line, ask_for
+from djinn_jupyter.client.naming import default_session_name
+from djinn_jupyter.client.registry import is_alive
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.transport import WireBytes
+from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, ModuleInfo, SessionInfo
+from djinn_jupyter.wire.registry import Entry
+
+END_SECONDS = 30.0
+
+
+class RemoteEngine:
+    """An engine that this process is attached to. `entry` is None on a line without a process behind it."""
+
+    def __init__(self, line: Line, entry: Entry | None = None) -> None:
+        self.line, self.entry = line, entry
+
+    @property
+    def description(self) -> ModelDescription:
+        return self.line.welcome.model
+
+    @property
+    def holder(self) -> str:
+        """The name by which the engine knows this kernel or process; `SessionInfo.holder` of our own sessions."""
+        return self.line.holder
+
+    @property
+    def wire_bytes(self) -> WireBytes:
+        """What crossed the wire between this process and the engine so far."""
+        return self.line.wire_bytes
+
+    def session(self, name: str | None = None, *, join: bool = False, fresh: bool = False) -> RemoteSession:
+        """Open a session or attach to it; by default this notebook's. `join` enters one that another kernel holds,
+        `fresh` forgets its tokens, breakpoints and rules first."""
+        chosen = name if name is not None else default_session_name()
+        opened = ask_for(self.line, ask.Open(session=chosen, join=join, fresh=fresh), replies.Opened)
+        return RemoteSession(self.line, opened.session.name)
+
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        return ask_for(self.line, ask.ListSessions(), replies.Sessions).sessions
+
+    def statistics(self) -> EngineStatistics:
+        return ask_for(self.line, ask.ReadStatistics(), replies.Statistics).statistics
+
+    def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
+        return ask_for(self.line, ask.Tokenize(text=text, chat=chat), replies.Tokenized)
+
+    def detokenize(self, tokens: object) -> str:
+        from djinn_jupyter.client.arrays import token_ids
+
+        return ask_for(self.line, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
+
+    def modules(self) -> tuple[ModuleInfo, ...]:
+        return ask_for(self.line, ask.ListModules(), replies.Modules).modules
+
+    def ping(self) -> float:
+        """Seconds of one round trip to the service."""
+        begun = time.perf_counter()
+        ask_for(self.line, ask.Ping(), replies.Pong)
+        return time.perf_counter() - begun
+
+    def stop(self, *, force: bool = False) -> tuple[str, ...]:
+        """End the engine; the names of the sessions that end with it. SessionsWouldSuffer when others hold some, unless
+        `force`. Returns when its process has gone."""
+        lost = ask_for(self.line, ask.Shutdown(force=force), replies.ShuttingDown).sessions_lost
+        if self.entry is not None:
+            await_end(self.entry)
+        return lost
+
+    def __repr__(self) -> str:
+        found = self.description
+        return f"Engine {found.name} ({found.architecture}, {found.layers} layers, {found.dtype} on {found.device})"
+
+
+def await_end(entry: Entry, seconds: float = END_SECONDS) -> None:
+    """Return when the engine's process has gone; EngineUnavailable when it has not in time."""
+    deadline = time.monotonic() + seconds
+    while is_alive(entry):
+        if time.monotonic() > deadline:
+            raise EngineUnavailable(
+                f"The engine of {entry.identity} (process {entry.pid}) was told to end and has not within "
+                f"{seconds:.0f} s; end it with `djinn stop --force`."
+            )
+        time.sleep(0.01)

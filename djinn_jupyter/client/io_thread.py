@@ -1,0 +1,71 @@
+"""One daemon thread that runs an event loop, so that sockets live beside a person's synchronous code.
+
+Works inside and outside Jupyter; leaves the loops of others alone. After a fork the child has no such thread, and is
+told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from djinn_jupyter.errors import EngineUnavailable
+
+Result = TypeVar("Result")
+
+
+class IoThread:
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="djinn-io", daemon=True)
+        self._thread.start()
+
+    @property
+    def usable(self) -> bool:
+        """False in a forked child and after `stop`."""
+        return self._pid == os.getpid() and self._thread.is_alive()
+
+    def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run `work` in the loop and wait for its result. Not from the loop itself."""
+        try:
+            self._require_usable()
+        except EngineUnavailable:
+            work.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Run `work` in the loop soon."""
+        self._require_usable()
+        self._loop.call_soon_threadsafe(work)
+
+    def stop(self) -> None:
+        if self.usable:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _require_usable(self) -> None:
+        if not self.usable:
+            raise EngineUnavailable(
+                "The connection to the engine does not reach into a forked process (or has been closed): "
+                "load the engine again here."
+            )
+
+
+def settled(future: Future[Result], outcome: Result | BaseException) -> None:
+    """Give a future its result or its error."""
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

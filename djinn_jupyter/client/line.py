@@ -1,0 +1,97 @@
+"""The seam between the verbs and the wire: something that can be asked, from any thread, without asyncio.
+
+Two lines exist: SocketLine, over a Connection in the I/O thread, and DirectLine (direct.py), without sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Protocol, TypeVar
+
+from djinn_jupyter.client.io_thread import IoThread, settled
+from djinn_jupyter.client.subscriptions import Heard
+from djinn_jupyter.client.transport import Connection, WireBytes
+from djinn_jupyter.errors import WireError
+from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.replies import Reply, Welcome
+from djinn_jupyter.wire.requests import Request
+
+Kind = TypeVar("Kind")
+Item = TypeVar("Item")
+
+
+class Line(Protocol):
+    """`ask` returns at once; the future has the reply, or raises the error that a Failed one stands for."""
+
+    @property
+    def welcome(self) -> Welcome: ...
+    @property
+    def holder(self) -> str: ...
+    @property
+    def wire_bytes(self) -> WireBytes: ...
+    def ask(self, request: Request) -> Future[Reply]: ...
+    def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
+    def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
+        """Wait for what replies and events put into a queue; raises queue.Empty after `timeout` seconds."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def ask_for(line: Line, request: Request, kind: type[Kind]) -> Kind:
+    """Ask, wait, and see that the reply is what the protocol promises."""
+    return expect(line.ask(request).result(), kind)
+
+
+def expect(reply: object, kind: type[Kind]) -> Kind:
+    if not isinstance(reply, kind):
+        raise WireError(f"The engine answered with {type(reply).__name__}.")
+    return reply
+
+
+class SocketLine:
+    """A Connection with a synchronous face. `heard` callbacks run in the I/O thread and may not block."""
+
+    def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str) -> None:
+        self._thread = thread
+        self._holder = holder
+        self._connection = thread.wait(Connection.open(entry, holder=holder, user=user))
+
+    @property
+    def entry(self) -> Entry:
+        return self._connection.entry
+
+    @property
+    def welcome(self) -> Welcome:
+        return self._connection.welcome
+
+    @property
+    def holder(self) -> str:
+        return self._holder
+
+    @property
+    def wire_bytes(self) -> WireBytes:
+        return self._connection.wire_bytes
+
+    @property
+    def usable(self) -> bool:
+        return self._thread.usable and not self._connection.closed
+
+    def ask(self, request: Request) -> Future[Reply]:
+        future: Future[Reply] = Future()
+        future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
+        self._thread.call(lambda: self._connection.post(request, lambda outcome: settled(future, outcome)))
+        return future
+
+    def listen(self, session: str, heard: Heard) -> Callable[[], None]:
+        forget = self._thread.wait(self._connection.listen(session, heard))
+        return lambda: self._thread.call(forget)
+
+    def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
+        return feed.get(timeout=timeout)
+
+    def close(self) -> None:
+        if self._thread.usable:
+            self._thread.wait(self._connection.close())

@@ -1,0 +1,141 @@
+"""`dj.load` and `dj.engines`: from what a person writes to an engine that answers. One line an engine and process."""
+
+from __future__ import annotations
+
+import atexit
+import re
+import threading
+from pathlib import Path
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.io_thread import IoThread
+from djinn_jupyter.client.launcher import Progress, adopt_or_start
+from djinn_jupyter.client.line import SocketLine
+from djinn_jupyter.client.naming import holder_name, user_name
+from djinn_jupyter.client.registry import is_alive, running_engines
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
+from djinn_jupyter.wire.registry import Entry, Identity, Options
+
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_AMOUNT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$", re.IGNORECASE)
+
+
+def load(
+    model: str | Path,
+    *,
+    revision: str | None = None,
+    dtype: str | None = None,
+    device: str | None = None,
+    attention: str | None = None,
+    device_memory: int | str | None = None,
+    page_positions: int | None = None,
+    trust_remote_code: bool = False,
+    random_weights: bool = False,
+    random_seed: int = 0,
+    threads: int | None = None,
+    idle_seconds: float | None = None,
+    listen: str | None = None,
+    progress: Progress | None = None,
+) -> RemoteEngine:
+    """Start the engine of a model (`demo`, a folder, a hub name), or attach to it where it runs already.
+
+    `device_memory` is in bytes or as "20GiB". `idle_seconds` and `listen` (tcp://host:port, with keys) count only where
+    the engine is started now. `progress` is called with a line at a time.
+    """
+    identity = Identity(
+        model=spell_model(model),
+        revision=revision,
+        dtype=_spell_dtype(dtype),
+        device=device,
+        attention=attention,
+        random_weights=random_weights,
+        random_seed=random_seed,
+    )
+    options = Options(
+        device_memory=parse_bytes(device_memory),
+        page_positions=page_positions,
+        trust_remote_code=trust_remote_code,
+        threads=threads,
+    )
+    tell = progress or (lambda line: None)
+    for attempt in (1, 2):
+        entry = adopt_or_start(identity, options, listen=listen, idle_seconds=idle_seconds, progress=tell)
+        try:
+            return attach(entry)
+        except EngineUnavailable:
+            if attempt == 2 or is_alive(entry):
+                raise  # alive and silent is for a person to see; gone since we looked is not
+    raise AssertionError("unreachable")
+
+
+def engines() -> tuple[Entry, ...]:
+    """The engines that run on this machine; `attach` one of them, or `load` its model."""
+    return running_engines()
+
+
+def attach(entry: Entry) -> RemoteEngine:
+    """A running engine, over the line that this process already has to it, if it has one."""
+    return RemoteEngine(_lines.to(entry), entry)
+
+
+def parse_bytes(amount: int | str | None) -> int | None:
+    """`20GiB`, `20 GB` (the same: powers of 1024), `512M` or a number as bytes."""
+    if amount is None or isinstance(amount, int):
+        return amount
+    matched = _AMOUNT.match(amount)
+    if matched is None:
+        raise UsageError(f"{amount!r} is no amount of memory; write for example 20GiB or 512MiB.")
+    return int(float(matched[1]) * _UNITS[matched[2].lower()])
+
+
+def spell_model(model: str | Path) -> str:
+    """A folder by its absolute path, so that every process means the same; `demo` and hub names as they are."""
+    text = str(model)
+    if text != "demo" and Path(text).expanduser().is_dir():
+        return str(Path(text).expanduser().resolve())
+    return text
+
+
+def _spell_dtype(dtype: str | None) -> str | None:
+    short = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
+    return dtype if dtype is None else short.get(dtype, dtype)
+
+
+class Lines:
+    """The lines of this process: one I/O thread, one line to each engine. A forked child begins with none."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: IoThread | None = None
+        self._lines: dict[tuple[int, float], SocketLine] = {}
+
+    def to(self, entry: Entry) -> SocketLine:
+        with self._lock:
+            if self._thread is None or not self._thread.usable:
+                self._thread, self._lines = IoThread(), {}
+            key = (entry.pid, entry.created)
+            line = self._lines.get(key)
+            if line is not None and not line.usable:
+                line.close()
+                line = None
+            if line is None:
+                line = SocketLine(self._thread, entry, holder=holder_name(), user=user_name())
+                self._lines[key] = line
+            return line
+
+    def close(self) -> None:
+        """Say goodbye to every engine, so that sessions are detached at once and not by silence."""
+        with self._lock:
+            lines, self._lines = self._lines, {}
+            for line in lines.values():
+                try:
+                    line.close()
+                except DjinnError:
+                    pass  # gone already
+            if self._thread is not None:
+                self._thread.stop()
+                self._thread = None
+
+
+_lines = Lines()
+atexit.register(_lines.close)

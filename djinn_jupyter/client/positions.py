@@ -1,0 +1,62 @@
+"""Positions as people write them (5, [1, 4], slice(2, 5), "2:5,-1") as the indices that cross the wire.
+
+Absolute, negative counts from the end of the stopped pass; the end of a slice is excluded.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import SupportsIndex
+
+from djinn_jupyter.errors import InvalidEdit
+
+Positions = int | slice | str | Iterable[SupportsIndex] | None
+MAX_POSITIONS = 4_000_000
+
+
+def spell_positions(positions: Positions, ends: Callable[[], tuple[int, int]]) -> tuple[int, ...] | None:
+    """None stays None (all of the pass). `ends` is asked for the first position of the stopped pass and the one after
+    its last, when a slice leaves an end open."""
+    if positions is None:
+        return None
+    found = tuple(_indices(positions, ends))
+    if not found or len(found) > MAX_POSITIONS:
+        raise InvalidEdit(f"Positions {positions!r} select nothing (or too much); write -1, [0, 4] or '2:5'.")
+    return found
+
+
+def _indices(positions: int | slice | str | Iterable[SupportsIndex], ends: Callable[[], tuple[int, int]]) -> list[int]:
+    if isinstance(positions, str):
+        return [index for part in positions.split(",") for index in _indices(_parsed(part), ends)]
+    if isinstance(positions, slice):
+        return _sliced(positions, ends)
+    try:
+        if isinstance(positions, Iterable):
+            return [operator.index(position) for position in positions]
+        return [operator.index(positions)]
+    except TypeError:
+        raise InvalidEdit(f"{positions!r} are no positions; write -1, [0, 4], slice(2, 5) or '2:5'.") from None
+
+
+def _parsed(part: str) -> int | slice:
+    bounds = part.strip().split(":")
+    try:
+        if len(bounds) == 1:
+            return int(bounds[0])
+        return slice(*(int(bound) if bound.strip() else None for bound in bounds))
+    except (ValueError, TypeError):
+        raise InvalidEdit(f"{part!r} is no position; write -1, 0,4 or 2:5.") from None
+
+
+def _sliced(chosen: slice, ends: Callable[[], tuple[int, int]]) -> list[int]:
+    start, stop, step = chosen.start, chosen.stop, chosen.step if chosen.step is not None else 1
+    if step < 1:
+        raise InvalidEdit("A slice of positions goes forward: its step is at least 1.")
+    if start is None or stop is None or (start < 0) != (stop < 0):
+        first, end = ends()
+        start = first if start is None else start + end if start < 0 else start
+        stop = end if stop is None else stop + end if stop < 0 else stop
+    if stop - start > MAX_POSITIONS * step:
+        raise InvalidEdit(f"Positions {start}:{stop} are more than a model has.")
+    return list(range(start, stop, step))

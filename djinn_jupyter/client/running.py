@@ -1,0 +1,68 @@
+"""Waiting for a run: streaming its tokens, and telling it to stop when a person breaks in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import Empty, SimpleQueue
+from typing import Literal
+
+from djinn_jupyter.client.line import Line
+from djinn_jupyter.wire.replies import Event, Reply, SessionFailed, SessionFinished, SessionPaused, TokenSampled
+from djinn_jupyter.wire.requests import Pause, Request
+
+OnToken = Callable[[TokenSampled], None]
+LAST_EVENTS_SECONDS = 2.0  # replies and events travel on two sockets; the last tokens may come after the reply
+_ENDS = (SessionPaused, SessionFinished, SessionFailed)
+
+
+def run_until_stop(line: Line, session: str, request: Request, on_token: OnToken | None) -> tuple[Reply, bool]:
+    """The reply of a run and whether a person broke in; `on_token` is called here, in the caller's thread.
+
+    After a KeyboardInterrupt the engine is told to pause and the reply is waited for: the session is intact then, and
+    the caller knows where it stands. A second interrupt is raised at once.
+    """
+    if on_token is None:
+        return _wait(line, session, line.ask(request))
+    feed: SimpleQueue[Event | Literal["replied"]] = SimpleQueue()
+    forget = line.listen(session, feed.put)
+    try:
+        reply = line.ask(request)
+        reply.add_done_callback(lambda _: feed.put("replied"))
+        try:
+            _follow(line, feed, on_token)
+        except KeyboardInterrupt:
+            return _pause(line, session, reply), True
+        return reply.result(), False
+    finally:
+        forget()
+
+
+def _wait(line: Line, session: str, reply: Future[Reply]) -> tuple[Reply, bool]:
+    try:
+        return reply.result(), False
+    except KeyboardInterrupt:
+        return _pause(line, session, reply), True
+
+
+def _pause(line: Line, session: str, reply: Future[Reply]) -> Reply:
+    line.ask(Pause(session=session))
+    return reply.result()
+
+
+def _follow(line: Line, feed: SimpleQueue[Event | Literal["replied"]], on_token: OnToken) -> None:
+    """Hand on tokens until both the reply and the event that ends the run are there."""
+    deadline: float | None = None
+    ended = False
+    while not (ended and deadline is not None):
+        try:
+            item = line.take(feed, None if deadline is None else max(0.0, deadline - time.monotonic()))
+        except Empty:
+            return
+        if isinstance(item, TokenSampled):
+            on_token(item)
+        elif item == "replied":
+            deadline = time.monotonic() + LAST_EVENTS_SECONDS
+        elif isinstance(item, _ENDS):
+            ended = True

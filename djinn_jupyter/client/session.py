@@ -1,0 +1,255 @@
+"""The verbs of one session, for a person's code. Holds no engine state: only where this client last saw it stand."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+from djinn_jupyter.client.arrays import to_numpy, token_ids
+from djinn_jupyter.client.edits import as_edit
+from djinn_jupyter.client.line import Line, ask_for, expect
+from djinn_jupyter.client.naming import label
+from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.client.running import OnToken, run_until_stop
+from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
+from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
+from djinn_jupyter.errors import DjinnError, WireError
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import BreakpointInfo, RuleInfo, Sampling, SessionInfo, WatchInfo
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Kind = TypeVar("Kind")
+
+
+class RemoteSession:
+    """A session of an engine. `moves` and `changes` count what this client did: they tell a stop that it is past."""
+
+    def __init__(self, line: Line, name: str) -> None:
+        self._line = line
+        self.name = name
+        self.moves = 0
+        self.changes = 0
+        self._last: Paused | None = None
+        self._finished: weakref.ref[Finished] | None = None
+
+    @property
+    def label(self) -> str:
+        return label(self.name)
+
+    # ------------------------------------------------------------------------------------------------ running
+
+    def run(
+        self,
+        prompt: object = None,
+        *,
+        max_new_tokens: int = 20,
+        temperature: float = 0.0,
+        seed: int = 0,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        repetition_penalty: float | None = None,
+        model_defaults: bool = False,
+        stop: str | Iterable[str] = (),
+        ignore_eos: bool = False,
+        extend: bool = False,
+        chat: bool = False,
+        free: bool = False,
+        on_token: OnToken | None = None,
+    ) -> Stop:
+        """Run a prompt (text or token ids) until a breakpoint or the end. `extend` goes on from the present line, where
+        the prompt may be left out. `on_token` is called for each new token, in this thread."""
+        request = ask.Run(
+            session=self.name,
+            text=prompt if isinstance(prompt, str) else None,
+            tokens=None if prompt is None or isinstance(prompt, str) else token_ids(prompt),
+            max_new_tokens=max_new_tokens,
+            sampling=Sampling(
+                temperature=float(temperature),
+                top_k=top_k,
+                top_p=top_p,
+                repetition_penalty=repetition_penalty,
+                seed=seed,
+                model_defaults=model_defaults,
+            ),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            ignore_eos=ignore_eos,
+            chat=chat,
+            extend=extend,
+            free=free,
+        )
+        return self._move(request, on_token)
+
+    def resume(self, *, free: bool = False, on_token: OnToken | None = None) -> Stop:
+        """Go on from the stop; `free` ignores breakpoints to the end."""
+        return self._move(ask.Resume(session=self.name, free=free), on_token)
+
+    def step(self, count: int = 1, *, by: Literal["layer", "token"] = "layer") -> Stop:
+        return self._move(ask.Step(session=self.name, count=count, by=by))
+
+    def back(self, count: int = 1, *, by: Literal["stop", "layer", "token"] = "stop") -> Paused:
+        stop = self._move(ask.Back(session=self.name, count=count, by=by))
+        return expect(stop, Paused)
+
+    def pause(self) -> bool:
+        """Ask a run that another thread or notebook waits for to stop; False when nothing was running."""
+        return self._ask(ask.Pause(session=self.name), replies.Pausing).was_running
+
+    @property
+    def stop(self) -> Paused:
+        """Where the session stands now. IllegalMove when it is not stopped."""
+        return self._paused(self._ask(ask.ReadStop(session=self.name), replies.Paused))
+
+    def history(self) -> replies.History:
+        return self._ask(ask.ReadHistory(session=self.name), replies.History)
+
+    def logits(self) -> np.ndarray[Any, Any]:
+        """fp32 [vocabulary] of the last position of the last finished pass."""
+        return to_numpy(self._ask(ask.ReadLogits(session=self.name), replies.Logits).logits)
+
+    # -------------------------------------------------------------------------------------------- breakpoints
+
+    def breakpoint(self, site: str | int, when: str | None = None, *, once: bool = False) -> BreakpointInfo:
+        """Stop at `site` in every pass that meets it and, if given, the condition. The same twice is one."""
+        request = ask.SetBreakpoint(session=self.name, site=str(site), when=when, once=once)
+        return self._ask(request, replies.BreakpointSet).breakpoint
+
+    def enable(self, number: int, enabled: bool = True) -> BreakpointInfo:
+        request = ask.EnableBreakpoint(session=self.name, number=number, enabled=enabled)
+        return self._ask(request, replies.BreakpointSet).breakpoint
+
+    def breakpoints(self) -> tuple[BreakpointInfo, ...]:
+        return self.info().breakpoints
+
+    def clear(self, *sites: str | int) -> int:
+        """Remove the breakpoints at these sites (or of these numbers), or all; how many there were."""
+        chosen = tuple(str(site) for site in sites) or None
+        return self._ask(ask.ClearBreakpoints(session=self.name, sites=chosen), replies.Cleared).count
+
+    # ------------------------------------------------------------------------------------------- intervention
+
+    def edit(self, edit: object, positions: Positions = None, site: str | None = None) -> replies.Edited:
+        """Change the stopped value: an Edit, or an array or number to put there; by default at all positions."""
+        request = ask.ApplyEdit(
+            session=self.name, edit=as_edit(edit), site=site, positions=spell_positions(positions, self._ends)
+        )
+        edited = self._ask(request, replies.Edited)
+        self.changes += 1
+        return edited
+
+    def revert(self) -> Paused:
+        """Undo all edits of the present stop."""
+        reverted = self._ask(ask.RevertEdits(session=self.name), replies.Paused)
+        self.changes += 1
+        return self._paused(reverted)
+
+    def effect(self, top: int = 5) -> Effect:
+        return Effect(self._ask(ask.MeasureEffect(session=self.name, top=top), replies.Effect))
+
+    def steer(self, site: str | int, edit: object, positions: Positions = None) -> RuleInfo:
+        """A rule that applies `edit` at every pass until `unsteer`."""
+        spelled = spell_positions(positions, self._ends)
+        request = ask.Steer(session=self.name, site=str(site), edit=as_edit(edit), positions=spelled)
+        return self._ask(request, replies.Steered).rule
+
+    def unsteer(self, number: int | None = None) -> int:
+        return self._ask(ask.Unsteer(session=self.name, number=number), replies.Cleared).count
+
+    # ------------------------------------------------------------------------------------------------ looking
+
+    def inspect(self, site: str | int | None = None, positions: Positions = None, *, ahead: bool = False) -> Snapshot:
+        """The value at a site of the stopped pass, by default the stopped one; `ahead` also where it has not been."""
+        request = ask.Inspect(
+            session=self.name, site=_spelled(site), positions=spell_positions(positions, self._ends), ahead=ahead
+        )
+        return Snapshot(self._ask(request, replies.Inspected))
+
+    def lens(self, k: int = 5, site: str | int | None = None, positions: Positions = None) -> Lens:
+        spelled = spell_positions(positions, self._ends)
+        request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k)
+        return Lens(self._ask(request, replies.LensRead))
+
+    def watch(self, site: str | int, byte_cap: int = 256 * 2**20) -> WatchInfo:
+        """Record a site at every pass, without stopping."""
+        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap)
+        return self._ask(request, replies.Watching).watch
+
+    def watched(self, site: str | int) -> Watched:
+        return Watched(self._ask(ask.ReadWatch(session=self.name, site=str(site)), replies.WatchRead))
+
+    def unwatch(self, site: str | int | None = None) -> int:
+        return self._ask(ask.Unwatch(session=self.name, site=_spelled(site)), replies.Cleared).count
+
+    # --------------------------------------------------------------------------------------------------- life
+
+    def info(self) -> SessionInfo:
+        return self._ask(ask.Describe(session=self.name), replies.Described).session
+
+    def fork(self, name: str) -> RemoteSession:
+        """A new session with the same tokens, stop and rules."""
+        self._ask(ask.Fork(session=self.name, name=name), replies.Opened)
+        return RemoteSession(self._line, name)
+
+    def detach(self) -> None:
+        """Let go of it; it stays as it is for whoever opens it next."""
+        self._ask(ask.Detach(session=self.name), replies.Detached)
+
+    def close(self) -> int:
+        """End it; how many pages that freed."""
+        self._complete_finished()
+        return self._ask(ask.Close(session=self.name), replies.Closed).pages_freed
+
+    def __repr__(self) -> str:
+        return f"Session {self.label} of {self._line.welcome.model.name}"
+
+    # ------------------------------------------------------------------------------------------------ private
+
+    def _ask(self, request: ask.Request, kind: type[Kind]) -> Kind:
+        return ask_for(self._line, request, kind)
+
+    def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
+        self._complete_finished()
+        self.moves += 1
+        self._last = None
+        reply, broken_in = run_until_stop(self._line, self.name, request, on_token)
+        stop = self._seen(reply)
+        if broken_in:
+            raise Interrupted(stop)
+        return stop
+
+    def _seen(self, reply: replies.Reply) -> Stop:
+        match reply:
+            case replies.Paused():
+                return self._paused(reply)
+            case replies.Finished():
+                finished = Finished(self, reply, self.moves)
+                self._finished = weakref.ref(finished)
+                return finished
+            case _:
+                raise WireError(f"The engine answered a run with {type(reply).__name__}.")
+
+    def _complete_finished(self) -> None:
+        """Before the session moves on: the logits of the last run, if somebody still holds its Finished. They are one
+        row; to compare two runs must not fail because the first one's were not read in time."""
+        finished = self._finished() if self._finished is not None else None
+        self._finished = None
+        if finished is not None:
+            try:
+                finished.fetch_logits()
+            except DjinnError:
+                pass  # another kernel moved it meanwhile: reading them says so
+
+    def _paused(self, reply: replies.Paused) -> Paused:
+        self._last = Paused(self, reply, self.moves)
+        return self._last
+
+    def _ends(self) -> tuple[int, int]:
+        positions = (self._last or self.stop).positions
+        return positions[0], positions[-1] + 1
+
+
+def _spelled(site: str | int | None) -> str | None:
+    return None if site is None else str(site)

@@ -1,0 +1,125 @@
+"""How a run stands when it returns: Paused inside a forward pass, or Finished. And Interrupted, when a person broke in.
+
+What is not in the reply (values, logits, lens) is fetched when asked for, while the session still stands there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from djinn_jupyter.client.views import Effect, Lens, spell_top
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleInfo, TopToken
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from djinn_jupyter.client.session import RemoteSession
+
+SHOWN_CHARACTERS = 60
+
+
+class Paused:
+    """A forward pass that stands still; `layer` layers of it have run. `reply` is the wire's own value."""
+
+    def __init__(self, session: RemoteSession, reply: replies.Paused, move: int) -> None:
+        self.session, self.reply = session, reply
+        self._move = move
+        self._hidden: tuple[int, np.ndarray[Any, Any]] | None = None
+        self.site: str = reply.site
+        self.reason: PauseReason = reply.reason
+        self.step, self.layer, self.layers = reply.step, reply.layer, reply.layers
+        self.positions, self.tokens, self.texts = reply.positions, reply.tokens, reply.texts
+        self.prompt_tokens, self.new_text = reply.prompt_tokens, reply.new_text
+        self.shape, self.axes, self.dtype = reply.shape, reply.axes, reply.dtype
+        self.norms, self.edits = reply.norms, reply.edits
+
+    @property
+    def text(self) -> str:
+        """The tokens of the line so far, as text."""
+        return "".join(self.texts)
+
+    @property
+    def hidden(self) -> np.ndarray[Any, Any]:
+        """The value at the stop, [positions, features] (or with heads between), with the edits made so far."""
+        self._require_present()
+        changes = self.session.changes
+        if self._hidden is None or self._hidden[0] != changes:
+            self._hidden = (changes, self.session.inspect().value)
+        return self._hidden[1]
+
+    def lens(self, k: int = 5, positions: Any = None) -> Lens:
+        self._require_present()
+        return self.session.lens(k, positions=positions)
+
+    def effect(self, top: int = 5) -> Effect:
+        self._require_present()
+        return self.session.effect(top)
+
+    def _require_present(self) -> None:
+        if self.session.moves != self._move:
+            raise IllegalMove(
+                f"Session {self.session.label!r} has moved on from {self.site} (step {self.step}): "
+                "what was not fetched then is gone; go back with back()."
+            )
+
+    def __repr__(self) -> str:
+        first, last = self.positions[0], self.positions[-1]
+        place = f"position {first}" if first == last else f"positions {first}..{last}"
+        edits = f", {len(self.edits)} edits" if len(self.edits) > 1 else ", 1 edit" if self.edits else ""
+        return (
+            f"Paused at {self.site} ({self.reason}): step {self.step}, {place}, "
+            f"{self.layer} of {self.layers} layers run{edits}, after {_end_of(self.text)!r}"
+        )
+
+
+class Finished:
+    """A run that reached its end. `tokens` are the new ids, `top` what would come next."""
+
+    def __init__(self, session: RemoteSession, reply: replies.Finished, move: int) -> None:
+        self.session, self.reply = session, reply
+        self._move = move
+        self._logits: np.ndarray[Any, Any] | None = None
+        self.reason: FinishReason = reply.reason
+        self.detail = reply.detail
+        self.tokens, self.texts, self.text = reply.tokens, reply.texts, reply.text
+        self.prompt_tokens, self.prompt_texts = reply.prompt_tokens, reply.prompt_texts
+        self.top: tuple[TopToken, ...] = reply.top
+        self.rules: tuple[RuleInfo, ...] = reply.rules
+        self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
+
+    @property
+    def logits(self) -> np.ndarray[Any, Any]:
+        """fp32 [vocabulary] of the last position."""
+        return self.fetch_logits()
+
+    def fetch_logits(self) -> np.ndarray[Any, Any]:
+        """The logits, fetched now if they have not been."""
+        if self._logits is None:
+            if self.session.moves != self._move:
+                raise IllegalMove(
+                    f"Session {self.session.label!r} has moved on: the logits of this run were not fetched then."
+                )
+            self._logits = self.session.logits()
+        return self._logits
+
+    def __repr__(self) -> str:
+        detail = f", {self.detail}" if self.detail else ""
+        top = f", then {spell_top(self.top[:1])}" if self.top else ""
+        return f"Finished ({self.reason}{detail}): {len(self.tokens)} new tokens {self.text!r}{top}"
+
+
+Stop = Paused | Finished
+
+
+class Interrupted(KeyboardInterrupt):
+    """A person broke in. The run has been told to stop and the session is intact; `stop` is where it stands."""
+
+    def __init__(self, stop: Stop) -> None:
+        self.stop = stop
+        super().__init__(f"Session {stop.session.label!r} is intact. {stop!r}")
+
+
+def _end_of(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else "..." + text[-SHOWN_CHARACTERS:]

@@ -1,0 +1,235 @@
+"""One client's connection to one engine, on asyncio: requests out, replies back by number, the engine's death noticed.
+
+The kernel runs it in its I/O thread (line.py), the server extension awaits it in its own loop. A connection that was
+lost stays lost: whoever needs the engine loads it again. Knows no sessions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import zmq
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client.inlet import Inlet
+from djinn_jupyter.client.registry import is_alive
+from djinn_jupyter.client.subscriptions import Heard, Subscriptions
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.replies import Failed, Reply, Welcome
+from djinn_jupyter.wire.requests import Goodbye, Hello, Ping, Request
+
+log = logging.getLogger(__name__)
+
+PING_SECONDS = 3.0
+SILENCE_SECONDS = 60.0  # an engine whose process lives but does not even answer Ping
+NEVER_MILLISECONDS = 24 * 3600 * 1000  # -1 would drop what was received and not yet read when the engine goes
+DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
+Answered = Callable[["Reply | DjinnError"], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireBytes:
+    """What crossed the wire so far, in bytes; arrays are contained in the totals."""
+
+    sent: int = 0
+    received: int = 0
+    arrays_sent: int = 0
+    arrays_received: int = 0
+
+
+class Connection:
+    """Belongs to the event loop that opened it. `welcome` is what the engine said to Hello."""
+
+    welcome: Welcome
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+        self.wire_bytes = WireBytes()
+        self._context = zmq.Context()
+        self._dealer = self._connected(zmq.DEALER, entry.commands)
+        self._commands = Inlet(self._dealer, self._take)
+        self._subscriptions: Subscriptions | None = None
+        self._pending: dict[int, Answered] = {}
+        self._number = 0
+        self._lost: str | None = None
+        self._heard = asyncio.get_running_loop().time()
+        watched = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        self._disconnected = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._monitor = Inlet(self._dealer.get_monitor_socket(watched), lambda frames: self._disconnected.set())
+        self._tasks = [asyncio.ensure_future(task()) for task in (self._watch, self._keep_alive)]
+
+    @classmethod
+    async def open(cls, entry: Entry, *, holder: str, user: str, timeout: float = 60.0) -> Connection:
+        """Connect and say Hello. EngineUnavailable when nobody answers, VersionMismatch when it is not our engine."""
+        connection = cls(entry)
+        try:
+            hello = Hello(version=__version__, holder=holder, user=user)
+            welcome = await asyncio.wait_for(connection.ask(hello), timeout)
+        except TimeoutError:
+            await connection.close()
+            raise EngineUnavailable(f"{connection._named} does not answer; see its log with `djinn log`.") from None
+        except BaseException:
+            await connection.close()
+            raise
+        if not isinstance(welcome, Welcome):
+            await connection.close()
+            raise WireError(f"The engine answered Hello with {type(welcome).__name__}.")
+        connection.welcome = welcome
+        return connection
+
+    @property
+    def closed(self) -> bool:
+        return self._lost is not None
+
+    async def ask(self, request: Request) -> Reply:
+        """The reply; a Failed one is raised as the error that it stands for."""
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+        def settle(outcome: Reply | DjinnError) -> None:
+            if answer.done():
+                return  # the asker has stopped waiting
+            if isinstance(outcome, DjinnError):
+                answer.set_exception(outcome)
+            else:
+                answer.set_result(outcome)
+
+        self.post(request, settle)
+        return await answer
+
+    def post(self, request: Request, answered: Answered) -> None:
+        """Send; `answered` is called exactly once, in the loop, with the reply or the error to raise."""
+        if self._lost is not None:
+            answered(EngineUnavailable(self._lost))
+            return
+        self._number += 1
+        try:
+            frames = codec.encode_checked(self._number, request)
+        except DjinnError as error:
+            answered(error)
+            return
+        self._pending[self._number] = answered
+        self._count_sent(frames)
+        self._commands.send(frames)
+
+    async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
+        """Call `heard` in the loop for each event of a session ("" for all of them) from the return of this on, until
+        the returned function is called."""
+        if self._lost is not None:
+            raise EngineUnavailable(self._lost)
+        if self._subscriptions is None:
+            self._subscriptions = Subscriptions(self._connected(zmq.SUB, self.entry.events))
+        listening = asyncio.ensure_future(self._subscriptions.listen(session, heard))
+        gone = asyncio.ensure_future(self._gone.wait())
+        await asyncio.wait((listening, gone), return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            listening.cancel()
+            raise EngineUnavailable(self._lost or "The connection is closed; load the engine again.")
+        gone.cancel()
+        return listening.result()
+
+    async def close(self) -> None:
+        """Say Goodbye where that is possible, and close."""
+        if self._lost is None and hasattr(self, "welcome"):
+            try:
+                await asyncio.wait_for(self.ask(Goodbye()), 0.5)
+            except (DjinnError, TimeoutError):
+                pass
+        self._lose("This connection has been closed; load the engine again.")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._subscriptions is not None:
+            self._subscriptions.close()
+        self._monitor.close()
+        self._commands.close()
+        self._context.term()
+
+    @property
+    def _named(self) -> str:
+        return f"The engine of {self.entry.identity} (process {self.entry.pid})"
+
+    def _lose(self, sentence: str) -> None:
+        if self._lost is None:
+            self._lost = sentence
+            self._gone.set()
+        pending, self._pending = self._pending, {}
+        for answered in pending.values():
+            answered(EngineUnavailable(self._lost))
+
+    def _take(self, received: list[zmq.Frame]) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        frames: list[codec.Frame] = [frame.buffer for frame in received]
+        self._count_received(frames)
+        outcome: Reply | DjinnError
+        try:
+            envelope = codec.decode_reply(frames)
+            number: int | None = envelope.id
+            outcome = envelope.body
+        except WireError as error:
+            number, outcome = codec.read_number(frames), error
+        answered = self._pending.pop(number, None) if number is not None else None
+        if answered is None:
+            log.warning("A reply that nobody waits for: %s", type(outcome).__name__)
+            return
+        answered(from_code(outcome.code, outcome.message) if isinstance(outcome, Failed) else outcome)
+
+    async def _watch(self) -> None:
+        """The engine's sockets have closed: say whether its process has died or only turned us away."""
+        await self._disconnected.wait()
+        deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
+        while is_alive(self.entry):
+            if asyncio.get_running_loop().time() > deadline:
+                self._lose(f"{self._named} closed the connection; see its log with `djinn log`, and load it again.")
+                return
+            await asyncio.sleep(0.01)
+        self._lose(f"{self._named} has ended; the next load starts a new one. See its log with `djinn log`.")
+
+    async def _keep_alive(self) -> None:
+        """Tell the engine that we are here, and notice when it says nothing any more."""
+        loop = asyncio.get_running_loop()
+        while self._lost is None:
+            await asyncio.sleep(PING_SECONDS)
+            if loop.time() - self._heard > SILENCE_SECONDS:
+                self._lose(f"{self._named} has said nothing for {SILENCE_SECONDS:.0f} s; see its log with `djinn log`.")
+                return
+            self.post(Ping(), lambda outcome: None)
+
+    def _connected(self, kind: int, endpoint: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MILLISECONDS)
+        if self.entry.keys is not None:
+            socket.setsockopt_string(zmq.CURVE_SERVERKEY, self.entry.keys.server_public)
+            socket.setsockopt_string(zmq.CURVE_PUBLICKEY, self.entry.keys.client_public)
+            socket.setsockopt_string(zmq.CURVE_SECRETKEY, self.entry.keys.client_secret)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        socket.connect(endpoint)
+        return socket
+
+    def _count_sent(self, frames: list[codec.Frame]) -> None:
+        head, *arrays = (memoryview(frame).nbytes for frame in frames)
+        old = self.wire_bytes
+        self.wire_bytes = WireBytes(
+            sent=old.sent + head + sum(arrays),
+            received=old.received,
+            arrays_sent=old.arrays_sent + sum(arrays),
+            arrays_received=old.arrays_received,
+        )
+
+    def _count_received(self, frames: list[codec.Frame]) -> None:
+        head, *arrays = (memoryview(frame).nbytes for frame in frames)
+        old = self.wire_bytes
+        self.wire_bytes = WireBytes(
+            sent=old.sent,
+            received=old.received + head + sum(arrays),
+            arrays_sent=old.arrays_sent,
+            arrays_received=old.arrays_received + sum(arrays),
+        )

@@ -1,0 +1,96 @@
+"""What was read of a stopped pass, as people see it: numpy inside, text tables outside, no ids or addresses.
+
+Each keeps the wire's own value as `reply`, for those who draw.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.wire.nouns import LensRow, TopToken
+from djinn_jupyter.wire.replies import Effect as EffectReply
+from djinn_jupyter.wire.replies import Inspected, LensRead, WatchRead
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Snapshot:
+    """A copy of a site's value: `value` with the axes that `axes` spells, positions first. Cannot be resumed."""
+
+    def __init__(self, reply: Inspected) -> None:
+        self.reply = reply
+        read = reply.snapshot
+        self.site, self.axes, self.dtype = read.site, read.axes, read.dtype
+        self.positions, self.exactness = read.positions, read.exactness
+
+    @cached_property
+    def value(self) -> np.ndarray[Any, Any]:
+        return to_numpy(self.reply.snapshot.value)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.reply.snapshot.value.shape
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return self.value if dtype is None else self.value.astype(dtype)
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(n) for n in self.shape)
+        return f"Snapshot of {self.site}: {shape} ({self.axes}), {self.dtype}, {self.exactness}"
+
+
+class Lens:
+    """The model's own epilogue applied to a residual value: for each position its most probable next tokens."""
+
+    def __init__(self, reply: LensRead) -> None:
+        self.reply = reply
+        self.site = reply.site
+        self.rows: tuple[LensRow, ...] = reply.rows
+
+    def __repr__(self) -> str:
+        lines = [f"{row.position:>5} {row.text!r:<16} {spell_top(row.top)}" for row in self.rows]
+        return "\n".join([f"Lens at {self.site}", *lines])
+
+
+class Effect:
+    """The next-token distribution without and with the edits of the present stop; `kl` in nats."""
+
+    def __init__(self, reply: EffectReply) -> None:
+        self.reply = reply
+        read = reply.effect
+        self.before, self.after, self.kl = read.before, read.after, read.kl
+        self.top1_changed, self.logit_difference_norm = read.top1_changed, read.logit_difference_norm
+
+    def __repr__(self) -> str:
+        return (
+            f"Effect on the next token: KL {self.kl:.4g}, top token {'changed' if self.top1_changed else 'unchanged'}\n"
+            f"  without {spell_top(self.before)}\n"
+            f"  with    {spell_top(self.after)}"
+        )
+
+
+class Watched:
+    """All recorded passes of a site: `values[i]` covers the absolute `positions[i]`."""
+
+    def __init__(self, reply: WatchRead) -> None:
+        self.reply = reply
+        self.site, self.axes, self.positions = reply.watch.site, reply.axes, reply.positions
+        self.passes_left_out = reply.watch.passes_left_out
+
+    @cached_property
+    def values(self) -> tuple[np.ndarray[Any, Any], ...]:
+        return tuple(to_numpy(array) for array in self.reply.values)
+
+    def __len__(self) -> int:
+        return len(self.reply.values)
+
+    def __repr__(self) -> str:
+        left_out = f", {self.passes_left_out} left out by the byte cap" if self.passes_left_out else ""
+        return f"Watched {self.site}: {len(self)} passes ({self.axes}){left_out}"
+
+
+def spell_top(top: tuple[TopToken, ...]) -> str:
+    return "  ".join(f"{entry.text!r} {entry.probability:.3f}" for entry in top)
