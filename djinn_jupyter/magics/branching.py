@@ -1,0 +1,103 @@
+"""Branches and sessions: fork, list, use, close, compare."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UnknownSession, UsageError
+from djinn_jupyter.magics.lazily import naming, views
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
+from djinn_jupyter.magics.showing import line_of
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.session import RemoteSession
+
+
+@magics_class
+class BranchingMagics(Group):
+    @verb(
+        option("name", help="name of the new session"),
+        option("--use", action="store_true", help="go on with the fork"),
+        option("--fresh", action="store_true", help="in place of the session of that name, if there is one"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_fork(self, args: Namespace) -> None:
+        """A second session that stands where this one stands; each then goes its own way."""
+        session = self.bench.session(args.session)
+        if args.fresh:
+            self._end(args.name, but=session)
+        fork = self.bench.hold(session.fork(args.name))
+        if session.name in self.bench.outcomes:
+            self.bench.outcomes[fork.name] = self.bench.outcomes[session.name]
+        if args.use:
+            self.bench.use(fork)
+        info = fork.info()
+        at = f" at {info.stopped_at}, step {info.step}" if info.stopped_at is not None else ""
+        self.bench.keep(args.keep, fork)
+        self.bench.screen.say(f"{fork.label} forked from {session.label}{at}; {self._in_use()}")
+
+    def _end(self, name: str, *, but: RemoteSession) -> None:
+        """Close the session of that full name. One that another kernel holds is refused, as by `%djinn_use`."""
+        if name == but.name:
+            raise UsageError(f"Session {but.label!r} cannot be forked into itself; choose another name.")
+        if name in {info.name for info in self.bench.engine.sessions()}:
+            former = self.bench.find(name)
+            former.close()
+            self.bench.drop(former)
+
+    @verb(KEEP)
+    def djinn_sessions(self, args: Namespace) -> None:
+        """All sessions of the engine, with who holds them."""
+        engine = self.bench.engine
+        sessions = engine.sessions()
+        mine = {info.name for info in sessions if info.holder == engine.holder}
+        self.bench.keep(args.keep, sessions)
+        self.bench.screen.show(views.sessions_view(sessions, present=self.bench.present, mine=mine))
+
+    @verb(
+        option("name", nargs="?", help="a session; by default the one in use"),
+        option("--new", action="store_true", help="make it, if there is none of that name"),
+        option("--join", action="store_true", help="enter it even where another kernel holds it"),
+        KEEP,
+    )
+    def djinn_use(self, args: Namespace) -> None:
+        """Go on with another session. `-o NAME` gives the session itself, for Python."""
+        if args.name is not None:
+            self.bench.use(self._chosen(args.name, new=args.new, join=args.join))
+        session = self.bench.session()
+        self.bench.keep(args.keep, session)
+        self.bench.screen.say(self._in_use())
+
+    def _chosen(self, name: str, *, new: bool, join: bool) -> RemoteSession:
+        try:
+            return self.bench.find(name, join=join)
+        except UnknownSession as unknown:
+            if new:
+                return self.bench.hold(self.bench.engine.session(name))
+            raise UnknownSession(f"{unknown} To make it: %djinn_use {name} --new") from None
+
+    def _in_use(self) -> str:
+        present = self.bench.present
+        return f"{naming.label(present)} is in use" if present is not None else "no session is in use"
+
+    @verb(option("name", nargs="?", help="a session; by default the one in use"))
+    def djinn_close(self, args: Namespace) -> None:
+        """End a session and free what it holds."""
+        session = self.bench.session(args.name)
+        pages = session.close()
+        self.bench.drop(session)
+        freed = f"{pages} page{'' if pages == 1 else 's'} freed"
+        self.bench.screen.say(f"{session.label} closed, {freed}; {self._in_use()}")
+
+    @verb(
+        option("a", help="a session"),
+        option("b", nargs="?", help="another; by default the one in use"),
+    )
+    def djinn_diff(self, args: Namespace) -> None:
+        """Two sessions side by side: tokens, next token, and the stopped values where both stand at the same site."""
+        second = args.b if args.b is not None else self.bench.session().name
+        self.bench.screen.show(views.diff_view(line_of(self.bench, args.a), line_of(self.bench, second)))

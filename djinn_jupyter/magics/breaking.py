@@ -1,0 +1,41 @@
+"""Breakpoints: set, list, clear."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, phrase, unquoted, verb
+
+
+@magics_class
+class BreakingMagics(Group):
+    @verb(
+        option("site", help="20 (the output of layer 20), resid_post.20, z.9[6], or a module path"),
+        option("--when", nargs="+", metavar="EXPR", help='such as step == 0, token == " Paris", norm > 40'),
+        option("--once", action="store_true", help="gone after its first hit"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_break(self, args: Namespace) -> None:
+        """Stop the forward pass at a site, at every pass that meets it."""
+        session = self.bench.session(args.session)
+        known = {point.number for point in session.breakpoints()}
+        made = session.breakpoint(args.site, when=phrase(args.when), once=args.once)
+        self.bench.keep(args.keep, made)
+        self.bench.screen.say(views.breakpoint_line(made, existed=made.number in known))
+
+    @verb(KEEP, SESSION)
+    def djinn_breaks(self, args: Namespace) -> None:
+        """List the breakpoints of the session, with their hits."""
+        points = self.bench.session(args.session).breakpoints()
+        self.bench.keep(args.keep, points)
+        self.bench.screen.show(views.breakpoints_view(points))
+
+    @verb(option("sites", nargs="*", type=unquoted, help="sites or numbers of breakpoints; none clears all"), SESSION)
+    def djinn_clear(self, args: Namespace) -> None:
+        """Clear breakpoints."""
+        count = self.bench.session(args.session).clear(*args.sites)
+        self.bench.screen.say(f"{count} breakpoint{'' if count == 1 else 's'} cleared")

@@ -1,0 +1,92 @@
+"""Changing: edit the stopped value, set steering rules that hold."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.editing import edited_by_code, parse_edit
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, Group, option, verb
+from djinn_jupyter.magics.showing import TOP, outcome_view
+
+EDIT = option("edit", nargs="*", help="scale 0.9, add VECTOR, set VALUE, zero, clamp LOW HIGH, project_out DIRECTION, "
+              "patch_from SESSION; a VECTOR is a variable or an expression without spaces")  # fmt: skip
+COEF = option("--coef", type=float, metavar="C", help="add: how many times the vector")
+FROM_SITE = option("--from-site", metavar="SITE", help="patch_from: the site there; default the same")
+FROM_POSITIONS = option("--from-positions", metavar="P", help="patch_from: positions there; the same")
+
+
+@magics_class
+class ChangingMagics(Group):
+    @verb(
+        EDIT,
+        COEF,
+        FROM_SITE,
+        FROM_POSITIONS,
+        POSITIONS,
+        option("--site", metavar="SITE", help="the stopped site with a selector, such as z.9[6]"),
+        EFFECT,
+        option("--revert", action="store_true", help="undo all edits of this stop"),
+        option("--torch", action="store_true", help="cell: h is a torch tensor; this kernel must have torch already"),
+        KEEP,
+        SESSION,
+        cell=True,
+    )
+    def djinn_edit(self, args: Namespace, cell: str | None = None) -> None:
+        """Change the stopped value. As a cell: Python that changes the array `h`, run in this kernel."""
+        session = self.bench.session(args.session)
+        if args.revert:
+            if args.edit or cell is not None:
+                raise UsageError("--revert stands alone: it undoes all edits of this stop.")
+            stop = session.revert()
+            self.bench.keep(args.keep, stop)
+            self.bench.screen.show(outcome_view(stop, effect=args.effect))
+            return
+        if cell is not None and args.edit:
+            raise UsageError("Give the edit once: as words on the line, or as Python in the cell.")
+        if cell is None and args.torch:
+            raise UsageError("--torch belongs to the cell form, %%djinn_edit.")
+        if cell is None:
+            edit = parse_edit(self.bench, args.edit, coef=args.coef, source=args.from_site, at=args.from_positions)
+        else:
+            edit = edited_by_code(
+                self.bench, session, cell, site=args.site, positions=args.positions, use_torch=args.torch
+            )
+        edited = session.edit(edit, args.positions, args.site)
+        reading = session.effect(TOP).reply.effect if args.effect else None
+        self.bench.keep(args.keep, edited)
+        self.bench.screen.show(views.edit_view(edited, reading))
+
+    @verb(
+        option("site", nargs="?", help="where; without a site, the rules are listed"),
+        EDIT,
+        COEF,
+        FROM_SITE,
+        FROM_POSITIONS,
+        POSITIONS,
+        KEEP,
+        SESSION,
+    )
+    def djinn_steer(self, args: Namespace) -> None:
+        """A rule that holds: apply an edit at every pass until %djinn_unsteer."""
+        session = self.bench.session(args.session)
+        if args.site is None:
+            self.bench.screen.show(views.rules_view(session.info().rules))
+            return
+        edit = parse_edit(self.bench, args.edit, coef=args.coef, source=args.from_site, at=args.from_positions)
+        rule = session.steer(args.site, edit, args.positions)
+        self.bench.keep(args.keep, rule)
+        self.bench.screen.say(f"rule {rule.number} at {rule.site}: {' '.join(args.edit)}{_times(args.coef)}")
+
+    @verb(option("number", nargs="?", type=int, help="the rule's number; without one, all rules end"), SESSION)
+    def djinn_unsteer(self, args: Namespace) -> None:
+        """End steering rules."""
+        count = self.bench.session(args.session).unsteer(args.number)
+        self.bench.screen.say(f"{count} steering rule{'' if count == 1 else 's'} ended")
+
+
+def _times(coef: float | None) -> str:
+    return "" if coef is None else f" (times {coef:g})"

@@ -1,0 +1,124 @@
+"""Completion of a line that begins with a djinn magic: options, sites, sessions, models, edits.
+
+Works with IPython 8 and 9 through `Completer.custom_matchers`. Asks the engine for what it already has in hand or
+answers within a millisecond; an engine that does not answer completes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
+
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.magics.editing import OPERATIONS
+from djinn_jupyter.magics.lazily import naming
+from djinn_jupyter.magics.parsing import option_strings
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from djinn_jupyter.magics.workbench import Workbench
+
+_LINE = re.compile(r"^\s*(?P<kind>%%?)(?P<name>djinn_\w+)\s(?P<rest>.*)$", re.DOTALL)
+_SITE_FIRST = frozenset({"djinn_break", "djinn_clear", "djinn_inspect", "djinn_lens", "djinn_watch", "djinn_steer"})
+_SESSION_FIRST = frozenset({"djinn_use", "djinn_close", "djinn_diff"})
+_MOST = 400
+
+
+class Matcher:
+    """The candidates at one place of a line, from the magics' own parsers and the engine in use."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self.bench = bench
+
+    def matches(self, line: str) -> list[SimpleCompletion]:
+        """What may stand at the end of `line`, of which the last word may be begun."""
+        found = _LINE.match(line)
+        if found is None:
+            return []
+        *before, word = found["rest"].split(" ")
+        words = [w for w in before if w]
+        try:
+            candidates = self._candidates(found["name"], words, word)
+        except DjinnError:
+            return []
+        kept = sorted({c for c in candidates if c.startswith(word) and c != word}, key=_natural)[:_MOST]
+        return [SimpleCompletion(text=c, type="magic") for c in kept]
+
+    def _candidates(self, name: str, words: list[str], word: str) -> list[str]:
+        last = words[-1] if words else ""
+        if last in ("--site", "--from-site"):
+            return self._sites(word)
+        if last == "--session":
+            return self._sessions()
+        if word.startswith("-"):
+            return self._options(name)
+        positional = [w for w in words if not w.startswith("-")]
+        if name == "djinn_load":
+            return self._models(word) if not positional else []
+        if name in _SESSION_FIRST or last == "patch_from":
+            return self._sessions()
+        if name == "djinn_edit" or (name == "djinn_steer" and len(positional) == 1):
+            return list(OPERATIONS) if len(positional) <= 1 else []
+        if name in _SITE_FIRST and (not positional or name == "djinn_clear"):
+            return self._sites(word)
+        return []
+
+    def _options(self, name: str) -> list[str]:
+        magics = self.bench.shell.magics_manager.magics
+        magic: Any = magics["line"].get(name) or magics["cell"].get(name)
+        return sorted(option_strings(magic.parser))
+
+    def _sites(self, word: str) -> list[str]:
+        if self.bench.loaded is None:
+            return []
+        found: list[str] = []
+        for point in self.bench.loaded.description.points:
+            layers = point.layers
+            found += [point.point] if layers is None else [f"{point.point}.{layer}" for layer in layers]
+        if word and not any(site.startswith(word) for site in found):
+            found = [module.path for module in self.bench.loaded.modules()]
+        return found
+
+    def _sessions(self) -> list[str]:
+        if self.bench.loaded is None:
+            return []
+        return [naming.label(info.name) for info in self.bench.loaded.sessions()]
+
+    def _models(self, word: str) -> list[str]:
+        folder = Path(word or ".").expanduser()
+        parent = folder if word.endswith("/") else folder.parent
+        shown = word[: word.rfind("/") + 1]
+        folders = (
+            [f"{shown}{p.name}" for p in parent.iterdir() if (p / "config.json").is_file()] if parent.is_dir() else []
+        )
+        return ["demo", *(entry.identity.model for entry in self.bench.client.engines()), *folders]
+
+
+def register(shell: InteractiveShell, matcher: Matcher) -> None:
+    """One matcher for all our magics; other lines pass through untouched."""
+
+    @context_matcher(identifier="djinn_jupyter")  # type: ignore[untyped-decorator]
+    def djinn_matcher(context: CompletionContext) -> Any:
+        if context.cursor_line != 0:
+            return {"completions": []}
+        line = context.line_with_cursor[: context.cursor_position]
+        completions = matcher.matches(line)
+        word = line.rsplit(" ", 1)[-1]
+        return {"completions": completions, "matched_fragment": word, "suppress": bool(completions)}
+
+    unregister(shell)
+    shell.Completer.custom_matchers.append(djinn_matcher)
+
+
+def unregister(shell: InteractiveShell) -> None:
+    matchers = shell.Completer.custom_matchers
+    matchers[:] = [m for m in matchers if getattr(m, "matcher_identifier", None) != "djinn_jupyter"]
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """resid_post.2 before resid_post.10."""
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", text) if part]

@@ -1,0 +1,119 @@
+"""Edits as words: `scale 0.9`, `add vector --coef 4`, `patch_from paris`. And the cell that edits with Python."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.parsing import unquoted
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.session import RemoteSession
+    from djinn_jupyter.magics.workbench import Workbench
+
+OPERATIONS: Final = {
+    "scale": "scale 0.9",
+    "add": "add VECTOR --coef 4",
+    "set": "set VALUE",
+    "zero": "zero",
+    "clamp": "clamp LOW HIGH (`none` leaves a side open)",
+    "project_out": "project_out DIRECTION",
+    "patch_from": "patch_from SESSION",
+}
+_WORDS: Final = {"scale": 1, "add": 1, "set": 1, "zero": 0, "clamp": 2, "project_out": 1, "patch_from": 1}
+
+
+def parse_edit(bench: Workbench, words: list[str], *, coef: float | None, source: str | None, at: str | None) -> Any:
+    """The edit that the words mean. Vectors are names or expressions of the user's own namespace."""
+    name, *rest = [unquoted(word) for word in words] or [""]
+    if name not in OPERATIONS:
+        raise UsageError(f"{name!r} is no edit; write one of: {'; '.join(OPERATIONS.values())}.")
+    if len(rest) != _WORDS[name]:
+        raise UsageError(f"{name} takes {_WORDS[name]} argument{'' if _WORDS[name] == 1 else 's'}: {OPERATIONS[name]}.")
+    if coef is not None and name != "add":
+        raise UsageError(f"--coef belongs to add, not to {name}.")
+    if (source, at) != (None, None) and name != "patch_from":
+        raise UsageError(f"--from-site and --from-positions belong to patch_from, not to {name}.")
+    made = bench.client
+    match name:
+        case "zero":
+            return made.zero()
+        case "scale":
+            return made.scale(_number(bench, rest[0]))
+        case "clamp":
+            return made.clamp(*(None if bound.lower() == "none" else _number(bench, bound) for bound in rest))
+        case "add":
+            return made.add(bench.value(rest[0]), coef=1.0 if coef is None else coef)
+        case "set":
+            return made.set_to(bench.value(rest[0]))
+        case "project_out":
+            return made.project_out(bench.value(rest[0]))
+        case _:
+            return made.patch_from(bench.find(rest[0]), site=source, positions=at)
+
+
+def _number(bench: Workbench, expression: str) -> float:
+    value = bench.value(expression)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise UsageError(f"{expression!r} is not one number.") from None
+
+
+def edited_by_code(
+    bench: Workbench, session: RemoteSession, code: str, *, site: str | None, positions: str | None, use_torch: bool
+) -> Any:
+    """What the user's code makes of `h`: run in the user's own kernel and namespace, as any cell is.
+
+    `h` is a copy in float32 where numpy has no such dtype (bfloat16), else in the value's own. It must keep its shape,
+    stay floating point and finite; the engine rounds it back to the model's dtype.
+    """
+    before = _writable(session.inspect(site, positions).value)
+    h = bench.torch.from_numpy(before.copy()) if use_torch else before.copy()
+    had = "h" in bench.shell.user_ns
+    former = bench.shell.user_ns.get("h")
+    bench.shell.push({"h": h})
+    try:
+        result = bench.shell.run_cell(code, store_history=False)
+        after = bench.shell.user_ns.get("h")
+    finally:
+        if had:
+            bench.shell.user_ns["h"] = former
+        else:
+            bench.shell.user_ns.pop("h", None)
+    if not result.success:
+        raise UsageError("The edit was not applied: its code raised the error above.")
+    return _checked(bench, after, before)
+
+
+def _writable(values: Any) -> Any:
+    """bfloat16 as float32, in which every one of its values is exact; others as they are."""
+    import numpy as np
+
+    return values.astype(np.float32) if values.dtype.name == "bfloat16" else values
+
+
+def _checked(bench: Workbench, after: Any, before: Any) -> Any:
+    """The new value as an array like the old one, or one sentence about what is wrong with it."""
+    import sys
+
+    import numpy as np
+
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(after, torch.Tensor):
+        after = after.detach().cpu().float().numpy()
+    try:
+        values = np.asarray(after)
+    except ValueError:
+        raise UsageError("The edit was not applied: h is no array any more.") from None
+    if values.dtype.kind != "f":
+        raise UsageError(f"The edit was not applied: h must stay floating point, it is {values.dtype} now.")
+    if values.shape != before.shape:
+        raise UsageError(
+            f"The edit was not applied: h must keep the shape {list(before.shape)}, it is {list(values.shape)} now."
+        )
+    values = values.astype(before.dtype)
+    bad = int(np.count_nonzero(~np.isfinite(values)))
+    if bad:
+        raise UsageError(f"The edit was not applied: {bad:,} of {values.size:,} entries of h are not finite.")
+    return values

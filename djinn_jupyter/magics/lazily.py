@@ -1,0 +1,24 @@
+"""Modules that are imported when the first magic needs them: `%load_ext` must not wait for numpy, msgspec or zmq."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client import naming, stops
+    from djinn_jupyter.widgets import views
+else:
+
+    class _Lazy:
+        def __init__(self, module: str) -> None:
+            self._module = module
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(importlib.import_module(self._module), name)
+
+    naming = _Lazy("djinn_jupyter.client.naming")
+    stops = _Lazy("djinn_jupyter.client.stops")
+    views = _Lazy("djinn_jupyter.widgets.views")
+
+__all__ = ["naming", "stops", "views"]

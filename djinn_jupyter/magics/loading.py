@@ -1,0 +1,99 @@
+"""The engine: load, unload, stop, status, log."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import naming, views
+from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
+
+
+@magics_class
+class LoadingMagics(Group):
+    @verb(
+        option("model", help="`demo`, a folder, or a hub name"),
+        option("--revision", help="a branch, tag or commit of a hub model"),
+        option("--dtype", help="float32, bfloat16 or float16; by default as the model was saved"),
+        option("--device", help="cpu, cuda, cuda:1, ...; by default the accelerator if there is one"),
+        option("--device-memory", metavar="AMOUNT", help="the most that pages may take, for example 20GiB"),
+        option("--attn", metavar="NAME", help="sdpa or eager; under eager the pattern can be stopped at and edited"),
+        option("--page-positions", type=int, metavar="N", help="positions in a page of keys and values"),
+        option("--random-weights", action="store_true", help="draw the weights of a folder that holds none"),
+        option("--random-seed", type=int, metavar="S", help="of those weights; default 0"),
+        option("--trust-remote-code", action="store_true", help="run model code that comes with the model"),
+        option("--session", metavar="NAME", help="name of the session; by default this notebook's"),
+        option("--join", action="store_true", help="enter the session even where another kernel holds it"),
+        option("--fresh", action="store_true", help="forget what the session holds: tokens, breakpoints, rules, stops"),
+        KEEP,
+    )
+    def djinn_load(self, args: Namespace) -> None:
+        """Start the engine of a model, or attach to it where it runs already; open this notebook's session."""
+        name = args.session or _notebook()
+        live = self.bench.screen.live()
+        engine = self.bench.client.load(
+            args.model,
+            progress=live.progress,
+            **given(
+                revision=args.revision,
+                dtype=args.dtype,
+                device=args.device,
+                device_memory=args.device_memory,
+                attention=args.attn,
+                page_positions=args.page_positions,
+                random_weights=args.random_weights or None,
+                random_seed=args.random_seed,
+                trust_remote_code=args.trust_remote_code or None,
+            ),
+        )
+        session = engine.session(name, join=args.join, fresh=args.fresh)
+        self.bench.load(engine, session)
+        self.bench.keep(args.keep, engine)
+        live.end(views.loaded_view(engine.description, session.info()))
+
+    @verb()
+    def djinn_unload(self, args: Namespace) -> None:
+        """Let go of the model and of this notebook's sessions. Engine and sessions live on."""
+        name = self.bench.engine.description.name
+        self.bench.leave()
+        self.bench.screen.say(f"{name} unloaded from this notebook; its sessions stay in the engine")
+
+    @verb(option("--force", action="store_true", help="also when sessions of other notebooks end with it"))
+    def djinn_stop(self, args: Namespace) -> None:
+        """End the engine, and with it all its sessions. Refused while other notebooks have some, unless forced."""
+        engine = self.bench.engine
+        lost = engine.stop(force=args.force)
+        self.bench.forget()
+        ended = ", ".join(sorted(naming.label(name) for name in lost))
+        said = f"engine of {engine.description.name} stopped"
+        self.bench.screen.say(f"{said}; ended with it: {ended}" if ended else said)
+
+    @verb(KEEP)
+    def djinn_status(self, args: Namespace) -> None:
+        """The engine's books: model, self-test, sessions, work done, memory."""
+        engine = self.bench.engine
+        books = engine.statistics()
+        session = self.bench.session().info() if self.bench.present is not None else None
+        self.bench.keep(args.keep, books)
+        self.bench.screen.show(views.status_view(engine.description, books, session))
+
+    @verb(option("lines", nargs="?", type=int, default=20, help="how many of the last lines; default 20"))
+    def djinn_log(self, args: Namespace) -> None:
+        """The last lines of the engine's log."""
+        entry = self.bench.engine.entry
+        if entry is None or entry.log is None:
+            raise UsageError("This engine writes no log file.")
+        if args.lines < 1:
+            raise UsageError("A log has at least one line to show: write %djinn_log 20.")
+        written = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
+        self.bench.screen.say("\n".join(written[-args.lines :]))
+
+
+def _notebook() -> str:
+    try:
+        return naming.default_session_name()
+    except UsageError:
+        raise UsageError("No notebook gives the session its name here: add --session NAME.") from None

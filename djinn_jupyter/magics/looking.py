@@ -1,0 +1,85 @@
+"""Looking: inspect a site, read the logit lens, watch a site over many passes."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import KEEP, POSITIONS, SESSION, Group, option, verb
+from djinn_jupyter.magics.showing import look_of
+
+HOVER = option("--hover", action="store_true", help="as a plotly figure, to read values under the pointer")
+
+
+@magics_class
+class LookingMagics(Group):
+    @verb(
+        option("site", nargs="?", help="a site; by default the stopped one"),
+        POSITIONS,
+        option(
+            "--ahead", action="store_true", help="also where the pass has not been: finish it without edits, to look"
+        ),
+        HOVER,
+        KEEP,
+        SESSION,
+    )
+    def djinn_inspect(self, args: Namespace) -> None:
+        """Look at a value of the stopped pass; `-o NAME` keeps it, `NAME.value` is numpy."""
+        session = self.bench.session(args.session)
+        snapshot = session.inspect(args.site, args.positions, ahead=args.ahead)
+        self.bench.keep(args.keep, snapshot)
+        self.bench.screen.show(views.snapshot_view(look_of(session, snapshot), hover=args.hover))
+
+    @verb(
+        option("site", nargs="?", help="a residual site; by default the stopped one"),
+        option("-k", type=int, default=5, help="how many tokens; default 5"),
+        POSITIONS,
+        option("--layers", action="store_true", help="the first token after every layer that has run"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_lens(self, args: Namespace) -> None:
+        """The logit lens: what the model would say if it ended at this site."""
+        session = self.bench.session(args.session)
+        if args.layers:
+            if args.site is not None:
+                raise UsageError("--layers reads every layer that has run: leave the site out.")
+            sites = [f"resid_post.{layer}" for layer in range(session.stop.layer)]
+            read_all = {site: session.lens(1, site, args.positions).rows for site in sites}
+            if not read_all:
+                raise UsageError("No layer has run yet: there is nothing to read by layer.")
+            self.bench.keep(args.keep, read_all)
+            self.bench.screen.show(views.lens_grid_view(read_all))
+            return
+        lens = session.lens(args.k, args.site, args.positions)
+        self.bench.keep(args.keep, lens)
+        self.bench.screen.show(views.lens_view(lens.site, lens.rows))
+
+    @verb(
+        option("site", nargs="?", help="a site; without one, the watches are listed"),
+        option("--show", action="store_true", help="show what was recorded; with -o NAME, NAME.values is numpy"),
+        option("--off", action="store_true", help="end the watch and forget what it recorded; without a site, all"),
+        HOVER,
+        KEEP,
+        SESSION,
+    )
+    def djinn_watch(self, args: Namespace) -> None:
+        """Record a site at every pass, without stopping."""
+        session = self.bench.session(args.session)
+        if args.off:
+            count = session.unwatch(args.site)
+            self.bench.screen.say(f"{count} watch{'' if count == 1 else 'es'} ended")
+        elif args.site is None:
+            self.bench.screen.show(views.watches_view(session.info().watches))
+        elif args.show or args.hover:
+            watched = session.watched(args.site)
+            self.bench.keep(args.keep, watched)
+            view = views.watch_view(watched.reply.watch, watched.values, watched.positions, hover=args.hover)
+            self.bench.screen.show(view)
+        else:
+            watch = session.watch(args.site)
+            self.bench.keep(args.keep, watch)
+            self.bench.screen.say(f"watching {watch.site} at every pass; %djinn_watch {watch.site} --show shows it")

@@ -1,0 +1,147 @@
+"""Lines as people type them, and the decorator that makes a magic of a method: parsed before, one line of error."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+import shlex
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError as OneLine
+from IPython.core.magic import Magics, line_cell_magic, line_magic
+from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
+
+from djinn_jupyter.errors import DjinnError, UsageError
+
+if TYPE_CHECKING:
+    from djinn_jupyter.magics.workbench import Workbench
+
+Option = Callable[[Any], Any]
+Read = Callable[[MagicArgumentParser, str], Namespace]
+_NEGATIVE = re.compile(r"^-[\d.]")
+_WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
+_QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\s.*)?)$")
+
+
+class Group(Magics):
+    """Magics that belong together, on one workbench."""
+
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench.shell)
+        self.bench = bench
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """An argument of a magic, as argparse takes it. Quotes around a single text are taken off."""
+    if settings.get("nargs", "?") == "?" and not settings.keys() & {"type", "action"}:
+        settings["type"] = unquoted
+    made: Option = argument(*names, **settings)  # type: ignore[no-untyped-call]
+    return made
+
+
+def read(parser: MagicArgumentParser, line: str) -> Namespace:
+    """The arguments of a line. `--positions -1` is a value, not an option."""
+    try:
+        words = shlex.split(line, comments=False, posix=False)
+    except ValueError:
+        raise UsageError(f"A quote in this line is not closed: {line.strip()}") from None
+    return parser.parse_args(_with_negatives(parser, words))
+
+
+def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
+    """Options, then a prompt as it stands, apostrophes and all. In quotes it may also stand before the options."""
+    line = line.strip()
+    found = list(_WORD.finditer(line))
+    args = parser.parse_args(_with_negatives(parser, [m.group() for m in found]))
+    prompt = line[found[-len(args.prompt)].start() :] if args.prompt else ""
+    quoted = _QUOTED.match(prompt)
+    if quoted and not quoted["rest"].strip():
+        args.prompt = quoted["text"]
+    elif quoted and quoted["rest"].strip().startswith("-"):
+        args = read_prompt(parser, line[: len(line) - len(prompt)] + quoted["rest"])
+        if args.prompt:
+            raise UsageError("A prompt in quotes is followed by options only.")
+        args.prompt = quoted["text"]
+    else:
+        _refuse_late_options(parser, prompt)
+        args.prompt = prompt
+    return args
+
+
+def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[[Callable[..., None]], Any]:
+    """Make a method a magic: it is handed the parsed line (and the cell); errors of the domain become one line."""
+
+    def decorate(method: Callable[..., None]) -> Any:
+        @functools.wraps(method)
+        def magic(self: Group, line: str, *body: str) -> None:
+            try:
+                method(self, reader(made.parser, line), *body)
+            except DjinnError as error:
+                raise OneLine(" ".join(str(error).split())) from None
+
+        made: Any = (line_cell_magic if cell else line_magic)(magic)
+        for each in reversed(options):
+            made = each(made)
+        made = magic_arguments()(made)  # type: ignore[no-untyped-call]
+        return made
+
+    return decorate
+
+
+def unquoted(text: str) -> str:
+    """`text` without the pair of quotes around it."""
+    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
+
+
+def phrase(words: Sequence[str] | None) -> str | None:
+    """The words of an expression that may have been quoted as a whole: `"step == 0"` or `step == 0`."""
+    if not words:
+        return None
+    return unquoted(words[0]) if len(words) == 1 else " ".join(words)
+
+
+def given(**values: Any) -> dict[str, Any]:
+    """The options that were given, for a call whose own defaults hold for the rest."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _identifier(text: str) -> str:
+    if not text.isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name for a variable")
+    return text
+
+
+KEEP = option("-o", "--output", dest="keep", metavar="NAME", type=_identifier, help="keep the result in this variable")
+SESSION = option("--session", metavar="NAME", help="another session than the present one")
+POSITIONS = option(
+    "--positions", metavar="P", help="such as -1, 0,4 or 2:5 (its end excluded); default all of the pass"
+)
+EFFECT = option("--effect", action="store_true", help="also measure the next token's distribution")
+
+
+def option_strings(parser: argparse.ArgumentParser, *, with_value: bool = False) -> set[str]:
+    actions = (a for a in parser._actions if not with_value or a.nargs != 0)
+    return {name for action in actions for name in action.option_strings}
+
+
+def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """argparse takes `-3,-1` for an option: joined to the long option before it, it cannot."""
+    taking = {name for name in option_strings(parser, with_value=True) if name.startswith("--")}
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in taking and _NEGATIVE.match(word):
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def _refuse_late_options(parser: argparse.ArgumentParser, prompt: str) -> None:
+    """An option behind the prompt would silently become part of it."""
+    known = {name for name in option_strings(parser) if name.startswith("--")}
+    late = [word for word in prompt.split() if word.partition("=")[0] in known]
+    if late:
+        raise UsageError(f"{late[0]} stands behind the prompt: write options first, or put the prompt in quotes.")

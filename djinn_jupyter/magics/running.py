@@ -1,0 +1,145 @@
+"""Moving: run, resume, step, back. Each ends in a stop card or a result."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any, Literal
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import EFFECT, KEEP, SESSION, Group, given, option, read_prompt, unquoted, verb
+from djinn_jupyter.magics.showing import outcome_view, sentence
+
+
+@magics_class
+class RunningMagics(Group):
+    @verb(
+        option("prompt", nargs=argparse.REMAINDER, help="the text, as it stands; in quotes to keep spaces at its ends"),
+        option("--max-tokens", type=int, metavar="N", help="how many new tokens at most; default 20"),
+        option("--temperature", type=float, metavar="T", help="0 (the default) takes the most probable token"),
+        option("--top-k", type=int, metavar="K", help="sample among the K most probable tokens"),
+        option("--top-p", type=float, metavar="P", help="sample among the tokens that make up this probability"),
+        option("--seed", type=int, metavar="S", help="of the sampling; default 0"),
+        option(
+            "--stop", action="append", metavar="TEXT", type=unquoted, help="end where this text appears; repeatable"
+        ),
+        option("--chat", action="store_true", help="put the prompt into the model's chat template"),
+        option("--ids", metavar="NAME", help="a list of token ids in this variable, instead of a text"),
+        option("--continue", dest="extend", action="store_true", help="go on from the present line of tokens"),
+        option("--free", action="store_true", help="do not stop at breakpoints"),
+        option("--model-defaults", action="store_true", help="apply the model's own generation settings"),
+        option("--ignore-eos", action="store_true", help="go on where the model would end its text"),
+        EFFECT,
+        KEEP,
+        SESSION,
+        cell=True,
+        reader=read_prompt,
+    )
+    def djinn_run(self, args: Namespace, cell: str | None = None) -> None:
+        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell."""
+        session = self.bench.session(args.session)
+        options = given(
+            max_new_tokens=args.max_tokens,
+            temperature=args.temperature,
+            top_k=args.top_k,
+            top_p=args.top_p,
+            seed=args.seed,
+            stop=args.stop,
+        )
+        prompt = self._prompt(args, cell)
+        self._move(
+            args,
+            lambda on_token: session.run(
+                prompt,
+                chat=args.chat,
+                extend=args.extend,
+                free=args.free,
+                model_defaults=args.model_defaults,
+                ignore_eos=args.ignore_eos,
+                on_token=on_token,
+                **options,
+            ),
+        )
+
+    def _prompt(self, args: argparse.Namespace, cell: str | None) -> Any:
+        given_as = [p for p in (args.prompt or None, cell, args.ids) if p is not None]
+        if len(given_as) > 1:
+            raise UsageError("Give the prompt once: on the line, as the cell, or as --ids.")
+        if not given_as:
+            if args.extend:
+                return None
+            raise UsageError("There is no prompt: %djinn_run The capital of France is")
+        if args.ids is not None:
+            return self.bench.value(args.ids)
+        return given_as[0].removesuffix("\n") if cell is not None else given_as[0]
+
+    @verb(
+        option("--free", action="store_true", help="do not stop at breakpoints again"),
+        EFFECT,
+        KEEP,
+        SESSION,
+    )
+    def djinn_resume(self, args: Namespace) -> None:
+        """Go on from the stop, with the edits made there, until the next breakpoint or the end."""
+        session = self.bench.session(args.session)
+        self._move(args, lambda on_token: session.resume(free=args.free, on_token=on_token))
+
+    @verb(
+        option("count", nargs="?", type=int, default=1, help="how many; default 1"),
+        option("--token", action="store_true", help="tokens instead of layers"),
+        EFFECT,
+        KEEP,
+        SESSION,
+    )
+    def djinn_step(self, args: Namespace) -> None:
+        """Go on by some layers (or tokens) and stop again."""
+        session = self.bench.session(args.session)
+        self._move(args, lambda _: session.step(_count(args), by="token" if args.token else "layer"))
+
+    @verb(
+        option("count", nargs="?", type=int, default=1, help="how many; default 1"),
+        option("--layer", action="store_true", help="layers instead of stops"),
+        option("--token", action="store_true", help="tokens instead of stops"),
+        option("--list", action="store_true", help="list the stops that are kept, instead of going"),
+        EFFECT,
+        KEEP,
+        SESSION,
+    )
+    def djinn_back(self, args: Namespace) -> None:
+        """Go back in the session's history: by stops, or by layers or tokens."""
+        if args.layer and args.token:
+            raise UsageError("Go back by layers or by tokens: write one of --layer and --token.")
+        session = self.bench.session(args.session)
+        if args.list:
+            history = session.history()
+            self.bench.keep(args.keep, history)
+            self.bench.screen.show(views.history_view(history.stops, history.present))
+            return
+        by: Literal["stop", "layer", "token"] = "layer" if args.layer else "token" if args.token else "stop"
+        self._move(args, lambda _: session.back(_count(args), by=by))
+
+    def _move(self, args: argparse.Namespace, go: Callable[[Any], Any]) -> None:
+        """Run until it stands still; an interrupt leaves it stopped, shows where, and ends the cell in one line."""
+        live = self.bench.screen.live()
+        interrupted = self.bench.client.Interrupted
+        try:
+            outcome = go(lambda event: live.gained(event.text))
+        except interrupted as broken:
+            stop = broken.stop
+            self.bench.outcomes[stop.session.name] = stop
+            live.end(outcome_view(stop, effect=False))
+            raise UsageError(f"Interrupted. {sentence(stop)}") from None
+        self.bench.outcomes[outcome.session.name] = outcome
+        self.bench.keep(args.keep, outcome)
+        live.end(outcome_view(outcome, effect=args.effect))
+
+
+def _count(args: argparse.Namespace) -> int:
+    if args.count < 1:
+        raise UsageError(f"{args.count} is no number of steps; write 1 or more.")
+    count: int = args.count
+    return count

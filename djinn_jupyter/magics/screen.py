@@ -1,0 +1,78 @@
+"""Where output goes: lines to stdout, views to display; tokens that stream into one display that is updated in place.
+
+With DJINN_STATIC=1, and in a terminal, only final forms are shown: nothing is updated, so that nbval and nbconvert see
+what a reader sees.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from IPython import display as ipython
+
+from djinn_jupyter.magics.lazily import views
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from djinn_jupyter.widgets.view import View
+
+UPDATE_SECONDS = 0.1
+_display: Any = ipython.display
+
+
+class Screen:
+    def __init__(self, shell: InteractiveShell) -> None:
+        self._shell = shell
+
+    @property
+    def is_static(self) -> bool:
+        """Final forms only: asked for, or not in a kernel."""
+        return os.environ.get("DJINN_STATIC", "0") not in ("", "0") or not hasattr(self._shell, "kernel")
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+
+    def show(self, view: View) -> None:
+        _display(view)
+
+    def live(self) -> Live:
+        return Live(static=self.is_static)
+
+
+class Live:
+    """One display while something runs: progress or tokens first, the result in the same place at the end."""
+
+    def __init__(self, *, static: bool) -> None:
+        self._static = static
+        self._handle: Any = None
+        self._text: list[str] = []
+        self._shown_at = 0.0
+
+    def progress(self, line: str) -> None:
+        """What is being done; shown at once, because such lines are few."""
+        if not self._static:
+            self._update(views.progress_view(line))
+
+    def gained(self, text: str) -> None:
+        """One more token's text; shown at most ten times a second."""
+        self._text.append(text)
+        if not self._static and time.monotonic() - self._shown_at >= UPDATE_SECONDS:
+            self._shown_at = time.monotonic()
+            self._update(views.running_view("".join(self._text), len(self._text)))
+
+    def end(self, view: View) -> None:
+        """The final form, in place of what was shown while it ran."""
+        if self._handle is None:
+            _display(view)
+        else:
+            self._handle.update(view)
+
+    def _update(self, view: View) -> None:
+        if self._handle is None:
+            self._handle = _display(view, display_id=True)
+        else:
+            self._handle.update(view)

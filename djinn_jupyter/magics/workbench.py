@@ -1,0 +1,127 @@
+"""What this kernel works with: an engine, the present session, and the last outcome of each session."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
+from djinn_jupyter.magics.lazily import naming
+from djinn_jupyter.magics.screen import Screen
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from djinn_jupyter.client.engine import RemoteEngine
+    from djinn_jupyter.client.session import RemoteSession
+    from djinn_jupyter.client.stops import Stop
+
+
+class Workbench:
+    """One per kernel, made by `%load_ext` and handed to every group of magics."""
+
+    def __init__(self, shell: InteractiveShell, client: Any = None) -> None:
+        import djinn_jupyter
+
+        self.shell: Any = shell
+        self.client = client if client is not None else djinn_jupyter
+        self.screen = Screen(shell)
+        self.outcomes: dict[str, Stop] = {}
+        self._held: dict[str, RemoteSession] = {}
+        self._engine: RemoteEngine | None = None
+        self._present: str | None = None
+
+    @property
+    def loaded(self) -> RemoteEngine | None:
+        return self._engine
+
+    @property
+    def present(self) -> str | None:
+        """The name of the session in use."""
+        return self._present
+
+    @property
+    def engine(self) -> RemoteEngine:
+        if self._engine is None:
+            raise UsageError("No model is loaded in this notebook; load one first, for example: %djinn_load demo")
+        return self._engine
+
+    def session(self, name: str | None = None) -> RemoteSession:
+        """The present session, or the one called `name`."""
+        engine = self.engine
+        if name is not None:
+            return self.find(name)
+        if self._present is None:
+            there = ", ".join(naming.label(info.name) for info in engine.sessions()) or "none yet"
+            raise UsageError(f"No session is in use; choose one with %djinn_use NAME (there are: {there}).")
+        return self._held[self._present]
+
+    def find(self, name: str, *, join: bool = False) -> RemoteSession:
+        """An existing session, held here or in the engine, by its full name or the short one it is shown by."""
+        known = [info.name for info in self.engine.sessions()]
+        matching = [full for full in known if full == name] or [full for full in known if naming.label(full) == name]
+        if len(matching) > 1:
+            raise UnknownSession(f"{name!r} may be {' or '.join(matching)}; write the full name.")
+        if not matching:
+            there = ", ".join(sorted(naming.label(full) for full in known)) or "none"
+            raise UnknownSession(f"There is no session {name!r}. There are: {there}.")
+        return self._held.get(matching[0]) or self.hold(self.engine.session(matching[0], join=join))
+
+    def load(self, engine: RemoteEngine, session: RemoteSession) -> None:
+        """From now on work with this engine; what was held of another one is let go."""
+        if self._engine is not None and self._engine.line is not engine.line:
+            self.leave()
+        self._engine = engine
+        self.use(self.hold(session))
+
+    def leave(self) -> None:
+        """Let go of the engine and of all sessions held here; both live on. An engine that is gone is left in peace."""
+        for session in self._held.values():
+            try:
+                session.detach()
+            except DjinnError:
+                pass  # closed by somebody else, or the engine has ended: there is nothing to let go of
+        self.forget()
+
+    def forget(self) -> None:
+        self._held.clear()
+        self.outcomes.clear()
+        self._engine = self._present = None
+
+    def hold(self, session: RemoteSession) -> RemoteSession:
+        self._held[session.name] = session
+        return session
+
+    def use(self, session: RemoteSession) -> None:
+        self._present = session.name
+
+    def drop(self, session: RemoteSession) -> None:
+        """The session has been closed."""
+        self._held.pop(session.name, None)
+        self.outcomes.pop(session.name, None)
+        if self._present == session.name:
+            self._present = None
+
+    def keep(self, name: str | None, value: object) -> None:
+        """Bind a result in the user's namespace, where `-o` asked for it."""
+        if name is not None:
+            self.shell.push({name: value})
+
+    def value(self, expression: str) -> Any:
+        """A number, or what the expression is in the user's own namespace: this is the user's kernel and code."""
+        try:
+            return float(expression)
+        except ValueError:
+            pass
+        try:
+            return self.shell.ev(expression)
+        except Exception as error:  # noqa: BLE001  whatever the user's expression raises is told in one line
+            raise UsageError(f"{expression!r} has no value here ({type(error).__name__}: {error}).") from None
+
+    @property
+    def torch(self) -> Any:
+        """torch, if this kernel has it already."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            raise UsageError("--torch needs torch in this kernel: run `import torch` first, or leave the option out.")
+        return torch

@@ -1,0 +1,135 @@
+"""Two sessions side by side: token by token, what each would say next, and how far apart two stopped values are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.client.naming import label
+from djinn_jupyter.widgets.markup import Html, table
+from djinn_jupyter.widgets.pictures import as_rows
+from djinn_jupyter.widgets.spelling import columns, figure, percent, plural, quoted, rounded, share
+from djinn_jupyter.widgets.theme import card, meter, part
+from djinn_jupyter.widgets.tokens import cell_token, token_strip
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.nouns import TopToken
+
+ROWS = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """What one session has: its tokens, where the prompt ends, what comes next, and its stopped value if it has one."""
+
+    name: str
+    state: str
+    tokens: Sequence[int]
+    texts: Sequence[str]
+    prompt_tokens: int
+    top: Sequence[TopToken] = ()
+    site: str | None = None
+    positions: Sequence[int] = ()
+    value: NDArray[np.generic] | None = None
+
+
+def diff_view(a: Line, b: Line) -> View:
+    differs = differing(a.tokens, b.tokens)
+    sentence = _sentence(a, b, differs)
+    values = _distances(a, b)
+    tops = _tops(a, b)
+    plain = [f"{label(a.name)} against {label(b.name)}: {sentence}", _plain_text(a), _plain_text(b)]
+    plain += (
+        [columns([[quoted(t, i), x, y] for t, i, x, _, y, _ in tops], ["next", label(a.name), label(b.name)])]
+        if tops
+        else []
+    )
+    plain += [f"values at {a.site}: {_apart(values)}"] if values else []
+    html = card(
+        part(_strip(a, differs), name=f"{label(a.name)}, {a.state}"),
+        part(_strip(b, differs), name=f"{label(b.name)}, {b.state}"),
+        _tops_part(a, b, tops) if tops else None,
+        _distances_part(a, b, values) if values else None,
+        title=f"{label(a.name)} against {label(b.name)}",
+        beside=sentence,
+    )
+    return View(plain="\n".join(plain), html=html)
+
+
+def differing(a: Sequence[int], b: Sequence[int]) -> list[int]:
+    """The positions at which the two lines do not have the same token, the longer one's rest included."""
+    return [i for i in range(max(len(a), len(b))) if i >= len(a) or i >= len(b) or a[i] != b[i]]
+
+
+def _sentence(a: Line, b: Line, differs: Sequence[int]) -> str:
+    if not differs:
+        return f"the same {plural(len(a.tokens), 'token')}"
+    first = differs[0]
+    longest = max(len(a.tokens), len(b.tokens))
+    return f"{len(differs)} of {plural(longest, 'position')} differ, the first at {first}"
+
+
+def _plain_text(line: Line) -> str:
+    prompt = "".join(line.texts[: line.prompt_tokens])
+    return f"  {label(line.name)} ({line.state}): {prompt}|{''.join(line.texts[line.prompt_tokens :])}"
+
+
+def _strip(line: Line, differs: Sequence[int]) -> Html:
+    new = set(range(line.prompt_tokens, len(line.tokens)))
+    return token_strip(line.texts, line.tokens, new=new - set(differs), differs=frozenset(differs))
+
+
+def _tops(a: Line, b: Line) -> list[tuple[str, int, str, float, str, float]]:
+    """(text, token, spelled and drawn probability in a, the same in b), most probable in either first."""
+    if not a.top or not b.top:
+        return []
+    of_a, of_b = ({t.token: t for t in line.top} for line in (a, b))
+    rows = []
+    for token, top in {**of_a, **of_b}.items():
+        p, q = of_a.get(token), of_b.get(token)
+        spelled = [percent(t.probability) if t else "\u2013" for t in (p, q)]
+        drawn = [share(t.probability) if t else 0.0 for t in (p, q)]
+        rows.append((top.text, token, spelled[0], drawn[0], spelled[1], drawn[1]))
+    return rows
+
+
+def _tops_part(a: Line, b: Line, tops: Sequence[tuple[str, int, str, float, str, float]]) -> Html:
+    rows = [[cell_token(t, i), x, meter(p, "dj-grey"), y, meter(q)] for t, i, x, p, y, q in tops]
+    head = ["token", label(a.name), "", label(b.name), ""]
+    return part(table(head, rows, numeric=(1, 3)), name="the next token; \u2013 is not among the first of that session")
+
+
+def _distances(a: Line, b: Line) -> list[tuple[int, float | None]]:
+    """(position, |b - a| / |a|) at the positions of both passes, when both stand at the same site."""
+    if a.value is None or b.value is None or a.site != b.site:
+        return []
+    rows_a, rows_b = as_rows(a.value), as_rows(b.value)
+    if rows_a.shape[1] != rows_b.shape[1]:
+        return []
+    index_b = {p: i for i, p in enumerate(b.positions[-len(rows_b) :])}
+    found: list[tuple[int, float | None]] = []
+    for i, position in enumerate(a.positions[-len(rows_a) :]):
+        if position in index_b:
+            size = float(np.linalg.norm(rows_a[i]))
+            apart = float(np.linalg.norm(rows_b[index_b[position]] - rows_a[i]))
+            found.append((position, apart / size if size else None))
+    return found
+
+
+def _apart(values: Sequence[tuple[int, float | None]]) -> str:
+    if all(v == 0 for _, v in values):
+        return f"equal at {plural(len(values), 'position')}"
+    return ", ".join(f"{p}: {figure(v, 2)}" for p, v in values[-ROWS:]) + " (relative distance by position)"
+
+
+def _distances_part(a: Line, b: Line, values: Sequence[tuple[int, float | None]]) -> Html:
+    shown = values[-ROWS:]
+    most = max((rounded(v, 2) for _, v in shown if v), default=0.0) or 1.0
+    rows = [
+        [p, cell_token(a.texts[p], a.tokens[p]), figure(v, 2), meter(rounded(v or 0.0, 2) / most, "dj-changed")]
+        for p, v in shown
+    ]
+    name = f"distance of the values at {a.site}, relative to {label(a.name)}"
+    return part(table(["position", "token", "distance", ""], rows, numeric=(0, 2)), name=name)

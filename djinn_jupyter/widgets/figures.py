@@ -1,0 +1,112 @@
+"""Pure functions from values to plotly figures, for what people hover over. Light and dark pages both suit them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from djinn_jupyter.widgets.effect import paired
+from djinn_jupyter.widgets.pictures import as_rows, pooled, signed
+from djinn_jupyter.widgets.spelling import marked, rounded
+from djinn_jupyter.wire.nouns import EffectReading, TopToken
+
+GREY = "rgb(128,128,128)"  # readable on white and on black
+GRID = "rgba(128,128,128,0.25)"
+BLUE, ORANGE = "#2e7ad6", "#e06c28"
+SERIES = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")
+DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#ffffff"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
+
+
+def activation(values: NDArray[np.generic], labels: Sequence[str] | None = None, *, title: str = "") -> go.Figure:
+    """Positions down, values across, pooled to 128 x 128; zero is white, full colour from the 99.5th percentile on."""
+    picture = signed(values)
+    block = picture.columns_per_cell
+    across = [i * block for i in range(picture.cells.shape[1])]
+    down = list(labels[:: picture.rows_per_cell]) if labels else list(range(picture.cells.shape[0]))
+    heat = go.Heatmap(z=_short(picture.cells), x=across, y=down, zmin=-picture.limit, zmax=picture.limit,
+                      colorscale=DIVERGING, hovertemplate="%{y}, index %{x}: %{z}<extra></extra>",
+                      colorbar=_bar())  # fmt: skip
+    return _framed(go.Figure(heat), title, "index", "", height=_height(len(down)), downwards=True)
+
+
+def attention(
+    values: NDArray[np.generic], queries: Sequence[str], keys: Sequence[str], *, title: str = ""
+) -> go.Figure:
+    """A pattern [queries, heads, keys]: the mean over heads when there are several; select one to see it alone."""
+    weights = np.asarray(values, dtype=np.float32)
+    mean = weights.mean(axis=1) if weights.ndim == 3 else weights
+    cells, row_block, column_block = pooled(as_rows(mean))
+    heat = go.Heatmap(z=_short(cells), x=list(keys[::column_block]), y=list(queries[::row_block]), zmin=0, zmax=1,
+                      colorscale="Viridis", hovertemplate="%{y} looks at %{x}: %{z}<extra></extra>",
+                      colorbar=_bar())  # fmt: skip
+    return _framed(go.Figure(heat), title, "key", "query", height=_height(cells.shape[0]), downwards=True)
+
+
+def norms(values: Sequence[float], positions: Sequence[int], *, title: str = "") -> go.Figure:
+    line = go.Scatter(x=list(positions), y=[rounded(v) for v in values], mode="lines+markers", line={"color": BLUE})
+    return _framed(go.Figure(line), title, "position", "norm")
+
+
+def top_tokens(top: Sequence[TopToken], *, title: str = "") -> go.Figure:
+    bars = go.Bar(x=[rounded(t.probability) for t in top], y=[marked(t.text, t.token) for t in top],
+                  orientation="h", marker_color=BLUE)  # fmt: skip
+    return _framed(go.Figure(bars), title, "probability", "", height=40 + 26 * len(top), downwards=True)
+
+
+def effect(reading: EffectReading, *, title: str = "") -> go.Figure:
+    """The next token's distribution without (grey) and with (orange) the edits."""
+    rows = paired(reading)
+    names = [marked(text, token) for text, token, _, _ in rows]
+    without = go.Bar(name="without", x=names, y=[_maybe(b) for _, _, b, _ in rows], marker_color=GREY)
+    with_it = go.Bar(name="with", x=names, y=[_maybe(a) for _, _, _, a in rows], marker_color=ORANGE)
+    return _framed(go.Figure([without, with_it]), title, "", "probability")
+
+
+def dose_response(
+    doses: Sequence[float], series: Mapping[str, Sequence[float]], *, dose: str, response: str, title: str = ""
+) -> go.Figure:
+    """One line a measure over the strength of an intervention; the untouched model stands at dose 0."""
+    lines = [
+        go.Scatter(name=name, x=list(doses), y=[rounded(v, 2) for v in values], mode="lines+markers",
+                   line={"color": SERIES[i % len(SERIES)]})
+        for i, (name, values) in enumerate(series.items())
+    ]  # fmt: skip
+    return _framed(go.Figure(lines), title, dose, response)
+
+
+def _framed(figure: go.Figure, title: str, x: str, y: str, *, height: int = 260, downwards: bool = False) -> go.Figure:
+    axis: dict[str, Any] = {"gridcolor": GRID, "zerolinecolor": GRID, "linecolor": GRID, "automargin": True}
+    figure.update_layout(
+        template="none",
+        title={"text": title, "font": {"size": 13}, "x": 0.01} if title else None,
+        margin={"l": 8, "r": 8, "t": 30 if title else 8, "b": 8},
+        height=height,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": GREY, "size": 12},
+        legend={"orientation": "h", "y": 1.12, "x": 1, "xanchor": "right"},
+        xaxis={**axis, "title": {"text": x}},
+        yaxis={**axis, "title": {"text": y}, "autorange": "reversed" if downwards else None},
+    )
+    return figure
+
+
+def _bar() -> dict[str, Any]:
+    return {"thickness": 10, "outlinewidth": 0, "tickfont": {"color": GREY}}
+
+
+def _height(rows: int) -> int:
+    return min(520, 90 + max(8, round(400 / max(rows, 20))) * rows)
+
+
+def _maybe(probability: float | None) -> float | None:
+    return None if probability is None else rounded(probability)
+
+
+def _short(cells: NDArray[np.float32]) -> list[list[float]]:
+    """Cells with three significant digits: a plain list, so that no random dtype or byte order is stored."""
+    return [[rounded(float(v)) for v in row] for row in cells]

@@ -1,0 +1,61 @@
+"""Small pieces of static HTML: escaped text, elements, tables. No scripts, no links, nothing fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_VOID = frozenset({"img", "br"})
+
+
+class Html(str):
+    """A string that is markup already and is not escaped again."""
+
+    __slots__ = ()
+
+
+def piece(content: object) -> str:
+    """`content` inside an element: markup as it is, text escaped, None as nothing."""
+    if content is None:
+        return ""
+    return content if isinstance(content, Html) else escape(str(content), quote=False)
+
+
+def element(name: str, *contents: object, **attributes: object) -> Html:
+    """`<name attr="...">contents</name>`; `class_` and `aria_label` lose their underscores, None leaves one out."""
+    spelled = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _VOID:
+        return Html(f"<{name}{spelled}>")
+    return Html(f"<{name}{spelled}>{''.join(piece(c) for c in contents)}</{name}>")
+
+
+def joined(pieces: Iterable[object], between: str = "") -> Html:
+    return Html(between.join(piece(p) for p in pieces))
+
+
+def div(class_: str, *contents: object, **attributes: object) -> Html:
+    return element("div", *contents, class_=class_, **attributes)
+
+
+def span(class_: str, *contents: object, **attributes: object) -> Html:
+    return element("span", *contents, class_=class_, **attributes)
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numeric: Sequence[int] = ()) -> Html:
+    """A plain table; the columns in `numeric` are aligned right. A cell may be made already."""
+
+    def line(cells: Sequence[object], kind: str) -> Html:
+        made = (
+            cell
+            if isinstance(cell, Html) and cell.startswith(("<td", "<th"))
+            else element(kind, cell, class_="dj-num" if i in numeric else None, scope="col" if kind == "th" else None)
+            for i, cell in enumerate(cells)
+        )
+        return element("tr", joined(made))
+
+    top = element("thead", line(head, "th")) if head else None
+    return div("dj-scroll", element("table", top, element("tbody", joined(line(row, "td") for row in rows))))

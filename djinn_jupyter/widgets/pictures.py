@@ -1,0 +1,113 @@
+"""Values as pictures: pooled to at most 128 x 128, coloured so that both themes and all eyes can read them.
+
+Signed values: orange above zero, blue below, and zero is transparent, so it takes the colour of the page. Shares
+in [0, 1]: viridis. Both are told apart with every common colour blindness.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.widgets.markup import Html, element
+from djinn_jupyter.widgets.png import Colour, data_uri, encode
+
+MAX_SIDE: Final = 128
+LEVELS: Final = 63  # odd: zero has a level of its own
+CLIP_PERCENTILE: Final = 99.5
+ABOVE: Final = (224, 108, 40)
+BELOW: Final = (46, 122, 214)
+VIRIDIS: Final = (
+    (68, 1, 84),
+    (71, 44, 122),
+    (59, 81, 139),
+    (44, 113, 142),
+    (33, 144, 141),
+    (39, 173, 129),
+    (92, 200, 99),
+    (170, 220, 50),
+    (253, 231, 37),
+)
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A pooled picture: `cells` as drawn, the value `limit` at full colour, and how much a cell stands for."""
+
+    cells: Values
+    limit: float
+    rows_per_cell: int
+    columns_per_cell: int
+    scale: Literal["signed", "share"]
+
+    def image(self) -> str:
+        """The picture as a data URI."""
+        if self.scale == "signed":
+            levels = np.rint((self.cells / self.limit).clip(-1, 1) * (LEVELS // 2)) + LEVELS // 2
+            palette = _signed_palette()
+        else:
+            levels = np.rint((self.cells / self.limit).clip(0, 1) * (LEVELS - 1))
+            palette = _viridis_palette()
+        return data_uri(encode([row.tobytes() for row in levels.astype(np.uint8)], palette))
+
+
+def as_rows(values: NDArray[np.generic]) -> Values:
+    """Positions first, everything else flattened behind; NaN as 0, in float32."""
+    flat: Values = np.asarray(values).astype(np.float32).reshape(values.shape[0] if values.ndim else 1, -1)
+    largest = np.finfo(np.float32).max
+    return np.where(np.isnan(flat), np.float32(0), flat).clip(-largest, largest)
+
+
+def pooled(values: Values, rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> tuple[Values, int, int]:
+    """Blocks of equal size, each as its entry of largest magnitude; with the number of rows and columns in a block."""
+    row_block = -(-values.shape[0] // rows)
+    column_block = -(-values.shape[1] // columns)
+    if row_block == column_block == 1:
+        return values, 1, 1
+    padding = ((0, -values.shape[0] % row_block), (0, -values.shape[1] % column_block))
+    padded = np.pad(values, padding)
+    blocks = padded.reshape(padded.shape[0] // row_block, row_block, padded.shape[1] // column_block, column_block)
+    lined = blocks.transpose(0, 2, 1, 3).reshape(blocks.shape[0], blocks.shape[2], -1)
+    strongest = np.abs(lined).argmax(axis=-1)
+    return np.take_along_axis(lined, strongest[..., None], axis=-1)[..., 0], row_block, column_block
+
+
+def signed(values: NDArray[np.generic], rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> Picture:
+    """Signed values around zero, at full colour from the 99.5th percentile of magnitudes on."""
+    cells, row_block, column_block = pooled(as_rows(values), rows, columns)
+    limit = float(np.percentile(np.abs(cells), CLIP_PERCENTILE)) or float(np.abs(cells).max()) or 1.0
+    return Picture(cells=cells, limit=limit, rows_per_cell=row_block, columns_per_cell=column_block, scale="signed")
+
+
+def shares(values: NDArray[np.generic], rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> Picture:
+    """Values between 0 and 1, such as attention weights."""
+    cells, row_block, column_block = pooled(as_rows(values), rows, columns)
+    return Picture(cells=cells, limit=1.0, rows_per_cell=row_block, columns_per_cell=column_block, scale="share")
+
+
+def share_colour(share: float) -> tuple[int, int, int]:
+    """The colour of a value between 0 and 1."""
+    place = share * (len(VIRIDIS) - 1)
+    low = min(int(place), len(VIRIDIS) - 2)
+    red, green, blue = (round(a + (b - a) * (place - low)) for a, b in zip(VIRIDIS[low], VIRIDIS[low + 1], strict=True))
+    return red, green, blue
+
+
+def image(picture: Picture, *, width: int, height: int, alt: str) -> Html:
+    """The picture at a size in CSS pixels, its cells kept sharp."""
+    return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
+                   style=f"width:{width}px;height:{height}px;image-rendering:pixelated")  # fmt: skip
+
+
+def _signed_palette() -> list[Colour]:
+    middle = LEVELS // 2
+    sides = ((i - middle) / middle for i in range(LEVELS))
+    return [(*(ABOVE if side > 0 else BELOW), round(255 * abs(side) ** 0.8)) for side in sides]
+
+
+def _viridis_palette() -> list[Colour]:
+    return [(*share_colour(i / (LEVELS - 1)), 255) for i in range(LEVELS)]

@@ -1,0 +1,78 @@
+"""The result of a run, while it streams and when it has ended."""
+
+from __future__ import annotations
+
+from djinn_jupyter.widgets.effect import top_table
+from djinn_jupyter.widgets.markup import Html, div, span
+from djinn_jupyter.widgets.spelling import clipped, figure, plural
+from djinn_jupyter.widgets.theme import card, part
+from djinn_jupyter.widgets.tokens import guesses_plain
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.nouns import RuleInfo
+from djinn_jupyter.wire.replies import Finished
+
+PROMPT_SHOWN = 2000
+REASONS = {
+    "length": "the asked number of tokens",
+    "eos": "end of text",
+    "stop_string": "a stop string",
+    "context": "the end of the model's context",
+    "slab_full": "no free page for more positions",
+}
+
+
+def result_view(done: Finished) -> View:
+    """The text of a finished run, why it ended, and what would come next."""
+    reason = REASONS.get(done.reason, done.reason)
+    ended = f"ended by {reason}" + (f": {done.detail}" if done.detail else "")
+    count = plural(len(done.tokens), "new token")
+    prompt = "".join(done.prompt_texts)
+    plain = [f"finished: {count}, {ended}", f"{clipped(prompt, PROMPT_SHOWN)}|{done.text}"]
+    plain += [f"next: {guesses_plain(done.top, 5)}"] if done.top else []
+    plain += [rule_line(rule) for rule in done.rules]
+    ignored = _ignored(done)
+    plain += [ignored] if ignored else []
+    work = f"{plural(done.layers_run, 'layer')} in {plural(done.passes, 'pass', 'passes')}"
+    html = card(
+        part(_text(prompt, done.text)),
+        part(top_table(done.top), name="the token after that") if done.top else None,
+        part(*(div("", rule_line(rule)) for rule in done.rules), name="steering rules") if done.rules else None,
+        part(span("dj-soft", ignored)) if ignored else None,
+        title="Finished",
+        beside=" \u00b7 ".join((count, ended, work)),
+        dot="done",
+    )
+    return View(plain="\n".join(plain), html=html)
+
+
+def running_view(text: str, tokens: int) -> View:
+    """What is shown while tokens arrive; replaced by the result or the stop card."""
+    html = card(part(_text("", text)), title="Running", beside=plural(tokens, "token"), dot="running")
+    return View(plain=text, html=html)
+
+
+def progress_view(line: str) -> View:
+    """What an engine says while it starts."""
+    return View(plain=line, html=card(title=line, dot="running"))
+
+
+def rule_line(rule: RuleInfo) -> str:
+    """What a steering rule did so far, in one line; a rule that changed nothing says so."""
+    kind = type(rule.edit).__name__.lower()
+    size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"
+    books = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
+    return f"rule {rule.number}, {kind} at {rule.site}: {books}"
+
+
+def _text(prompt: str, new: str) -> Html:
+    return div("dj-text", span("dj-soft", clipped(prompt, PROMPT_SHOWN)), span("dj-new", new))
+
+
+def _ignored(done: Finished) -> str | None:
+    """The model's own settings that would have made another text; greedy decoding and lengths would not."""
+    telling = [
+        default
+        for default in done.ignored_defaults
+        if default != "do_sample=False" and not default.startswith(("max_new_tokens=", "max_length="))
+    ]
+    return f"generation defaults of the model not applied: {', '.join(telling)}" if telling else None

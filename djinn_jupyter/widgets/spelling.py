@@ -1,0 +1,124 @@
+"""How values are spelled: few digits, the same on every machine.
+
+A figure is rounded once, here; bars and tints are computed from the rounded figure, so that what is drawn
+changes only when what is written changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+NOT_MEASURED = "not measured"
+_MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\u240d"}
+
+
+def rounded(value: float, digits: int = 3) -> float:
+    """`value` with `digits` significant digits."""
+    if value == 0 or not math.isfinite(value):
+        return value
+    return round(value, digits - 1 - math.floor(math.log10(abs(value))))
+
+
+def figure(value: float | None, digits: int = 3) -> str:
+    """A number with `digits` significant digits, without exponents where people would not write one."""
+    if value is None:
+        return NOT_MEASURED
+    if not math.isfinite(value):
+        return str(value)
+    short = rounded(value, digits)
+    size = abs(short)
+    if size == 0:
+        return "0"
+    if size < 1e-4 or size >= 1e9:
+        return f"{short:.{digits - 1}e}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(size)))
+    return f"{short:,.{decimals}f}"
+
+
+def share(probability: float) -> float:
+    """A probability as it is shown: two significant digits, at least 0.001, never 1 for what is not certain."""
+    if probability < 0.0005:
+        return 0.0
+    if probability >= 0.995:
+        return 0.995 if probability < 1 else 1.0
+    return round(probability, 3 if probability < 0.0995 else 2)
+
+
+def percent(probability: float) -> str:
+    """`42 %`, `3.1 %`, `<0.1 %`, `>99 %`."""
+    value = share(probability)
+    if value == 0:
+        return "<0.1 %" if probability > 0 else "0 %"
+    if value == 0.995:
+        return ">99 %"
+    return f"{value * 100:.0f} %" if value >= 0.0995 else f"{value * 100:.1f} %"
+
+
+def nats(divergence: float) -> str:
+    """A KL divergence with three decimals; rounding noise below them reads as zero."""
+    return f"{abs(divergence) if abs(divergence) < 0.0005 else divergence:.3f} nats"
+
+
+def megabytes(count: int | None) -> str:
+    if count is None:
+        return NOT_MEASURED
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{figure(count / size)} {unit}"
+    return f"{count} B"
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """`1 token`, `12 tokens`, `1,024 positions`."""
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
+
+
+def shape(sizes: Iterable[int]) -> str:
+    return "[" + ", ".join(str(n) for n in sizes) + "]"
+
+
+def at_positions(positions: Sequence[int]) -> str:
+    """`position 4`, `positions 0-4`"""
+    return f"position{'' if len(positions) == 1 else 's'} {spans(positions)}"
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """`0-4`, `3`, `0, 2, 5-7`: ascending runs are drawn together."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def marked(text: str, token: int | None = None) -> str:
+    """A token with its white space made visible; one without text of its own is named by its number."""
+    if not text:
+        return f"#{token}" if token is not None else "\u2205"
+    lead = len(text) - len(text.lstrip(" "))
+    body = "".join(_MARKS.get(c, c) if c != " " else c for c in text[lead:])
+    return _MARKS[" "] * lead + "".join(c if c.isprintable() else "\ufffd" for c in body)
+
+
+def quoted(text: str, token: int | None = None) -> str:
+    """A token in plain text: as Python spells it, or by its number where it has no text of its own."""
+    return repr(text) if text or token is None else f"#{token}"
+
+
+def columns(rows: Sequence[Sequence[str]], head: Sequence[str] | None = None) -> str:
+    """Rows as left-aligned columns with two spaces between; no trailing blanks."""
+    lines = [*([head] if head else []), *rows]
+    if not lines:
+        return ""
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def clipped(text: str, limit: int) -> str:
+    """The end of a long text: what was said last is what matters."""
+    return text if len(text) <= limit else "\u2026" + text[-(limit - 1) :]

@@ -1,0 +1,71 @@
+"""The engine in a few lines: what it serves, what was checked, what it holds."""
+
+from __future__ import annotations
+
+from djinn_jupyter.client.naming import label
+from djinn_jupyter.widgets.spelling import columns, megabytes, plural
+from djinn_jupyter.widgets.tables import armed
+from djinn_jupyter.widgets.theme import card, facts, mono
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo
+
+
+def loaded_view(model: ModelDescription, session: SessionInfo) -> View:
+    """What `%djinn_load` says: the model, and what this session still holds from before."""
+    held = armed(session)
+    where = f"{model.dtype} on {model.device}"
+    size = f"{plural(model.layers, 'layer')}, {model.hidden_size:,} wide, {_context(model)}"
+    checks = _checks(model)
+    plain = f"{model.name}: {model.architecture}, {size}, {where}\n{checks}\nsession {label(session.name)}: {held}"
+    rows = [
+        ("model", f"{model.architecture}, {size}"),
+        ("weights", f"{model.parameters:,} parameters, {where}, {model.attention} attention"),
+        ("self-test", checks),
+        ("session", f"{label(session.name)}: {held}"),
+    ]
+    return View(plain=plain, html=card(facts(rows), title=mono(model.name), beside="loaded", dot="done"))
+
+
+def status_view(
+    model: ModelDescription,
+    books: EngineStatistics,
+    session: SessionInfo | None,
+) -> View:
+    """The engine's books. Memory is as it was measured; what nobody measured says so."""
+    slabs = books.slabs
+    pages = sum(s.pages for s in slabs)
+    free = sum(s.pages_free for s in slabs)
+    rows = [
+        ("model", f"{model.name}, {model.architecture}, {model.dtype} on {model.device}, {model.attention} attention"),
+        ("size", f"{plural(model.layers, 'layer')}, {plural(model.parameters, 'parameter')}, {_context(model)}"),
+        ("self-test", _checks(model)),
+        ("fed", f"in {model.feeding}" if model.feeding == "chunks" else model.feeding),
+        ("session", f"{label(session.name)}: {session.state}, {armed(session)}" if session else "none in use here"),
+        ("sessions", f"{books.sessions}, of which {books.sessions_running} running"),
+        ("work", f"{plural(books.passes, 'pass', 'passes')}, {plural(books.layers_run, 'layer')} run, "
+                 f"{plural(books.tokens_sampled, 'token')} sampled"),
+        ("weights", megabytes(books.weight_bytes)),
+        ("pages", f"{pages - free:,} of {pages:,} in use, {sum(s.pages_shared for s in slabs):,} shared, "
+                  f"{megabytes(sum(s.bytes_allocated for s in slabs))}"),
+        ("process", megabytes(books.process_bytes)),
+        ("device", _device(books)),
+    ]  # fmt: skip
+    html = card(facts(rows), title=mono(model.name), beside="engine", dot="done")
+    return View(plain=columns(rows), html=html)
+
+
+def _context(model: ModelDescription) -> str:
+    return "no fixed context" if model.context_length is None else f"{model.context_length:,} positions"
+
+
+def _checks(model: ModelDescription) -> str:
+    failed = [check.name for check in model.checks if not check.passed]
+    if failed:
+        return f"{plural(len(failed), 'check')} failed: {', '.join(failed)}"
+    return f"{plural(len(model.checks), 'check')} passed"
+
+
+def _device(books: EngineStatistics) -> str:
+    if books.device_bytes_total is None:
+        return "not measured (no accelerator)"
+    return f"{megabytes(books.device_bytes_in_use)} of {megabytes(books.device_bytes_total)} in use, all programs"

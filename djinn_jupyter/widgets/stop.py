@@ -1,0 +1,192 @@
+"""The stop card: where the pass stands, what it has read, and what the value there says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.widgets.effect import effect_lines, effect_part
+from djinn_jupyter.widgets.markup import Html, div, element, joined, span, table
+from djinn_jupyter.widgets.pictures import Picture, image, shares, signed
+from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
+from djinn_jupyter.widgets.theme import card, meter, mono, part
+from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.nouns import EffectReading, LensRow
+from djinn_jupyter.wire.replies import Paused
+from djinn_jupyter.wire.sites import Site, parse_site
+
+ROWS = 10
+ROW_PIXELS = 22
+STRIP_PIXELS = 160
+
+
+def stop_view(
+    stop: Paused,
+    *,
+    value: NDArray[np.generic] | None = None,
+    lens: Sequence[LensRow] = (),
+    effect: EffectReading | None = None,
+) -> View:
+    """The card of a stop. `value` has positions first; it may hold only the last positions of the pass."""
+    return View(plain=_plain(stop, lens, effect), html=_html(stop, value, lens, effect))
+
+
+def site_of(spelling: str) -> Site:
+    """The site of a reply; what the grammar does not know is shown as it was spelled."""
+    try:
+        return parse_site(spelling)
+    except UnknownSite:
+        return Site(point=spelling)
+
+
+def moment(stop: Paused) -> str:
+    """`step 0, the prompt` or `step 3`."""
+    return "step 0, the prompt" if stop.step == 0 else f"step {stop.step}"
+
+
+def why(stop: Paused) -> str:
+    """What made it stop, in a few words."""
+    if stop.reason == "breakpoint" and stop.breakpoint is not None:
+        met = f"breakpoint {stop.breakpoint.number}, hit {stop.breakpoint.hits}"
+        if not stop.breakpoint.when:
+            return met
+        matched = "" if stop.matched is None else f", matched at position {stop.matched}"
+        return f"{met}, when {stop.breakpoint.when}{matched}"
+    words = {"step": "after a step", "interrupt": "interrupted", "back": "gone back", "fork": "forked here"}
+    return words.get(stop.reason, stop.reason)
+
+
+def ran(stop: Paused) -> str:
+    return f"{stop.layer} of {plural(stop.layers, 'layer')} run"
+
+
+def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None) -> str:
+    looks = {row.position: guesses_plain(row.top) for row in lens}
+    norms = dict(zip(stop.positions, stop.norms, strict=True))
+    shown = positions_shown(stop)
+    head = ["position", "token", "norm"] + (["logit lens"] if looks else [])
+    rows = [
+        [str(p), quoted(stop.texts[p], stop.tokens[p]), figure(norms[p])] + ([looks.get(p, "")] if looks else [])
+        for p in shown
+    ]
+    lines = [f"paused at {stop.site} ({moment(stop)}; {ran(stop)}; {why(stop)})"]
+    if stop.also:
+        lines.append(f"also met here: {', '.join(stop.also)}")
+    if stop.new_text:
+        lines.append(f"text so far: {stop.new_text!r}")
+    lines.append(f"value: {stop.dtype} {shape(stop.shape)} ({stop.axes}), {at_positions(stop.positions)}")
+    lines += [f"edited: {edit}" for edit in stop.edits]
+    lines.append(columns(rows, head))
+    return "\n".join(lines + effect_lines(effect, edited=bool(stop.edits)))
+
+
+def positions_shown(stop: Paused) -> list[int]:
+    """The last positions of the pass, and the one for which the breakpoint's condition held."""
+    shown = list(stop.positions[-ROWS:])
+    conditional = stop.breakpoint is not None and stop.breakpoint.when is not None
+    if conditional and stop.matched in stop.positions and stop.matched not in shown:
+        shown = [stop.matched, *shown[1:]]
+    return shown
+
+
+def _html(
+    stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[LensRow], effect: EffectReading | None
+) -> Html:
+    new = range(stop.prompt_tokens, len(stop.texts))
+    return card(
+        part(layer_strip(site_of(stop.site), stop.layer, stop.layers)),
+        part(token_strip(stop.texts, stop.tokens, here=stop.positions, new=new), name=_reading(stop)),
+        part(*(div("dj-note", edit) for edit in stop.edits), name="edited") if stop.edits else None,
+        _overview(stop, value) if value is not None and len(stop.positions) > ROWS else None,
+        _positions(stop, value, lens),
+        effect_part(effect, edited=bool(stop.edits)) if effect is not None else None,
+        title=joined(["Paused at ", mono(stop.site)]),
+        beside=_beside(stop),
+        dot="paused",
+    )
+
+
+def _beside(stop: Paused) -> str:
+    parts = [moment(stop), why(stop)]
+    if stop.also:
+        parts.append(f"also {', '.join(stop.also)}")
+    if stop.history_index < stop.history_length - 1:
+        parts.append(f"stop {stop.history_index + 1} of {stop.history_length}")
+    return " \u00b7 ".join(parts)
+
+
+def _reading(stop: Paused) -> str:
+    count = len(stop.positions)
+    return f"{plural(count, 'position')} in this pass ({spans(stop.positions)}), underlined"
+
+
+def picture_of(site: Site, values: NDArray[np.generic], rows: int = 128) -> Picture:
+    """Attention weights as shares, all else as signed values."""
+    return shares(values, rows) if site.point == "pattern" else signed(values, rows)
+
+
+def legend(picture: Picture, features: int, what: str = "dimensions") -> Html:
+    """What the colours mean, and how many values stand behind one pixel."""
+    ends = ("0", "1") if picture.scale == "share" else (figure(-picture.limit, 2), figure(picture.limit, 2))
+    block = picture.columns_per_cell
+    pooled = f"; a pixel is the largest of {block}" if block > 1 else ""
+    rows = f", {picture.rows_per_cell} positions a row" if picture.rows_per_cell > 1 else ""
+    return div("dj-legend", span("", ends[0]), " ", span(f"dj-ramp dj-{picture.scale}", ""), span("", ends[1]), " ",
+               span("", f"{features:,} {what}{pooled}{rows}"))  # fmt: skip
+
+
+def features_of(values: NDArray[np.generic]) -> int:
+    return int(np.prod(values.shape[1:])) if values.ndim > 1 else 1
+
+
+def _overview(stop: Paused, value: NDArray[np.generic]) -> Html:
+    """The whole pass as one picture, when there are more positions than rows below."""
+    picture = picture_of(site_of(stop.site), value)
+    covered = stop.positions[-len(value) :]
+    height = min(256, max(64, 3 * picture.cells.shape[0]))
+    alt = f"activation at {stop.site}: positions {spans(covered)} down, {features_of(value)} dimensions across"
+    return part(image(picture, width=640, height=height, alt=alt), legend(picture, features_of(value)),
+                name=f"activation, {at_positions(covered)} downwards")  # fmt: skip
+
+
+def _positions(stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[LensRow]) -> Html:
+    shown = positions_shown(stop)
+    norms = dict(zip(stop.positions, stop.norms, strict=True))
+    most = max((rounded(norms[p]) for p in shown), default=0.0) or 1.0
+    looks = {row.position: row for row in lens}
+    strip, below = _strip(stop, value, shown)
+    head: list[object] = ["position", "token", "norm", ""]
+    head += ["activation"] if strip else []
+    depth = max((len(row.top) for row in lens), default=0)
+    head += ["" if i else "logit lens" for i in range(depth)]
+    rows = []
+    for i, position in enumerate(shown):
+        norm = rounded(norms[position])
+        row: list[object] = [position, cell_token(stop.texts[position], stop.tokens[position]), figure(norm)]
+        row.append(meter(norm / most, "dj-narrow dj-grey"))
+        if strip and i == 0:
+            row.append(strip)
+        if position in looks:
+            row += [guess(top) for top in looks[position].top]
+        rows.append(row)
+    name = "the last positions of this pass" if len(stop.positions) > len(shown) else None
+    return part(table(head, rows, numeric=(0, 2)), below, name=name)
+
+
+def _strip(stop: Paused, value: NDArray[np.generic] | None, shown: list[int]) -> tuple[Html | None, Html | None]:
+    """One picture beside all rows, each row of pixels as high as a row of the table; and its legend."""
+    if value is None or not len(value):
+        return None, None
+    first = len(stop.positions) - len(value)
+    picked = [stop.positions.index(p) - first for p in shown]
+    if min(picked) < 0:
+        return None, None
+    values = np.asarray(value)[picked]
+    picture = picture_of(site_of(stop.site), values)
+    alt = f"activation at {stop.site}, one row a position, {features_of(values)} dimensions across"
+    made = image(picture, width=STRIP_PIXELS, height=ROW_PIXELS * len(shown), alt=alt)
+    return element("td", made, class_="dj-tall", rowspan=len(shown)), legend(picture, features_of(values))

@@ -1,0 +1,122 @@
+"""Lists as tables: breakpoints, rules, watches, sessions, the stops of a session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from djinn_jupyter.client.naming import label
+from djinn_jupyter.widgets.markup import table
+from djinn_jupyter.widgets.result import rule_line
+from djinn_jupyter.widgets.spelling import columns, plural
+from djinn_jupyter.widgets.theme import card, mono, part
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.widgets.watch import watch_line
+from djinn_jupyter.wire.nouns import BreakpointInfo, RuleInfo, SessionInfo, StopInfo, WatchInfo
+
+Rows = Sequence[Sequence[str]]
+
+
+def breakpoints_view(points: Sequence[BreakpointInfo]) -> View:
+    rows = [[str(p.number), p.site, p.when or "", _kind(p), str(p.hits)] for p in points]
+    head = ["number", "site", "when", "", "hits"]
+    return _listed("Breakpoints", head, rows, "no breakpoints", numeric=(0, 4), code=(1, 2))
+
+
+def _kind(point: BreakpointInfo) -> str:
+    return " ".join(word for word, true in (("once", point.once), ("disabled", not point.enabled)) if true)
+
+
+def breakpoint_line(point: BreakpointInfo, *, existed: bool = False) -> str:
+    """`breakpoint 1 at resid_post.20, the output of layer 20`."""
+    line = f"breakpoint {point.number} at {point.site}"
+    described = described_site(point.site)
+    line += f", {described}" if described else ""
+    line += f", when {point.when}" if point.when else ""
+    line += ", once" if point.once else ""
+    return line + (" (already set)" if existed else "")
+
+
+def described_site(site: str) -> str | None:
+    """The plain words for the points that people confuse most."""
+    point, _, rest = site.partition(".")
+    words = {"resid_post": "the output of layer", "resid_pre": "the input of layer"}
+    return f"{words[point]} {rest}" if point in words and rest.isdigit() else None
+
+
+def rules_view(rules: Sequence[RuleInfo]) -> View:
+    lines = [rule_line(rule) for rule in rules]
+    return _lines("Steering rules", lines, "no steering rules")
+
+
+def watches_view(watches: Sequence[WatchInfo]) -> View:
+    return _lines("Watches", [watch_line(watch) for watch in watches], "no watches")
+
+
+def sessions_view(sessions: Sequence[SessionInfo], *, present: str | None, mine: Collection[str]) -> View:
+    """All sessions of an engine; the one in use here is marked, others say who holds them."""
+    rows = [
+        [
+            "\u25b8" if s.name == present else "",
+            label(s.name),
+            s.state,
+            "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
+            str(s.tokens),
+            str(len(s.breakpoints)),
+            str(len(s.rules)),
+            str(s.pages),
+            "this notebook" if s.name in mine else "nobody" if s.holder is None else "another kernel",
+        ]
+        for s in sorted(sessions, key=lambda s: s.name)
+    ]
+    head = ["", "session", "state", "stopped at", "tokens", "breakpoints", "rules", "pages", "held by"]
+    return _listed("Sessions", head, rows, "no sessions", numeric=(4, 5, 6, 7), code=(3,))
+
+
+def history_view(stops: Sequence[StopInfo], present: int | None) -> View:
+    rows = [
+        [
+            "\u25b8" if s.index == present else "",
+            str(s.index + 1),
+            s.site,
+            str(s.step),
+            s.reason,
+            "edited" if s.edited else "",
+        ]
+        for s in stops
+    ]
+    return _listed("Stops", ["", "stop", "site", "step", "why", ""], rows, "no stops yet", numeric=(1, 3), code=(2,))
+
+
+def armed(session: SessionInfo) -> str:
+    """What a session still holds, in words: `2 breakpoints (resid_post.4, z.3[1]), stopped at resid_post.4, step 0`."""
+    parts = []
+    if session.breakpoints:
+        sites = ", ".join(p.site for p in session.breakpoints)
+        parts.append(f"{plural(len(session.breakpoints), 'breakpoint')} ({sites})")
+    if session.rules:
+        parts.append(f"{plural(len(session.rules), 'steering rule')} ({', '.join(r.site for r in session.rules)})")
+    if session.watches:
+        parts.append(
+            f"{plural(len(session.watches), 'watch', 'watches')} ({', '.join(w.site for w in session.watches)})"
+        )
+    if session.stopped_at is not None:
+        parts.append(f"stopped at {session.stopped_at}, step {session.step}")
+    if session.tokens:
+        parts.append(plural(session.tokens, "token"))
+    return ", ".join(parts) or "nothing armed"
+
+
+def _listed(
+    title: str, head: Sequence[str], rows: Rows, empty: str, *, numeric: Sequence[int], code: Sequence[int]
+) -> View:
+    """Rows as a table; the columns in `code` are spelled as code."""
+    if not rows:
+        return View(plain=empty, html=card(title=title, beside=empty))
+    made = [[mono(cell) if i in code else cell for i, cell in enumerate(row)] for row in rows]
+    return View(plain=columns(rows, head), html=card(part(table(head, made, numeric=numeric)), title=title))
+
+
+def _lines(title: str, lines: Sequence[str], empty: str) -> View:
+    if not lines:
+        return View(plain=empty, html=card(title=title, beside=empty))
+    return View(plain="\n".join(lines), html=card(part(table((), [[line] for line in lines])), title=title))

@@ -1,0 +1,107 @@
+"""The look of all cards: one scoped style sheet on JupyterLab's own variables, with fallbacks that suit any page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from djinn_jupyter.widgets.markup import Html, div, element, joined, span, table
+
+# Every rule starts with .djinn: nothing outside a card changes. The doubled class outweighs .jp-RenderedHTMLCommon.
+STYLE: Final = Html(
+    """<style>
+.djinn{--dj-text:var(--jp-content-font-color1,inherit);--dj-soft:var(--jp-content-font-color2,#7a7a7a);
+--dj-line:var(--jp-border-color2,rgba(128,128,128,.35));--dj-bar:var(--jp-layout-color2,rgba(128,128,128,.14));
+--dj-stop:#e06c28;--dj-blue:#2e7ad6;
+color:var(--dj-text);font:13px/1.5 var(--jp-ui-font-family,system-ui,-apple-system,"Segoe UI",sans-serif);
+max-width:960px;border:1px solid var(--dj-line);border-radius:3px;margin:4px 0;overflow:hidden}
+.djinn .dj-mono,.djinn code.dj-mono{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);
+font-size:12px;background:none;color:inherit;padding:0}
+.djinn .dj-head{display:flex;flex-wrap:wrap;gap:2px 10px;align-items:baseline;padding:5px 12px;
+background:var(--dj-bar);border-bottom:1px solid var(--dj-line)}
+.djinn .dj-head .dj-title{font-weight:600}
+.djinn .dj-head .dj-dot{flex:none;align-self:center;width:8px;height:8px;border-radius:50%;background:var(--dj-soft)}
+.djinn .dj-head .dj-dot.dj-paused{background:var(--dj-stop)}
+.djinn .dj-head .dj-dot.dj-done{background:var(--dj-blue)}
+.djinn .dj-soft{color:var(--dj-soft)}
+.djinn .dj-part{padding:7px 12px}
+.djinn .dj-part+.dj-part{border-top:1px solid var(--dj-line)}
+.djinn .dj-name{color:var(--dj-soft);font-size:11px;margin-bottom:3px}
+.djinn .dj-scroll{overflow-x:auto}
+.djinn.djinn table{border-collapse:collapse;margin:0;font-size:12px;width:auto;table-layout:auto;color:inherit;border:0}
+.djinn.djinn table tr,.djinn.djinn table tbody tr:nth-child(odd),.djinn.djinn table tbody tr:hover{background:none}
+.djinn.djinn table th,.djinn.djinn table td{text-align:left;white-space:nowrap;padding:0 12px 0 0;height:22px;
+line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:normal;color:inherit}
+.djinn.djinn table th{color:var(--dj-soft);font-size:11px}
+.djinn.djinn table .dj-num{text-align:right;font-variant-numeric:tabular-nums}
+.djinn.djinn table thead{border:0}
+.djinn.djinn table td.dj-tight{padding:0 3px 0 0}
+.djinn.djinn table .dj-tint{padding:0 10px 0 6px}
+.djinn.djinn table td.dj-tall{vertical-align:top;line-height:0}
+.djinn.djinn table .dj-key{vertical-align:bottom;height:auto;padding:0 0 4px}
+.djinn.djinn table .dj-key span{writing-mode:vertical-rl;transform:rotate(180deg);line-height:22px}
+.djinn.djinn table td.dj-cell{width:24px;min-width:24px;padding:0}
+.djinn .dj-tokens{line-height:24px;overflow-wrap:anywhere}
+.djinn .dj-token{display:inline-block;white-space:pre;line-height:18px;padding:0 3px;margin-right:2px;border-radius:2px;
+border-bottom:2px solid transparent}
+.djinn .dj-token.dj-here{background:rgba(224,108,40,.16);border-bottom-color:var(--dj-stop)}
+.djinn .dj-token.dj-new{background:rgba(46,122,214,.16)}
+.djinn .dj-token.dj-differs{background:rgba(224,108,40,.2)}
+.djinn .dj-text{white-space:pre-wrap;overflow-wrap:anywhere;font-size:14px}
+.djinn .dj-text .dj-new{background:rgba(46,122,214,.16);border-radius:2px;padding:1px 0}
+.djinn .dj-layers{display:flex;gap:2px;align-items:center;max-width:760px}
+.djinn .dj-layers .dj-layer{flex:1 1 0;min-width:1px;height:12px;border-radius:1px;background:rgba(128,128,128,.22)}
+.djinn .dj-layers .dj-layer.dj-ran{background:rgba(128,128,128,.62)}
+.djinn .dj-layers .dj-layer.dj-half{flex-grow:.5}
+.djinn .dj-layers .dj-mark{flex:none;width:3px;height:20px;border-radius:1px;background:var(--dj-stop)}
+.djinn .dj-layers .dj-end{flex:none;font-size:11px;color:var(--dj-soft);padding:0 4px}
+.djinn .dj-meter{display:inline-block;vertical-align:middle;height:10px;width:120px;max-width:24vw;
+background:rgba(128,128,128,.14);
+border-radius:1px;overflow:hidden}
+.djinn .dj-meter>span{display:block;height:10px;background:var(--dj-blue)}
+.djinn .dj-meter.dj-narrow{width:64px}
+.djinn .dj-meter.dj-grey>span{background:rgba(128,128,128,.6)}
+.djinn .dj-meter.dj-changed>span{background:var(--dj-stop)}
+.djinn .dj-guess{display:inline-block;min-width:70px;padding:0 4px;border-radius:2px;line-height:19px}
+.djinn .dj-guess .dj-soft{font-size:11px}
+.djinn .dj-picture{border:1px solid var(--dj-line);box-sizing:border-box;margin:0;max-width:none;background:none}
+.djinn .dj-legend{
+margin-top:5px;display:flex;flex-wrap:wrap;gap:2px 8px;align-items:center;color:var(--dj-soft);font-size:11px}
+.djinn .dj-ramp{display:inline-block;width:90px;height:8px;border-radius:1px;border:1px solid var(--dj-line)}
+.djinn .dj-ramp.dj-signed{
+background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,0) 50%,#e06c28)}
+.djinn .dj-ramp.dj-share{background:linear-gradient(90deg,#440154,#3b518b,#21908d,#5cc863,#fde725)}
+.djinn .dj-note{border-left:3px solid var(--dj-stop);padding-left:9px}
+.djinn .dj-pair{display:flex;flex-wrap:wrap;gap:10px 32px}
+.djinn svg{display:block;max-width:100%}
+</style>"""
+)
+
+
+def card(*parts: object, title: object, beside: object = None, dot: str | None = None) -> Html:
+    """A framed card: a title line, then its parts one below the other; parts that are None are left out."""
+    # A space between: a page that does not trust the notebook shows it without this style sheet.
+    head = div("dj-head", span(f"dj-dot dj-{dot}", "") if dot else None, span("dj-title", title), " ",
+               span("dj-soft", beside) if beside else None)  # fmt: skip
+    body = joined(part for part in parts if part is not None)
+    return Html(STYLE + element("div", head, body, class_="djinn"))
+
+
+def part(*contents: object, name: str | None = None) -> Html:
+    """A section of a card, with a small name above it."""
+    return div("dj-part", div("dj-name", name) if name else None, *contents)
+
+
+def facts(rows: Sequence[tuple[str, object]]) -> Html:
+    """Names with what they are, one a line."""
+    return part(table((), [(span("dj-soft", name), value) for name, value in rows]))
+
+
+def mono(text: object) -> Html:
+    return span("dj-mono", text)
+
+
+def meter(share: float, kind: str = "") -> Html:
+    """A bar that is `share` of its frame, as drawn from a rounded figure."""
+    width = f"width:{min(max(share, 0.0), 1.0) * 100:.0f}%"
+    return span(f"dj-meter {kind}".strip(), element("span", style=width), aria_hidden="true")

@@ -1,0 +1,72 @@
+"""Tokens and layers in a row: where in the text and where in the network something happens."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from djinn_jupyter.widgets.markup import Html, div, element, joined, span
+from djinn_jupyter.widgets.spelling import marked, percent, plural, quoted, share
+from djinn_jupyter.wire.nouns import TopToken
+from djinn_jupyter.wire.sites import Site
+
+TOKENS_SHOWN = 96
+
+
+def token_strip(
+    texts: Sequence[str],
+    tokens: Sequence[int],
+    *,
+    here: Collection[int] = (),
+    new: Collection[int] = (),
+    differs: Collection[int] = (),
+) -> Html:
+    """The line as chips: the present pass underlined, generated ones tinted, of a long line the end."""
+    start = max(0, len(texts) - TOKENS_SHOWN)
+    chips = []
+    for i in range(start, len(texts)):
+        kinds = (("here", here), ("new", new), ("differs", differs))
+        classes = " ".join(["dj-token", "dj-mono", *(f"dj-{kind}" for kind, chosen in kinds if i in chosen)])
+        chips.append(span(classes, marked(texts[i], tokens[i]), title=f"position {i}"))
+    before = span("dj-soft", f"{plural(start, 'earlier token')} \u2026 ") if start else None
+    return div("dj-tokens", before, joined(chips))
+
+
+def layer_strip(site: Site, layer: int, layers: int) -> Html:
+    """The network as a row of layers: those that have run dark, a mark where the pass stands.
+
+    `layer` layers have run. A stop inside layer n has run n whole layers and half of the next.
+    """
+    inside = site.layer == layer and site.point != "resid_pre"
+    cells: list[Html] = []
+    mark = span("dj-mark", "", title=str(site))
+    for i in range(layers):
+        title = f"layer {i}"
+        if i != layer:
+            cells.append(span("dj-layer dj-ran" if i < layer else "dj-layer", "", title=title))
+        elif inside:
+            cells += [span("dj-layer dj-half dj-ran", "", title=title), mark, span("dj-layer dj-half", "", title=title)]
+        else:
+            cells += [mark, span("dj-layer", "", title=title)]
+    if layer >= layers:
+        cells.append(mark)
+    label = f"{layer} of {layers} layers have run; the pass stands at {site}"
+    caption = span("dj-end", f"{layer} of {layers} layers run")
+    ends = (span("dj-end", "embed"), span("dj-end", "logits"))
+    return div("dj-layers", ends[0], " ", joined(cells), ends[1], " ", caption, role="img", aria_label=label)
+
+
+def guess(top: TopToken) -> Html:
+    """The table cell of a predicted token with its probability, tinted by it."""
+    tint = f"background:rgba(46,122,214,{share(top.probability) * 0.45:.2f})"
+    chance = span("dj-soft", percent(top.probability))
+    token = span("dj-guess", span("dj-mono", marked(top.text, top.token)), " ", chance, style=tint)
+    return element("td", token, class_="dj-tight")
+
+
+def guesses_plain(top: Sequence[TopToken], count: int = 3) -> str:
+    return ", ".join(f"{quoted(t.text, t.token)} {percent(t.probability)}" for t in top[:count])
+
+
+def cell_token(text: str, token: int | None = None) -> Html:
+    """A token inside a table cell."""
+    return element("code", marked(text, token), class_="dj-mono")

@@ -1,0 +1,29 @@
+"""All views under one name, for those who show them: `views.stop_view(...)`."""
+
+from __future__ import annotations
+
+from djinn_jupyter.widgets.diff import Line, diff_view
+from djinn_jupyter.widgets.dose import dose_response_view
+from djinn_jupyter.widgets.effect import edit_view
+from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
+from djinn_jupyter.widgets.result import progress_view, result_view, running_view
+from djinn_jupyter.widgets.snapshot import Look, snapshot_view
+from djinn_jupyter.widgets.status import loaded_view, status_view
+from djinn_jupyter.widgets.stop import positions_shown, stop_view
+from djinn_jupyter.widgets.tables import (
+    breakpoint_line,
+    breakpoints_view,
+    history_view,
+    rules_view,
+    sessions_view,
+    watches_view,
+)
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.widgets.watch import watch_view
+
+__all__ = [
+    "Line", "Look", "View",
+    "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "history_view",
+    "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",
+    "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "watch_view", "watches_view",
+]  # fmt: skip

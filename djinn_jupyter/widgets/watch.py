@@ -1,0 +1,69 @@
+"""What a watch has recorded: the norm of a site's value, pass after pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.widgets.markup import element, table
+from djinn_jupyter.widgets.pictures import as_rows
+from djinn_jupyter.widgets.spelling import columns, figure, megabytes, plural
+from djinn_jupyter.widgets.svg import line_chart
+from djinn_jupyter.widgets.theme import card, mono, part
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.nouns import WatchInfo
+
+ROWS = 48
+
+
+def watch_view(
+    watch: WatchInfo,
+    values: Sequence[NDArray[np.generic]],
+    positions: Sequence[Sequence[int]],
+    *,
+    hover: bool = False,
+) -> View:
+    """Norms over everything recorded: `values` and `positions` have one entry a pass."""
+    points = [
+        (number, position, float(np.linalg.norm(row)))
+        for number, (value, covered) in enumerate(zip(values, positions, strict=True))
+        for position, row in zip(covered, as_rows(value), strict=True)
+    ]
+    if not points:
+        return View(plain=f"{watch_line(watch)}", html=card(title=mono(watch.site), beside="nothing recorded yet"))
+
+    def drawn() -> object:
+        from djinn_jupyter.widgets import figures
+
+        return figures.norms([norm for _, _, norm in points], [p for _, p, _ in points], title=watch.site)
+
+    shown = points[-ROWS:]
+    rows = [[str(number), str(position), figure(norm)] for number, position, norm in shown]
+    chart = line_chart(
+        [norm for _, _, norm in points],
+        [f"position {points[0][1]}", f"position {points[-1][1]}"],
+        alt=f"norm at {watch.site} over {plural(len(points), 'recorded position')}",
+    )
+    head = ["pass", "position", "norm"]
+    listed = element(
+        "details", element("summary", "as a table", class_="dj-soft"), table(head, rows, numeric=(0, 1, 2))
+    )
+    html = card(part(chart, name="norm"), part(listed), title=mono(watch.site), beside=_books(watch))
+    few = rows[-8:]
+    plain = f"{watch_line(watch)}\n{columns(few, head)}"
+    return View(plain=plain, html=html, hover=drawn if hover else None)
+
+
+def watch_line(watch: WatchInfo) -> str:
+    return f"watching {watch.site}: {_books(watch)}"
+
+
+def _books(watch: WatchInfo) -> str:
+    held = f"{plural(watch.passes, 'pass', 'passes')} recorded, {megabytes(watch.bytes_held)}"
+    if watch.passes_left_out:
+        held += (
+            f"; {plural(watch.passes_left_out, 'pass', 'passes')} left out at the cap of {megabytes(watch.byte_cap)}"
+        )
+    return held
