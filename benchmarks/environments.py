@@ -1,0 +1,47 @@
+"""An environment for each tool that we compare with, so that none of them decides which versions Djinn runs with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import venv
+from importlib.metadata import version
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / ".envs"
+TOOLS = {"transformer_lens": "transformer-lens==4.3.0", "nnsight": "nnsight==0.8.1"}
+INSTALL_SECONDS = 1800
+
+
+class NotRun(Exception):
+    """What is compared with could not be run here; the message says why."""
+
+
+def python_of(tool: str) -> Path:
+    """The interpreter of a tool's environment, with the torch and transformers versions that Djinn has; made if it is
+    not there. NotRun where it cannot be had."""
+    python = FOLDER / tool / "bin" / "python"
+    if not python.exists():
+        venv.create(FOLDER / tool, with_pip=True)
+    if not _has(python, TOOLS[tool]):
+        _install(python, TOOLS[tool])
+    return python
+
+
+def _has(python: Path, requirement: str) -> bool:
+    name, _, wanted = requirement.partition("==")
+    program = f"from importlib.metadata import version; print(version({name!r}))"
+    found = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    return found.stdout.strip() == wanted
+
+
+def _install(python: Path, requirement: str) -> None:
+    pinned = [f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "transformers")]
+    command = [str(python), "-m", "pip", "install", "--quiet", requirement, *pinned]
+    print(f"  installing {requirement} into an environment of its own", file=sys.stderr, flush=True)
+    try:
+        subprocess.run(command, check=True, timeout=INSTALL_SECONDS, capture_output=True)
+    except subprocess.CalledProcessError:
+        raise NotRun(f"pip could not install {requirement} beside {' and '.join(pinned)}") from None
+    except subprocess.TimeoutExpired:
+        raise NotRun(f"installing {requirement} took longer than {INSTALL_SECONDS} s") from None

@@ -1,0 +1,70 @@
+"""Fork at 1,000 committed positions: its time, and the pages that it and the first token after it copy."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from benchmarks.measuring import Spread, take_turns
+from benchmarks.results import Checks, Figure, Result, at_most
+from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.setting import Setting
+from benchmarks.worker import worker
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+
+COMMITTED = 1000
+ROUNDS = 25
+
+
+def run(setting: Setting) -> Result:
+    shape, checks, rounds = setting.shape(), Checks(), setting.rounds(ROUNDS)
+    with worker("plain") as plain:
+        folder = setting.saved(plain, shape)
+    with engine_of(folder, setting) as engine:
+        parent = engine.session("parent", fresh=True)
+        parent.run(prompt_of(COMMITTED, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
+        checks.same("committed positions", parent.info().committed, COMMITTED)
+        at_fork, at_token = _copied(engine, parent, checks)
+        times = take_turns({"fork": lambda: _timed(parent), "round trip": engine.ping}, rounds=rounds)
+        page_positions = engine.description.cache_groups[0].page_positions
+    figures = (
+        Figure(
+            name="fork, asked and answered",
+            unit="ms",
+            value=Spread.of(1000 * s for s in times["fork"]),
+            bar=at_most(1.0),
+            sides={"round trip": Spread.of(1000 * s for s in times["round trip"])},
+            sides_unit="ms",
+        ),
+        Figure(name="pages copied by the fork", unit="pages", value=Spread.of([at_fork]), bar=at_most(1)),
+        Figure(name="pages copied by its next token", unit="pages", value=Spread.of([at_token]), bar=at_most(1)),
+    )
+    settings = {"shape": shape, "committed": COMMITTED, "page_positions": page_positions, "rounds": rounds}
+    return Result(benchmark="fork", settings=settings, figures=figures, checks=checks.counts)
+
+
+def _timed(parent: RemoteSession) -> float:
+    begun = perf_counter()
+    child = parent.fork("child")
+    seconds = perf_counter() - begun
+    child.close()
+    return seconds
+
+
+def _copied(engine: RemoteEngine, parent: RemoteSession, checks: Checks) -> tuple[int, int]:
+    """Pages in use more than before, after the fork and after the child's next token, which lies in the tail page."""
+    before = _in_use(engine, parent)
+    child = parent.fork("counted")
+    forked = _in_use(engine, parent)
+    child.run(extend=True, max_new_tokens=1, ignore_eos=True)
+    checks.same("committed positions of the child", child.info().committed, COMMITTED + 1)
+    written = _in_use(engine, parent)
+    child.close()
+    checks.same("pages after the child was closed", _in_use(engine, parent), before)
+    return forked - before, written - forked
+
+
+def _in_use(engine: RemoteEngine, asked: RemoteSession) -> int:
+    """From the slab's books. The engine publishes them after each turn of its thread, so one more turn is asked for."""
+    asked.info()
+    return sum(slab.pages - slab.pages_free for slab in engine.statistics().slabs)

@@ -1,0 +1,50 @@
+"""The measuring loop: sides in turn, the ratio of each round, its median and quartiles. Has no clock of its own."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Median and quartiles of `count` readings."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, readings: Iterable[float]) -> Spread | None:
+        """None when nothing was measured."""
+        values = sorted(readings)
+        if not values:
+            return None
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
+        return cls(median=statistics.median(values), low=low, high=high, count=len(values))
+
+
+def take_turns(sides: Mapping[str, Callable[[], float]], *, rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
+    """Readings of every side, one a round: A B, B A, A B, ... so that a drift of the machine meets both alike.
+
+    A side times itself and returns its reading. `warm_up` rounds come first and are not kept.
+    """
+    readings: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(warm_up + rounds):
+        for name in list(sides) if number % 2 == 0 else reversed(list(sides)):
+            reading = sides[name]()
+            if number >= warm_up:
+                readings[name].append(reading)
+    return readings
+
+
+def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
+    """over / under, round by round."""
+    return [a / b for a, b in zip(over, under, strict=True)]
+
+
+def differences(more: Sequence[float], less: Sequence[float], scale: float = 1.0) -> list[float]:
+    """(more - less) x scale, round by round."""
+    return [(a - b) * scale for a, b in zip(more, less, strict=True)]

@@ -1,0 +1,140 @@
+"""A request's round trip: to the service, and to the engine's thread; idle, during a decode, during a prefill."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import perf_counter
+
+from benchmarks.measuring import Spread, ratios
+from benchmarks.results import Bar, Checks, Figure, Result, at_most
+from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.setting import Setting
+from benchmarks.worker import worker
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+
+IDLE_MILLISECONDS, DECODE_MILLISECONDS = 0.3, 1.0
+REQUESTS, PASSES = 300, 5
+DECODED, PREFILLED = 120, 1000
+LONGEST_PAUSE = 0.02
+
+Ask = Callable[[], object]
+
+
+def run(setting: Setting) -> Result:
+    shape, checks = setting.shape(), Checks()
+    with worker("plain") as plain:
+        folder = setting.saved(plain, shape)
+    with engine_of(folder, setting) as engine:
+        kinds = _kinds(engine, engine.session("asking", fresh=True))
+        busy = engine.session("busy", fresh=True)
+        long, short = prompt_of(PREFILLED, shape.vocabulary), prompt_of(8, shape.vocabulary)
+        figures = [
+            *_idle(kinds, setting.rounds(REQUESTS)),
+            *_while_decoding(kinds, busy, short, setting.rounds(PASSES), checks),
+            *_while_prefilling(kinds, busy, long, setting.rounds(PASSES), shape.layers, checks),
+        ]
+    settings = {"shape": shape, "idle_requests": REQUESTS, "passes": setting.rounds(PASSES), "prefilled": PREFILLED}
+    return Result(benchmark="round_trip", settings=settings, figures=tuple(figures), checks=checks.counts)
+
+
+def _kinds(engine: RemoteEngine, session: RemoteSession) -> dict[str, Ask]:
+    """Ping and status are answered by the service itself; a session's verb by the engine's thread, between layers."""
+    return {"ping": engine.ping, "status": engine.statistics, "session verb": session.info}
+
+
+def _idle(kinds: dict[str, Ask], count: int) -> list[Figure]:
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(count):
+        for name, ask in kinds.items():
+            times[name].append(_timed(ask))
+    return [_figure(f"{name}, idle engine", times[name], at_most(IDLE_MILLISECONDS)) for name in kinds]
+
+
+def _while_decoding(
+    kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, checks: Checks
+) -> list[Figure]:
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(passes):
+        with _running(busy, prompt, DECODED, checks) as still:
+            _sample(kinds, times, still, LONGEST_PAUSE)
+    return [_figure(f"{name}, during a decode", times[name], at_most(DECODE_MILLISECONDS)) for name in kinds]
+
+
+def _while_prefilling(
+    kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, layers: int, checks: Checks
+) -> list[Figure]:
+    """Of one layer's time: that of the same prefill run alone, by the number of layers."""
+    figures = []
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    of_layer: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(passes):
+        layer = _timed(lambda: busy.run(prompt, max_new_tokens=0)) / layers
+        met: dict[str, list[float]] = {name: [] for name in kinds}
+        with _running(busy, prompt, 0, checks) as still:
+            _sample(kinds, met, still, layer)
+        for name, values in met.items():
+            times[name] += values
+            of_layer[name] += ratios(values, [layer] * len(values))
+    for name in kinds:
+        figures.append(
+            Figure(
+                name=f"{name}, during a prefill of {PREFILLED} positions, of one layer's time",
+                unit="x",
+                value=Spread.of(of_layer[name]),
+                bar=at_most(1.0),
+                sides={"round trip": _milliseconds(times[name])},
+                sides_unit="ms",
+            )
+        )
+    return figures
+
+
+@contextmanager
+def _running(busy: RemoteSession, prompt: list[int], new: int, checks: Checks) -> Iterator[Callable[[], bool]]:
+    """The busy session runs in a thread of its own; the yielded function says whether it still does."""
+    outcomes: list[str] = []
+
+    def work() -> None:
+        outcomes.append(type(busy.run(prompt, max_new_tokens=new, ignore_eos=True)).__name__)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(LONGEST_PAUSE)
+    try:
+        yield thread.is_alive
+    finally:
+        thread.join()
+    checks.same("runs that were asked around", outcomes, ["Finished"])
+
+
+def _sample(kinds: dict[str, Ask], times: dict[str, list[float]], still: Callable[[], bool], pause: float) -> None:
+    """Ask at random moments while the other session runs; what ended after it is not counted. A session's verb is
+    answered between two layers, so `pause` has to be as long as a layer, or all are asked at the beginning of one.
+    """
+    moments = random.Random(0)
+    while True:
+        for name, ask in kinds.items():
+            time.sleep(moments.uniform(0, pause))
+            seconds = _timed(ask)
+            if not still():
+                return
+            times[name].append(seconds)
+
+
+def _timed(ask: Ask) -> float:
+    begun = perf_counter()
+    ask()
+    return perf_counter() - begun
+
+
+def _figure(name: str, seconds: list[float], bar: Bar) -> Figure:
+    return Figure(name=name, unit="ms", value=_milliseconds(seconds), bar=bar)
+
+
+def _milliseconds(seconds: list[float]) -> Spread | None:
+    return Spread.of(1000 * s for s in seconds)

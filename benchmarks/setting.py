@@ -1,0 +1,67 @@
+"""Where a benchmark runs: a Jupyter of its own, equal thread counts, a random model that every side loads."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from benchmarks.worker import Worker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A GPT-2 of this size, with random weights, saved without a tokenizer."""
+
+    layers: int = 12
+    width: int = 768
+    heads: int = 12
+    vocabulary: int = 50257
+    positions: int = 1024
+    seed: int = 0
+
+
+GPT2 = Shape()
+TINY = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1024)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """`quick` runs everything on a tiny model in few rounds: to see that a benchmark works, never for a figure."""
+
+    quick: bool
+    threads: int
+    home: Path
+
+    def shape(self, usual: Shape = GPT2) -> Shape:
+        return TINY if self.quick else usual
+
+    def rounds(self, usual: int) -> int:
+        return min(usual, 3) if self.quick else usual
+
+    def saved(self, plain: Worker, shape: Shape) -> str:
+        """The folder of the model of this shape, made by a worker when it is first wanted, and loaded there."""
+        folder = self.home / "-".join(map(str, asdict(shape).values()))
+        plain.ask("load", folder=str(folder), shape=asdict(shape), threads=self.threads)
+        return str(folder)
+
+
+@contextmanager
+def setting(*, quick: bool, threads: int) -> Iterator[Setting]:
+    """The environment that engines, kernels and workers inherit. Engines of the user are neither seen nor met."""
+    with tempfile.TemporaryDirectory(prefix="djb-") as home:
+        os.environ.update(
+            JUPYTER_RUNTIME_DIR=f"{home}/run",
+            JUPYTER_DATA_DIR=f"{home}/data",
+            JUPYTER_CONFIG_DIR=f"{home}/config",
+            IPYTHONDIR=f"{home}/ipython",
+            HF_HOME=f"{home}/hf",
+            HF_HUB_OFFLINE="1",
+            TOKENIZERS_PARALLELISM="false",
+            OMP_NUM_THREADS=str(threads),
+        )
+        os.environ.pop("JPY_SESSION_NAME", None)
+        yield Setting(quick=quick, threads=threads, home=Path(home))

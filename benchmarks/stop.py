@@ -1,0 +1,49 @@
+"""The stop itself: from `run` to `Paused` after N layers, against running N layers by plain PyTorch."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+from benchmarks.measuring import Spread, ratios, take_turns
+from benchmarks.results import Checks, Figure, Result
+from benchmarks.resume import POSITIONS, layers_of
+from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.setting import Setting
+from benchmarks.worker import Worker, worker
+from djinn_jupyter.client.session import RemoteSession
+
+ROUNDS = 9
+
+
+def run(setting: Setting) -> Result:
+    shape, checks = setting.shape(), Checks()
+    prompt = prompt_of(POSITIONS, shape.vocabulary)
+    with worker("plain") as plain:
+        folder = setting.saved(plain, shape)
+        plain.ask("remember", tokens=prompt)
+        with engine_of(folder, setting) as engine:
+            session = engine.session("stop", fresh=True)
+            figures = [_at(n, prompt, session, plain, setting.rounds(ROUNDS), checks) for n in layers_of(shape)]
+    settings = {"shape": shape, "positions": POSITIONS, "rounds": setting.rounds(ROUNDS)}
+    return Result(benchmark="stop", settings=settings, figures=tuple(figures), checks=checks.counts)
+
+
+def _at(layers: int, prompt: list[int], session: RemoteSession, plain: Worker, rounds: int, checks: Checks) -> Figure:
+    session.clear()
+    session.breakpoint(f"resid_post.{layers - 1}")
+
+    def ours() -> float:
+        begun = perf_counter()
+        stop = session.run(prompt, max_new_tokens=1)
+        seconds = perf_counter() - begun
+        checks.same("layers run before the stop", stop.reply.layers_run, layers)
+        return seconds
+
+    readings = take_turns({"djinn": ours, "plain": lambda: plain.seconds("first_layers", count=layers)}, rounds=rounds)
+    return Figure(
+        name=f"from run to Paused after {layers} layers of {POSITIONS} positions, of running {layers} layers",
+        unit="x",
+        value=Spread.of(ratios(readings["djinn"], readings["plain"])),
+        sides={name: Spread.of(1000 * s for s in values) for name, values in readings.items()},
+        sides_unit="ms",
+    )

@@ -1,0 +1,194 @@
+"""Activation patching over layers and positions: residuals of a clean run into a corrupted one, one at a time.
+
+Djinn stops the corrupted run once a layer and patches, resumes and goes back for each position. Compared with a plain
+loop of full forwards with hooks (bit for bit), TransformerLens's own patching function, and nnsight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import djinn_jupyter as dj
+from benchmarks.environments import TOOLS, NotRun, python_of
+from benchmarks.measuring import Spread, ratios
+from benchmarks.results import Bar, Checks, Disagreement, Figure, Result, at_least
+from benchmarks.serving_engine import digest, engine_of, prompt_of
+from benchmarks.setting import Setting, Shape
+from benchmarks.worker import Worker, WorkerFailed, worker
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.line import expect
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused
+
+POSITIONS, POSITIONS_IF_QUICK = 32, 4
+ROUNDS = 3
+TOLERANCE = 1e-2  # between logits of tools that do not promise the same bits
+BARS: dict[str, Bar | None] = {
+    "plain": at_least(1.7),
+    "plain, all positions as one batch": None,
+    "transformer_lens": at_least(3.0),
+    "nnsight": None,
+    "nnsight, skipping layers": None,
+}
+
+Patch = Callable[[int], dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Sides:
+    """Who patches a layer, in turn: a function from the layer to its seconds and what it found. `absent` says why."""
+
+    patches: dict[str, Patch] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+    prepares: list[Callable[[], object]] = field(default_factory=list)
+
+    def add(self, asked: Worker, prompts: Mapping[str, list[int]], **verbs: str) -> None:
+        self.prepares.append(lambda: asked.ask("prepare_patching", **prompts))
+        for verb, name in verbs.items():
+            self.patches[name] = _asking(asked, verb)
+
+
+def _asking(asked: Worker, verb: str) -> Patch:
+    return lambda layer: asked.ask(verb, layer=layer)
+
+
+def run(setting: Setting) -> Result:
+    shape, checks = setting.shape(), Checks()
+    length, rounds = POSITIONS_IF_QUICK if setting.quick else POSITIONS, setting.rounds(ROUNDS)
+    prompts = {name: prompt_of(length, shape.vocabulary, seed) for name, seed in (("clean", 1), ("corrupted", 2))}
+    with ExitStack() as stack:
+        plain = stack.enter_context(worker("plain"))
+        folder = setting.saved(plain, shape)
+        sides = Sides()
+        sides.add(plain, prompts, patch_layer="plain", patch_layer_batched="plain, all positions as one batch")
+        _add_tool(sides, "transformer_lens", stack, folder, setting, prompts, patch_layer="transformer_lens")
+        _add_tool(
+            sides,
+            "nnsight",
+            stack,
+            folder,
+            setting,
+            prompts,
+            patch_layer="nnsight",
+            patch_layer_skipping="nnsight, skipping layers",
+        )
+        engine = stack.enter_context(engine_of(folder, setting))
+        for prepare in sides.prepares:
+            prepare()
+        seconds: dict[str, list[float]] = {name: [] for name in ("djinn", *sides.patches)}
+        differences: dict[str, float] = {}
+        _sweep(engine, prompts, shape, sides, checks, differences)  # to warm up
+        for _ in range(rounds):
+            for name, total in _sweep(engine, prompts, shape, sides, checks, differences).items():
+                seconds[name].append(total)
+    settings = {
+        "shape": shape,
+        "positions": length,
+        "patches": shape.layers * length,
+        "rounds": rounds,
+        "versions": TOOLS,
+        "largest_difference_of_logits_from_plain": differences,
+    }
+    figures = tuple(_figures(seconds, sides.absent))
+    return Result(benchmark="sweep", settings=settings, figures=figures, checks=checks.counts)
+
+
+def _add_tool(
+    sides: Sides,
+    tool: str,
+    stack: ExitStack,
+    folder: str,
+    setting: Setting,
+    prompts: Mapping[str, list[int]],
+    **verbs: str,
+) -> None:
+    """A tool that cannot be installed or started is not run, with the reason."""
+    try:
+        asked = stack.enter_context(worker(f"with_{tool}", python_of(tool)))
+        asked.ask("load", folder=folder, shape={}, threads=setting.threads)
+    except (NotRun, WorkerFailed) as error:
+        sides.absent.update(dict.fromkeys(verbs.values(), str(error)))
+    else:
+        sides.add(asked, prompts, **verbs)
+
+
+def _sweep(
+    engine: RemoteEngine,
+    prompts: Mapping[str, list[int]],
+    shape: Shape,
+    sides: Sides,
+    checks: Checks,
+    differences: dict[str, float],
+) -> dict[str, float]:
+    """Seconds of every side for all layers; they take turns layer by layer, each time in another order."""
+    totals = dict.fromkeys(("djinn", *sides.patches), 0.0)
+    ours = _djinn(engine, prompts)
+    for layer in range(shape.layers):
+        found: dict[str, dict[str, Any]] = {}
+        patches: dict[str, Patch] = {"djinn": lambda _: next(ours), **sides.patches}
+        names = list(patches)
+        for name in names[layer % len(names) :] + names[: layer % len(names)]:
+            found[name] = patches[name](layer)
+            totals[name] += found[name]["seconds"]
+        _compare(found, checks, differences)
+    ours.close()
+    return totals
+
+
+def _djinn(engine: RemoteEngine, prompts: Mapping[str, list[int]]) -> Generator[dict[str, Any], None, None]:
+    """One layer each time it is asked. What reaches the first layer, and each layer from there, is in its time."""
+    begun = perf_counter()
+    clean, corrupted = (_stopped(engine, name, tokens) for name, tokens in prompts.items())
+    while True:
+        found = [_patched(corrupted, clean.name, row) for row in range(len(prompts["clean"]))]
+        yield {"seconds": perf_counter() - begun, "digests": [digest(logits) for logits in found]}
+        begun = perf_counter()
+        for session in (clean, corrupted):
+            session.step()
+
+
+def _stopped(engine: RemoteEngine, name: str, tokens: list[int]) -> RemoteSession:
+    session = engine.session(name, fresh=True)
+    session.breakpoint("resid_post.0", once=True)
+    expect(session.run(tokens, max_new_tokens=0), Paused)
+    return session
+
+
+def _patched(corrupted: RemoteSession, clean: str, position: int) -> Any:
+    corrupted.edit(dj.patch_from(clean), positions=position)
+    logits = expect(corrupted.resume(free=True), Finished).logits
+    corrupted.back()
+    return logits
+
+
+def _compare(found: Mapping[str, dict[str, Any]], checks: Checks, differences: dict[str, float]) -> None:
+    """Djinn's bits are those of the plain loop; the others' logits are near."""
+    plain = found["plain"]
+    for ours, theirs in zip(found["djinn"]["digests"], plain["digests"], strict=True):
+        checks.same("patches bit for bit those of the plain loop", ours, theirs)
+    for name, answer in found.items():
+        if "rows" not in answer:
+            continue
+        pairs = zip(answer["rows"], plain["rows"], strict=True)
+        far = max(abs(a - b) for row, other in pairs for a, b in zip(row, other, strict=True))
+        if far > TOLERANCE:
+            raise Disagreement(f"{name} computes other logits than the plain loop, by {far}.")
+        differences[name] = max(far, differences.get(name, 0.0))
+
+
+def _figures(seconds: Mapping[str, list[float]], absent: Mapping[str, str]) -> Iterator[Figure]:
+    for name, bar in BARS.items():
+        measured = seconds.get(name, [])
+        yield Figure(
+            name=f"residual patch sweep, of {name}",
+            unit="x",
+            value=Spread.of(ratios(measured, seconds["djinn"][: len(measured)])),
+            bar=bar,
+            sides={"djinn": Spread.of(seconds["djinn"]), name: Spread.of(measured)},
+            sides_unit="s",
+            not_run=absent.get(name),
+        )

@@ -1,0 +1,227 @@
+"""Plain PyTorch and transformers: `generate`, single layers from a saved hidden state, and a patching loop with hooks.
+
+Shapes: h_1TD hidden states of T positions. Each verb reads its own clock around the work alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, GPT2LMHeadModel
+from transformers.generation.streamers import BaseStreamer
+
+from benchmarks.workers import gpt2
+from benchmarks.workers.serving import serve
+
+SHOWN = 8  # logits of a row that cross the line, to be compared with those of tools that compute other bits
+
+
+class Timestamps(BaseStreamer):
+    """When `generate` had each token; the first is the prompt's."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def put(self, value: Tensor) -> None:
+        self.times.append(perf_counter())
+
+    def end(self) -> None: ...
+
+
+class Left(Exception):
+    """Raised by a hook to leave the forward pass after a layer."""
+
+
+class Plain:
+    model: GPT2LMHeadModel
+    _tokens_1T: Tensor
+    _hidden: list[Tensor]
+    _filled: DynamicCache
+
+    @property
+    def _blocks(self) -> Any:
+        return self.model.transformer.h
+
+    def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
+        self.model = gpt2.load(folder, shape, threads)
+        return {"threads": torch.get_num_threads()}
+
+    @torch.inference_mode()
+    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """`decoding` are the seconds from the first new token to the last."""
+        model: Any = self.model
+        prompt, stamps = torch.tensor([tokens]), Timestamps()
+        begun = perf_counter()
+        made = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=new,
+            do_sample=False,
+            streamer=stamps,
+        )
+        seconds = perf_counter() - begun
+        decoding = stamps.times[-1] - stamps.times[1]
+        return {"seconds": seconds, "decoding": decoding, "tokens": made[0, len(tokens) :].tolist()}
+
+    # ------------------------------------------------------------------------------------------- parts of a pass
+
+    @torch.inference_mode()
+    def remember(self, tokens: list[int]) -> dict[str, Any]:
+        """Keep the hidden state at every boundary of a pass over `tokens`, and the cache after it less its last token;
+        the digest of the logits of the last position."""
+        self._tokens_1T = torch.tensor([tokens])
+        self._filled = DynamicCache(config=self.model.config)
+        self.model(self._tokens_1T[:, :-1], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
+        hidden: list[Tensor] = []
+        keep = [
+            block.register_forward_pre_hook(lambda _, args: hidden.append(args[0].clone())) for block in self._blocks
+        ]
+        logits = self._forward(self._tokens_1T)
+        for hook in keep:
+            hook.remove()
+        self._hidden = hidden
+        return {"digest": gpt2.digest(logits[0, -1])}
+
+    @torch.inference_mode()
+    def first_layers(self, count: int) -> dict[str, Any]:
+        """A pass over the remembered tokens that is left after `count` layers."""
+
+        def leave(*_: Any) -> None:
+            raise Left
+
+        hook = self._blocks[count - 1].register_forward_hook(leave)
+        begun = perf_counter()
+        try:
+            self._forward(self._tokens_1T)
+        except Left:
+            seconds = perf_counter() - begun
+        finally:
+            hook.remove()
+        return {"seconds": seconds}
+
+    @torch.inference_mode()
+    def from_layer(self, layer: int) -> dict[str, Any]:
+        """Layers `layer`.. and the head over the saved hidden state of the whole prompt, into an empty cache: the
+        ideal that a resume cannot beat."""
+        begun = perf_counter()
+        logits = self._rest(self._hidden[layer], layer, DynamicCache(config=self.model.config))
+        token = int(logits[0, -1].argmax())
+        return {"seconds": perf_counter() - begun, "digest": gpt2.digest(logits[0, -1]), "token": token}
+
+    @torch.inference_mode()
+    def from_layer_in_decode(self, layer: int) -> dict[str, Any]:
+        """The same for the last token alone, over the cache of those before it."""
+        hidden = self._step_hidden(layer)
+        begun = perf_counter()
+        logits = self._rest(hidden, layer, self._filled)
+        token = int(logits[0, -1].argmax())
+        seconds = perf_counter() - begun
+        ran: Any = self._filled.layers[layer:]
+        for rows in ran:
+            rows.crop(-1)
+        return {"seconds": seconds, "digest": gpt2.digest(logits[0, -1]), "token": token}
+
+    def _step_hidden(self, layer: int) -> Tensor:
+        """The hidden state of the last token as it enters a layer of its own decode step."""
+        found: list[Tensor] = []
+        hook = self._blocks[layer].register_forward_pre_hook(lambda _, args: found.append(args[0].clone()))
+        self.model(self._tokens_1T[:, -1:], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
+        hook.remove()
+        self._filled.crop(-1)
+        return found[0]
+
+    def _rest(self, hidden_1TD: Tensor, layer: int, cache: DynamicCache) -> Tensor:
+        """What GPT-2 does from a layer on under sdpa, where one causal pass or one new token needs no mask."""
+        for block in self._blocks[layer:]:
+            hidden_1TD = block(hidden_1TD, past_key_values=cache, attention_mask=None, use_cache=True)
+        logits: Tensor = self.model.lm_head(self.model.transformer.ln_f(hidden_1TD)[:, -1:])
+        return logits
+
+    @torch.inference_mode()
+    def head(self) -> dict[str, Any]:
+        """Final norm and head for one position."""
+        row = self._hidden[-1][:, -1:]
+        begun = perf_counter()
+        self.model.lm_head(self.model.transformer.ln_f(row))
+        return {"seconds": perf_counter() - begun}
+
+    @torch.inference_mode()
+    def forward(self) -> dict[str, Any]:
+        """A whole pass over the remembered tokens."""
+        begun = perf_counter()
+        self._forward(self._tokens_1T)
+        return {"seconds": perf_counter() - begun}
+
+    def _forward(self, tokens_1T: Tensor, use_cache: bool = True) -> Tensor:
+        logits: Tensor = self.model(tokens_1T, use_cache=use_cache, logits_to_keep=1).logits
+        return logits
+
+    # -------------------------------------------------------------------------------------------------- patching
+
+    @torch.inference_mode()
+    def prepare_patching(self, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
+        self._clean: list[Tensor] = []
+        keep = [
+            b.register_forward_hook(lambda _, args, out: self._clean.append(_hidden_of(out).clone()))
+            for b in self._blocks
+        ]
+        self._forward(torch.tensor([clean]))
+        for hook in keep:
+            hook.remove()
+        self._corrupted_1T = torch.tensor([corrupted])
+        return {}
+
+    @torch.inference_mode()
+    def patch_layer(self, layer: int) -> dict[str, Any]:
+        """Each position's residual after `layer` from the clean run into the corrupted one, a full forward each."""
+        found: list[Tensor] = []
+        begun = perf_counter()
+        for position in range(self._corrupted_1T.shape[1]):
+            hook = self._blocks[layer].register_forward_hook(self._patch(layer, position))
+            found.append(self._forward(self._corrupted_1T, use_cache=False)[0, -1])
+            hook.remove()
+        seconds = perf_counter() - begun
+        digests = [gpt2.digest(row) for row in found]
+        return {"seconds": seconds, "rows": [row[:SHOWN].tolist() for row in found], "digests": digests}
+
+    @torch.inference_mode()
+    def patch_layer_batched(self, layer: int) -> dict[str, Any]:
+        """All positions of a layer as one batch: not bit for bit the same as one at a time."""
+        length = self._corrupted_1T.shape[1]
+        places = torch.arange(length)
+
+        def patch(_: Any, args: Any, output: Any) -> Any:
+            hidden = _hidden_of(output).clone()
+            hidden[places, places] = self._clean[layer][0]
+            return (hidden, *output[1:]) if isinstance(output, tuple) else hidden
+
+        begun = perf_counter()
+        hook = self._blocks[layer].register_forward_hook(patch)
+        self._forward(self._corrupted_1T.expand(length, -1), use_cache=False)
+        hook.remove()
+        return {"seconds": perf_counter() - begun}
+
+    def _patch(self, layer: int, position: int) -> Callable[..., Any]:
+        def patch(_: Any, args: Any, output: Any) -> Any:
+            _hidden_of(output)[:, position] = self._clean[layer][:, position]
+            return output
+
+        return patch
+
+
+def _hidden_of(output: Any) -> Tensor:
+    hidden: Tensor = output[0] if isinstance(output, tuple) else output
+    return hidden
+
+
+if __name__ == "__main__":
+    plain = Plain()
+    names = (
+        "load generate remember first_layers from_layer from_layer_in_decode head forward "
+        "prepare_patching patch_layer patch_layer_batched"
+    )
+    serve({name: getattr(plain, name) for name in names.split()})

@@ -1,0 +1,60 @@
+"""TransformerLens: its own patching function over its bridge to the same saved model. Runs in its own environment."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import pandas
+import torch
+from torch import Tensor
+from transformer_lens.model_bridge import TransformerBridge
+from transformer_lens.patching import generic_activation_patch, layer_pos_patch_setter
+
+from benchmarks.workers.serving import serve
+
+SHOWN = 8
+
+
+class Lens:
+    model: Any
+    _clean: Any
+    _corrupted_1T: Tensor
+
+    def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
+        torch.set_num_threads(threads)
+        self.model = TransformerBridge.boot_transformers(folder).eval()
+        return {}
+
+    @torch.inference_mode()
+    def prepare_patching(self, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
+        self._clean = self.model.run_with_cache(torch.tensor([clean]))[1]
+        self._corrupted_1T = torch.tensor([corrupted])
+        return {}
+
+    @torch.inference_mode()
+    def patch_layer(self, layer: int) -> dict[str, Any]:
+        found: list[Tensor] = []
+
+        def keep(logits: Tensor) -> Tensor:
+            found.append(logits[0, -1])
+            return logits[0, -1, 0]
+
+        length = self._corrupted_1T.shape[1]
+        places = pandas.DataFrame({"layer": [layer] * length, "pos": range(length)})
+        begun = perf_counter()
+        generic_activation_patch(
+            self.model,
+            self._corrupted_1T,
+            self._clean,
+            keep,
+            layer_pos_patch_setter,
+            "resid_post",
+            index_df=places,
+        )
+        return {"seconds": perf_counter() - begun, "rows": [row[:SHOWN].tolist() for row in found]}
+
+
+if __name__ == "__main__":
+    lens = Lens()
+    serve({name: getattr(lens, name) for name in ("load", "prepare_patching", "patch_layer")})
