@@ -1,0 +1,144 @@
+"""From a configuration to a model in memory, and every way in which that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, T5Config
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.describe import describe
+from djinn_jupyter.engine.memory.geometry import probe_geometry
+from djinn_jupyter.engine.model.anatomy import study
+from djinn_jupyter.engine.model.load import load_model
+from djinn_jupyter.errors import DjinnError, ModelNotFound, ModelRefused, UsageError
+from tests.families import build
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny Llama, saved without a tokenizer."""
+    where = tmp_path_factory.mktemp("llama")
+    model = build("llama")
+    model.generation_config.temperature = 0.6
+    model.generation_config.do_sample = True
+    model.generation_config.eos_token_id = [2, 7]
+    model.save_pretrained(where)
+    return str(where)
+
+
+def config_only(where: Path, configuration: dict[str, object]) -> str:
+    (where / "config.json").write_text(json.dumps(configuration))
+    return str(where)
+
+
+def test_a_folder_is_loaded_as_it_was_saved(folder: str) -> None:
+    loaded = load_model(EngineConfig(model=folder, device="cpu"))
+    original = build("llama").state_dict()
+    assert loaded.tokenizer is None
+    assert loaded.dtype == torch.float32
+    assert not loaded.model.training
+    assert not any(parameter.requires_grad for parameter in loaded.model.parameters())
+    assert all(torch.equal(tensor, original[name]) for name, tensor in loaded.model.state_dict().items())
+
+
+def test_dtype_and_attention_are_as_asked(folder: str) -> None:
+    loaded = load_model(EngineConfig(model=folder, device="cpu", dtype="bf16", attention="eager"))
+    assert loaded.dtype == torch.bfloat16
+    assert loaded.model.config._attn_implementation == "eager"
+
+
+def test_weights_are_drawn_from_the_seed_and_torchs_own_generator_is_left_alone(folder: str) -> None:
+    before = torch.get_rng_state()
+    wish = EngineConfig(model=folder, device="cpu", random_weights=True, random_seed=3)
+    one, same = load_model(wish).model, load_model(wish).model
+    other = load_model(EngineConfig(model=folder, device="cpu", random_weights=True, random_seed=4)).model
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one.lm_head.weight, same.lm_head.weight)
+    assert not torch.equal(one.lm_head.weight, other.lm_head.weight)
+
+
+def test_a_configuration_alone_is_enough_to_draw_weights(folder: str, tmp_path: Path) -> None:
+    alone = config_only(tmp_path, json.loads((Path(folder) / "config.json").read_text()))
+    assert load_model(EngineConfig(model=alone, device="cpu", random_weights=True)).model.num_parameters() > 0
+    with pytest.raises(ModelNotFound, match="--random-weights"):
+        load_model(EngineConfig(model=alone, device="cpu"))
+
+
+def test_weights_that_a_checkpoint_lacks_are_never_made_up(folder: str, tmp_path: Path) -> None:
+    broken = build("llama")
+    state = {name: tensor for name, tensor in broken.state_dict().items() if "layers.3.mlp" not in name}
+    broken.save_pretrained(tmp_path, state_dict=state)
+    with pytest.raises(ModelRefused, match=r"lacks 3 of the weights .* model\.layers\.3\.mlp"):
+        load_model(EngineConfig(model=str(tmp_path), device="cpu"))
+
+
+def test_the_description_says_what_is_served(folder: str) -> None:
+    loaded = load_model(EngineConfig(model=folder, device="cpu"))
+    geometry = probe_geometry(loaded.model, loaded.device)
+    said = describe(loaded, study(loaded.model), geometry, (), one_by_one=True)
+    assert (said.layers, said.hidden_size, said.vocab_size, said.context_length) == (8, 32, 128, 512)
+    assert (said.dtype, said.attention, said.architecture) == ("float32", "sdpa", "LlamaForCausalLM")
+    assert said.eos_token_ids == (2, 7)
+    assert said.generation_defaults == {"do_sample": "True", "temperature": "0.6"}
+    assert said.feeding == "token by token"
+    assert said.weight_bytes == 4 * said.parameters + sum(b.nbytes for b in loaded.model.buffers())
+    assert not said.has_tokenizer
+
+
+@pytest.mark.parametrize(
+    ("wish", "error", "says"),
+    [
+        ({"model": "./nowhere"}, ModelNotFound, r"There is no folder \./nowhere"),
+        ({"device": "cuda:7"}, UsageError, "There is no device cuda:7"),
+        ({"device": "toaster"}, UsageError, "no device; write cpu"),
+        ({"device": "cpu", "dtype": "int8"}, UsageError, "no dtype to serve a model in"),
+    ],
+)
+def test_what_cannot_be_loaded_says_what_to_do(
+    folder: str, wish: dict[str, str], error: type[DjinnError], says: str
+) -> None:
+    with pytest.raises(error, match=says):
+        load_model(EngineConfig(**{"model": folder, **wish}))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("configuration", "says"),
+    [
+        (T5Config().to_dict(), "encoder-decoder"),
+        ({"model_type": "vit"}, "not a causal language model"),
+        ({"model_type": "no_such_family"}, "does not know the architecture"),
+        (
+            {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
+            "--trust-remote-code",
+        ),
+    ],
+)
+def test_what_is_no_decoder_of_the_library_is_refused(
+    tmp_path: Path, configuration: dict[str, object], says: str
+) -> None:
+    where = config_only(tmp_path, configuration)
+    with pytest.raises(ModelRefused, match=says):
+        load_model(EngineConfig(model=where, device="cpu", random_weights=True))
+
+
+def test_an_encoder_that_passes_for_a_decoder_is_refused_by_the_anatomy(tmp_path: Path) -> None:
+    tiny = BertConfig(hidden_size=16, num_hidden_layers=8, num_attention_heads=2, intermediate_size=16, vocab_size=64)
+    where = config_only(tmp_path, tiny.to_dict())
+    loaded = load_model(EngineConfig(model=where, device="cpu", random_weights=True))
+    with pytest.raises(ModelRefused, match="no causal language model"):
+        study(loaded.model)
+
+
+def test_an_empty_folder_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(ModelNotFound, match=r"holds no config\.json"):
+        load_model(EngineConfig(model=str(tmp_path)))
+
+
+def test_without_network_the_cache_is_all_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelNotFound, match="no network and nobody/nothing is not in the cache"):
+        load_model(EngineConfig(model="nobody/nothing"))

@@ -1,0 +1,112 @@
+"""Text and tokens: what is read together reads as the text, and no half character is ever shown as whole."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from djinn_jupyter.engine.model.tokenizer import INCOMPLETE, TokenText
+from djinn_jupyter.errors import NoTokenizer, UsageError
+
+CORPUS = [
+    "The capital of France is Paris.",
+    "Mary and John went to the store.",
+    "Grüße aus Köln, 東京 and \U0001f30d",
+] * 20
+
+
+def byte_level() -> PreTrainedTokenizerFast:
+    """As GPT-2: any byte can be said, a leading space belongs to its word."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=330, initial_alphabet=alphabet, special_tokens=["<|end|>"], show_progress=False
+    )
+    made.train_from_iterator(CORPUS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|end|>")
+
+
+def metaspace() -> PreTrainedTokenizerFast:
+    """As Llama 2: a mark for the space before a word, dropped from the first when decoding; bytes as a fallback."""
+    letters = [("<unk>", 0.0), *[(f"<0x{b:02X}>", -20.0) for b in range(256)]]
+    words = [(c, -8.0) for c in "▁abcdefghijklmnopqrstuvwxyzTFPMJ.,"] + [
+        ("▁Paris", -2.0),
+        ("▁is", -2.0),
+        ("▁the", -2.0),
+    ]
+    made = Tokenizer(models.Unigram([*letters, *words], unk_id=0, byte_fallback=True))
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=made)
+
+
+TEXTS = {"byte level": TokenText(byte_level()), "metaspace": TokenText(metaspace())}
+unhurried = settings(deadline=None)
+either = pytest.mark.parametrize("kind", TEXTS)
+writing = st.text(alphabet=st.sampled_from("The capital is Paris, Köln 東京\U0001f30dé.\n"), max_size=30)
+
+
+@unhurried
+@given(writing)
+def test_texts_of_tokens_put_together_read_as_the_text(text: str) -> None:
+    texts = TEXTS["byte level"]
+    tokens = texts.encode(text)
+    pieces = [texts.text_of(token) for token in tokens]
+    if not any(INCOMPLETE in piece for piece in pieces):
+        assert "".join(pieces) == texts.decode(tokens) == text
+
+
+@either
+def test_a_leading_space_is_part_of_its_token(kind: str) -> None:
+    texts = TEXTS[kind]
+    assert texts.text_of(texts.encode("The capital is Paris")[-1]).startswith(" ") or kind == "byte level"
+    assert texts.text_of(texts.token_id(" is")) == " is"
+
+
+@either
+@unhurried
+@given(text=writing)
+def test_a_stream_gives_every_character_once_and_whole(kind: str, text: str) -> None:
+    texts = TEXTS[kind]
+    tokens = texts.encode(text)
+    stream = texts.stream()
+    pieces = [stream.add(token) for token in tokens]
+    assert not any(piece.endswith(INCOMPLETE) for piece in pieces)
+    assert "".join(pieces) + stream.rest() == texts.decode(tokens)
+
+
+@either
+def test_a_token_is_named_by_its_text_if_it_is_one(kind: str) -> None:
+    texts = TEXTS[kind]
+    for token in texts.encode(" the"):
+        assert texts.token_id(texts.text_of(token)) == token
+    with pytest.raises(UsageError, match=r"is \d+ tokens of this model .*name exactly one"):
+        texts.token_id("qzxj jxzq")
+
+
+def test_a_chat_is_one_turn_of_the_template() -> None:
+    tokenizer = byte_level()
+    with pytest.raises(UsageError, match="no chat template"):
+        TokenText(tokenizer).encode("The", chat=True)
+    tokenizer.chat_template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<reply>"
+    texts = TokenText(tokenizer)
+    assert texts.has_chat_template
+    assert texts.decode(texts.encode("The", chat=True)) == "<user>The<reply>"
+
+
+def test_without_a_tokenizer_tokens_are_numbers_and_text_is_refused() -> None:
+    texts = TokenText(None)
+    assert texts.decode([17, 3]) == "<17><3>"
+    assert texts.text_of(17) == "<17>"
+    assert texts.token_id("<17>") == 17
+    with pytest.raises(NoTokenizer, match="list of token ids"):
+        texts.encode("The")
+    with pytest.raises(NoTokenizer, match="write a token as <17>"):
+        texts.token_id("The")

@@ -1,0 +1,120 @@
+"""One notebook open in JupyterLab, as a test sees it: what to wait for, what the notebook's model holds, what is drawn.
+
+Cells out of sight are not in the page, so outputs are read from the model, and pictures are taken in a window as tall
+as the notebook. Nothing here sleeps: every wait names the condition that ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Locator, Page
+
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+WIDTH, HEIGHT, TALLEST, SLICE = 1360, 900, 15_000, 1400
+RUN_MILLISECONDS = 240_000
+
+_PANEL = "window.jupyterapp.shell.currentWidget"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabPage:
+    """The page, once its notebook is shown."""
+
+    page: Page
+
+    @staticmethod
+    def open(page: Page, address: str) -> LabPage:
+        page.goto(address)
+        page.wait_for_function("() => window.jupyterapp?.shell?.currentWidget?.content?.model?.cells?.length > 0")
+        page.locator(".jp-Notebook").first.wait_for()
+        return LabPage(page=page)
+
+    def wait_for_kernel(self) -> None:
+        self.page.wait_for_function(f"() => {_PANEL}.sessionContext.session?.kernel?.status === 'idle'")
+
+    def without_kernel(self) -> None:
+        """Answer JupyterLab's question for a kernel the way a reader does: none."""
+        self.page.locator(".jp-Dialog").wait_for()
+        self.page.get_by_role("dialog").get_by_role("button", name="No Kernel").click()
+        self.page.locator(".jp-Dialog").wait_for(state="detached")
+
+    def run_all(self) -> None:
+        """Run > Run All Cells, until the last cell has ended and the kernel is idle."""
+        self.wait_for_kernel()
+        self.page.set_default_timeout(RUN_MILLISECONDS)
+        self.command("notebook:run-all-cells")
+        self.page.wait_for_function(f"() => {_PANEL}.sessionContext.session?.kernel?.status === 'idle'")
+
+    def restart_and_run_all(self) -> None:
+        self.page.evaluate(f"async () => {{ await {_PANEL}.sessionContext.restartKernel() }}")
+        self.run_all()
+
+    def save(self) -> None:
+        self.command("docmanager:save")
+        self.page.wait_for_function(f"() => !{_PANEL}.context.model.dirty")
+
+    def use_theme(self, theme: str) -> None:
+        self.command("apputils:change-theme", {"theme": theme})
+        self.page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+
+    def command(self, name: str, arguments: dict[str, Any] | None = None) -> None:
+        call = "async ([name, args]) => { await window.jupyterapp.commands.execute(name, args) }"
+        self.page.evaluate(call, [name, arguments or {}])
+
+    def cells(self) -> list[dict[str, Any]]:
+        """The notebook's cells, outputs included, whether they are drawn or not."""
+        cells: list[dict[str, Any]] = self.page.evaluate(f"() => {_PANEL}.content.model.toJSON().cells")
+        return cells
+
+    def outputs(self) -> list[dict[str, Any]]:
+        return [output for cell in self.cells() for output in cell.get("outputs", [])]
+
+    def errors(self) -> list[str]:
+        return [f"{o['ename']}: {o['evalue']}" for o in self.outputs() if o["output_type"] == "error"]
+
+    def drawn(self, selector: str) -> Locator:
+        """What `selector` matches in the open notebook."""
+        return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").locator(selector)
+
+    def show_everything(self) -> None:
+        """Make the window as tall as the notebook, so that every cell is drawn."""
+        if self.page.locator("#jp-left-stack:visible").count():
+            self.command("application:toggle-left-area")
+        self._resize(TALLEST)
+        self._resize(self.page.evaluate(_BOTTOM) + 30)
+
+    def _resize(self, height: float) -> None:
+        self.page.set_viewport_size({"width": WIDTH, "height": int(min(max(height, HEIGHT), TALLEST))})
+        self.page.wait_for_function(_NOTHING_MOVES)
+
+    def screenshots(self, path: Path) -> list[Path]:
+        """The notebook as it is drawn now, in pictures of at most a screen and a half: `path` with a number added."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        box = self.drawn(".jp-Notebook").first.bounding_box()
+        assert box
+        tops = range(0, int(box["height"]), SLICE)
+        taken = [path.with_stem(f"{path.stem}-{number}") for number, _ in enumerate(tops, 1)]
+        for picture, top in zip(taken, tops, strict=True):
+            height = min(SLICE, box["height"] - top)
+            clip = {"x": box["x"], "y": box["y"] + top, "width": box["width"], "height": height}
+            self.page.screenshot(path=picture, clip=clip)
+        return taken
+
+
+# Where the last cell ends, from the top of the window.
+_BOTTOM = f"() => {_PANEL}.content.widgets.at(-1).node.getBoundingClientRect().bottom"
+
+# Scrolled to the top, every cell is there, and two frames of the browser pass without a change of height.
+_NOTHING_MOVES = f"""async () => {{
+    const cells = {_PANEL}.content.widgets;
+    {_PANEL}.content.outerNode.scrollTop = 0;
+    const bottom = () => cells.at(-1).node.getBoundingClientRect().bottom;
+    const frame = () => new Promise(requestAnimationFrame);
+    const before = bottom();
+    await frame(); await frame();
+    const drawn = cell => !cell.placeholder && cell.node.getBoundingClientRect().height > 0;
+    return cells.every(drawn) && bottom() === before && {_PANEL}.content.outerNode.scrollTop === 0;
+}}"""

@@ -1,0 +1,107 @@
+"""A JupyterLab server for tests: on loopback, with a token, in a folder of its own, away from the user's settings."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+SETTLE_SECONDS = 120
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LabServer:
+    """Where a running server is, and the folder that it shows."""
+
+    url: str
+    token: str
+    folder: Path
+
+    def address(self, notebook: str) -> str:
+        return f"{self.url}/lab/tree/{notebook}?token={self.token}&reset"
+
+    def running_kernels(self) -> str:
+        return _get(f"{self.url}/api/kernels?token={self.token}")
+
+
+@contextmanager
+def lab_server(folder: Path, *, log: Path, kernels: bool = True) -> Iterator[LabServer]:
+    """Serve `folder` until the block ends. Without `kernels` the server knows no kernel to start."""
+    token, port = secrets.token_hex(16), _free_port()
+    server = LabServer(url=f"http://127.0.0.1:{port}", token=token, folder=folder)
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jupyterlab", *_options(port, token, folder, kernels)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            env=_environment(folder.parent),
+        )
+    try:
+        _wait_until_it_answers(server, process, log)
+        yield server
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def _environment(place: Path) -> dict[str, str]:
+    """This process's, but for what holds for tests without a browser; with settings that ask the reader nothing."""
+    silent = place / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
+    silent.parent.mkdir(parents=True, exist_ok=True)
+    silent.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    kept = {key: value for key, value in os.environ.items() if key not in ("DJINN_STATIC", "OMP_NUM_THREADS")}
+    places = {"JUPYTERLAB_SETTINGS_DIR": place / "settings", "JUPYTERLAB_WORKSPACES_DIR": place / "workspaces"}
+    return kept | {name: str(path) for name, path in places.items()}
+
+
+def _options(port: int, token: str, folder: Path, kernels: bool) -> list[str]:
+    options = [
+        "--no-browser",
+        "--expose-app-in-browser",
+        "--allow-root",
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder}",
+        f"--IdentityProvider.token={token}",
+        "--ServerApp.terminals_enabled=False",
+        "--LabApp.extension_manager=readonly",
+    ]
+    if not kernels:
+        options += ["--KernelSpecManager.ensure_native_kernel=False", "--KernelSpecManager.allowed_kernelspecs=none"]
+    return options
+
+
+def _wait_until_it_answers(server: LabServer, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            break
+        try:
+            _get(f"{server.url}/api/status?token={server.token}")
+            return
+        except OSError:  # not listening yet, or too busy to answer in time
+            time.sleep(0.1)
+    raise AssertionError(f"JupyterLab does not answer; its log:\n{log.read_text()[-3000:]}")
+
+
+def _get(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=5) as answer:
+        body: bytes = answer.read()
+    return body.decode()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port

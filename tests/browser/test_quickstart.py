@@ -1,0 +1,123 @@
+"""The quickstart as a newcomer meets it: run in JupyterLab in a real browser, run again, and read without a kernel."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.lab_page import DARK, LIGHT, LabPage
+from tests.browser.lab_server import LabServer
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
+STOP_CARD = ".djinn:has(.dj-dot.dj-paused)"
+OTHERS = sorted(set(QUICKSTART.parent.glob("*.ipynb")) - {QUICKSTART})
+FIRST_STOP = f".jp-CodeCell:has({STOP_CARD})"
+HEATMAP = f"{STOP_CARD} img.dj-picture[alt^='activation at']"
+
+# Pictures that were not decoded, and texts that their card cuts off.
+_DEFECTS = """cards => cards.flatMap(card => {
+    const empty = [...card.querySelectorAll('img')].filter(image => !image.complete || !image.naturalWidth);
+    const hides = box => box.clientWidth && getComputedStyle(box).overflowX === 'hidden';
+    const boxes = [card, ...card.querySelectorAll('div, td, th')].filter(hides);
+    const cut = boxes.filter(box => box.scrollWidth > box.clientWidth + 1);
+    return [...empty.map(image => `empty: ${image.alt}`), ...cut.map(box => `cut off: ${box.textContent.slice(-80)}`)];
+})"""
+
+
+def copied(notebook: Path, lab: LabServer, folder: str) -> str:
+    """A copy in a folder of its own, so that its session is its own and the file in the repository stays as it is."""
+    (lab.folder / folder).mkdir()
+    shutil.copy(notebook, lab.folder / folder)
+    return f"{folder}/{notebook.name}"
+
+
+@pytest.fixture
+def quickstart(lab: LabServer, request: pytest.FixtureRequest) -> str:
+    return copied(QUICKSTART, lab, request.node.name)
+
+
+def shown(opened: LabPage) -> list[list[dict[str, Any]]]:
+    """The outputs of each cell, without the numbers of their cells."""
+    outputs = [cell.get("outputs", []) for cell in opened.cells()]
+    return [[{k: v for k, v in o.items() if k != "execution_count"} for o in of_cell] for of_cell in outputs]
+
+
+def unrun(opened: LabPage) -> list[str]:
+    """Cells that were not reached: a usage error is no error output, but nothing runs after it."""
+    return [c["source"] for c in opened.cells() if c["cell_type"] == "code" and not c["execution_count"]]
+
+
+def assert_cards_are_whole(opened: LabPage) -> None:
+    opened.show_everything()
+    assert opened.drawn(".djinn").first.is_visible()
+    assert opened.drawn(".djinn").evaluate_all(_DEFECTS) == []
+
+
+def assert_views_are_seen(opened: LabPage) -> None:
+    assert_cards_are_whole(opened)
+    assert opened.drawn(STOP_CARD).first.is_visible()
+    assert opened.drawn(HEATMAP).first.is_visible()
+
+
+def test_it_runs_to_its_end_and_its_views_are_seen_in_light_and_dark(
+    lab: LabServer, quickstart: str, page: Page, artifacts: Path
+) -> None:
+    opened = LabPage.open(page, lab.address(quickstart))
+    opened.run_all()
+    assert opened.errors() == unrun(opened) == []
+    for theme in (LIGHT, DARK):
+        opened.use_theme(theme)
+        assert_views_are_seen(opened)
+        opened.screenshots(artifacts / f"quickstart-{theme.split()[1].lower()}.png")
+        # docs/pictures/stop.png is this picture in the light theme.
+        opened.drawn(FIRST_STOP).first.screenshot(path=artifacts / f"stop-{theme.split()[1].lower()}.png")
+
+
+@pytest.mark.parametrize("notebook", OTHERS, ids=lambda path: path.stem)
+def test_so_does_every_other_notebook(notebook: Path, lab: LabServer, page: Page, artifacts: Path) -> None:
+    opened = LabPage.open(page, lab.address(copied(notebook, lab, notebook.stem)))
+    opened.run_all()
+    assert opened.errors() == unrun(opened) == []
+    for theme in (LIGHT, DARK):
+        opened.use_theme(theme)
+        assert_cards_are_whole(opened)
+        opened.screenshots(artifacts / f"{notebook.stem}-{theme.split()[1].lower()}.png")
+
+
+def test_restart_and_run_all_twice_gives_the_same(lab: LabServer, quickstart: str, page: Page) -> None:
+    opened = LabPage.open(page, lab.address(quickstart))
+    opened.run_all()
+    first = shown(opened)
+    for _ in range(2):
+        opened.restart_and_run_all()
+        assert opened.errors() == unrun(opened) == []
+        assert shown(opened) == first
+
+
+def test_the_saved_notebook_shows_its_views_without_a_kernel(
+    lab: LabServer, kernelless_lab: LabServer, quickstart: str, page: Page, artifacts: Path
+) -> None:
+    opened = LabPage.open(page, lab.address(quickstart))
+    opened.run_all()
+    opened.save()
+    reader = LabPage.open(page, kernelless_lab.address(quickstart))
+    reader.without_kernel()
+    assert kernelless_lab.running_kernels() == "[]"
+    assert_views_are_seen(reader)
+    reader.screenshots(artifacts / "quickstart-reopened.png")
+
+
+def test_as_it_lies_in_the_repository_it_is_read_by_those_who_do_not_trust_it(
+    kernelless_lab: LabServer, quickstart: str, page: Page, artifacts: Path
+) -> None:
+    """JupyterLab takes style sheets out of what it does not trust; the words, tables and pictures stay."""
+    reader = LabPage.open(page, kernelless_lab.address(quickstart))
+    reader.without_kernel()
+    reader.show_everything()
+    assert reader.drawn(".djinn:has-text('Paused at resid_post.4')").first.is_visible()
+    assert reader.drawn(".djinn img.dj-picture[alt^='activation at']").first.is_visible()
+    reader.screenshots(artifacts / "quickstart-untrusted.png")

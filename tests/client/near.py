@@ -1,0 +1,46 @@
+"""A client and a fake engine in one thread: what is asked is worked on when it is waited for."""
+
+from __future__ import annotations
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client.direct import DirectLine
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.engine.door import Door
+from djinn_jupyter.wire.replies import Reply, Welcome
+from djinn_jupyter.wire.requests import Hello
+from tests.process.fake_engine import FakeEngine
+
+
+class Near:
+    """`kernel(name)` is a client that holds sessions under that name. `before_tick` may break in."""
+
+    def __init__(self) -> None:
+        self.lines: list[DirectLine] = []
+        self.engine = FakeEngine(self._publish)
+        self.stopped = False
+        self.door = Door(self.engine, shut_down=self._stop)
+        self.before_tick: list[object] = []
+
+    def kernel(self, holder: str = "kernel-1") -> RemoteEngine:
+        peer = f"{holder}-{len(self.lines)}".encode()
+        answers: list[Reply] = []
+        self.door.receive(peer, Hello(version=__version__, holder=holder, user="ada"), answers.append)
+        welcome = answers[0]
+        assert isinstance(welcome, Welcome)
+        line = DirectLine(welcome, lambda r, answer: self.door.receive(peer, r, answer), self._pump, holder=holder)
+        self.lines.append(line)
+        return RemoteEngine(line)
+
+    def _pump(self) -> None:
+        while self.before_tick:
+            happening = self.before_tick.pop()
+            if isinstance(happening, BaseException):
+                raise happening
+        self.engine.tick()
+
+    def _publish(self, event: object) -> None:
+        for line in self.lines:
+            line.publish(event)  # type: ignore[arg-type]
+
+    def _stop(self) -> None:
+        self.stopped = True

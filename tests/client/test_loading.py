@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from djinn_jupyter.client.loading import parse_bytes, spell_model
+from djinn_jupyter.client.naming import default_session_name, holder_name, label
+from djinn_jupyter.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (None, None),
+        (5, 5),
+        ("20GiB", 20 * 2**30),
+        ("1.5 GB", 3 * 2**29),
+        ("512M", 2**29),
+        ("4096", 4096),
+        ("1t", 2**40),
+    ],
+)
+def test_amounts_of_memory(written: str | int | None, meant: int | None) -> None:
+    assert parse_bytes(written) == meant
+
+
+@pytest.mark.parametrize("written", ["", "GiB", "-1", "20 XB", "1e9"])
+def test_what_is_no_amount_is_refused(written: str) -> None:
+    with pytest.raises(UsageError):
+        parse_bytes(written)
+
+
+def test_a_folder_means_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "demo").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert spell_model("model") == spell_model(tmp_path / "model") == str((tmp_path / "model").resolve())
+    assert spell_model("demo") == "demo"
+    assert spell_model("organisation/name") == "organisation/name"
+
+
+def test_a_kernel_is_named_by_its_connection_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    class IPKernelApp:
+        abs_connection_file = "/run/kernel-1234.json"
+
+        @classmethod
+        def initialized(cls) -> bool:
+            return True
+
+        @classmethod
+        def instance(cls) -> IPKernelApp:
+            return cls()
+
+    module = types.ModuleType("ipykernel.kernelapp")
+    module.IPKernelApp = IPKernelApp  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ipykernel.kernelapp", module)
+    assert holder_name() == "kernel-1234"
+
+
+def test_without_a_kernel_the_process_is_the_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "ipykernel.kernelapp", raising=False)
+    assert holder_name() == holder_name()
+    assert holder_name().startswith("process-")
+
+
+def test_vs_codes_notebook_gives_the_name_where_jupyter_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.setattr(sys.modules["__main__"], "__vsc_ipynb_file__", "/notebooks/look.ipynb", raising=False)
+    assert default_session_name() == "/notebooks/look.ipynb"
+    assert label(default_session_name()) == "look"
+    assert label("v1.5") == "v1.5"

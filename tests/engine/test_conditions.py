@@ -1,0 +1,215 @@
+"""Conditions, hits and switches of breakpoints, against a plain evaluation of every position of every pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.errors import InvalidCondition
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Zero
+from djinn_jupyter.wire.replies import Paused
+from tests.engine.desk import Desk, build_desk, tokens
+from tests.engine.plain import generate, plain_of
+from tests.engine.words import tokenizer
+from tests.families import build
+
+PROMPT = tokens(9)
+NEW = 5
+LAYER = 3
+
+
+def read(token: int) -> str:
+    return " a" if token == 1 else f" w{token}"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One position of a pass, as the plain model has it at the output of layer 3."""
+
+    step: int
+    position: int
+    token_id: int
+    norm: float
+    distribution: torch.Tensor
+
+    @property
+    def token(self) -> str:
+        return read(self.token_id)
+
+    @property
+    def top1(self) -> str:
+        return read(int(self.distribution.argmax()))
+
+    def p(self, text: str) -> float:
+        return float(self.distribution[int(text.removeprefix(" w"))])
+
+
+@pytest.fixture(scope="module")
+def moments() -> list[Moment]:
+    """Every position of the prompt and of the generated tokens that are fed."""
+    model = plain_of("llama")
+    line = PROMPT + generate(model, PROMPT, NEW).tokens[:-1]
+    found = []
+    with torch.no_grad():
+        hidden = model(torch.tensor([line]), output_hidden_states=True).hidden_states[LAYER + 1][0]
+        distributions = torch.softmax(model.lm_head(model.model.norm(hidden)), dim=-1)
+    for position, token in enumerate(line):
+        step = max(0, position + 1 - len(PROMPT))
+        found.append(Moment(step, position, token, float(hidden[position].norm()), distributions[position]))
+    return found
+
+
+@pytest.fixture(scope="module")
+def worded() -> Desk:
+    return build_desk(build("llama"), tokenizer())
+
+
+@pytest.fixture
+def desk(worded: Desk) -> Iterator[Desk]:
+    worded.open()
+    yield worded
+    worded.close_all()
+
+
+def stops(desk: Desk, free: bool = False) -> list[Paused]:
+    """Run from stop to stop to the end."""
+    found = []
+    reply: Any = desk.run(PROMPT, NEW, free=free)
+    while isinstance(reply, Paused):
+        found.append(reply)
+        reply = desk.resume()
+    return found
+
+
+T = PROMPT[4]
+CASES: list[tuple[str, Callable[[Moment], Any]]] = [
+    ("step == 2", lambda m: m.step == 2),
+    ("step % 2 == 1", lambda m: m.step % 2 == 1),
+    ("step in (0, 3)", lambda m: m.step in (0, 3)),
+    ("position == 4", lambda m: m.position == 4),
+    ("position >= 9 and not step == 2", lambda m: m.position >= 9 and m.step != 2),
+    ("2 < position < 5 or position == 11", lambda m: 2 < m.position < 5 or m.position == 11),
+    (f"token == ' w{T}'", lambda m: m.token == f" w{T}"),
+    (f"token_id == {T}", lambda m: m.token_id == T),
+    ("len(token) == 3", lambda m: len(m.token) == 3),
+    ("'7' in token", lambda m: "7" in m.token),
+    ("norm > 9.0", lambda m: m.norm > 9.0),
+    ("norm < 7.5 and step > 0", lambda m: m.norm < 7.5 and m.step > 0),
+    ("max(norm, 8) == 8", lambda m: max(m.norm, 8) == 8),
+    ("top1 == ' w48'", lambda m: m.top1 == " w48"),
+    ("top1 == token", lambda m: m.top1 == m.token),
+    ("p(' w48') > 0.02", lambda m: m.p(" w48") > 0.02),
+    ("p(' w48') > p(' w49') if step else False", lambda m: m.p(" w48") > m.p(" w49") if m.step else False),
+    ("False", lambda m: False),
+]
+
+
+@pytest.mark.parametrize(("text", "holds"), CASES, ids=[text for text, _ in CASES])
+def test_a_condition_holds_where_a_plain_evaluation_says(
+    desk: Desk, moments: list[Moment], text: str, holds: Callable[[Moment], Any]
+) -> None:
+    """It stops in each pass that has such a position, and tells the first one."""
+    expected: dict[int, int] = {}
+    for moment in moments:
+        if holds(moment):
+            expected.setdefault(moment.step, moment.position)
+    if text.startswith("step"):  # true of a whole pass: the last position is told
+        expected = {m.step: m.position for m in moments if m.step in expected}
+    number = desk.stop_at(LAYER, text)
+    assert {stop.step: stop.matched for stop in stops(desk)} == expected
+    info = desk.ask(ask.Describe(session="a")).session.breakpoints[0]
+    assert (info.number, info.hits, info.when) == (number, len(expected), text)
+
+
+def test_a_condition_reads_the_value_after_the_rules(desk: Desk) -> None:
+    desk.stop_at(LAYER, "norm < 0.001")
+    assert stops(desk) == []
+    desk.steer(f"resid_post.{LAYER}", Zero(), positions=(10,))
+    assert [(stop.step, stop.matched) for stop in stops(desk)] == [(2, 10)]
+
+
+def test_a_norm_is_that_of_the_selected_heads(desk: Desk) -> None:
+    desk.stop_at(f"z.{LAYER}[1]", "norm > 0")
+    stop = stops(desk)[0]
+    assert stop.site == f"z.{LAYER}[1]"
+    desk.run(PROMPT, NEW)
+    part = desk.value()
+    assert part.shape == (len(PROMPT), 1, 8)
+    limit = float(part[:, 0].norm(dim=-1).max())
+    desk.clear()
+    desk.stop_at(f"z.{LAYER}[1]", f"norm >= {limit:.9f} and step == 0")
+    assert stops(desk)[0].matched == int(part[:, 0].norm(dim=-1).argmax())
+
+
+def test_a_condition_that_cannot_be_evaluated_ends_the_run_and_says_so(desk: Desk) -> None:
+    desk.stop_at(LAYER, "1 / (position - 5) > 2")
+    with pytest.raises(InvalidCondition, match="division by zero"):
+        desk.run(PROMPT, NEW)
+    assert desk.session().state == "idle"
+    desk.clear()
+    assert desk.outcome(desk.run(PROMPT, NEW)) == generate(plain_of("llama"), PROMPT, NEW)
+
+
+def test_the_same_breakpoint_set_twice_is_one(desk: Desk) -> None:
+    first = desk.ask(ask.SetBreakpoint(session="a", site="3", when="step > 0"))
+    again = desk.ask(ask.SetBreakpoint(session="a", site="resid_post.3", when="step > 0"))
+    other = desk.ask(ask.SetBreakpoint(session="a", site="3", when="step > 1"))
+    assert (first.existed, again.existed, other.existed) == (False, True, False)
+    assert again.breakpoint.number == first.breakpoint.number != other.breakpoint.number
+
+
+def test_once_is_once(desk: Desk) -> None:
+    desk.stop_at(LAYER, once=True)
+    assert [stop.step for stop in stops(desk)] == [0]
+    assert desk.ask(ask.Describe(session="a")).session.breakpoints == ()
+
+
+def test_a_disabled_breakpoint_rests_until_it_is_enabled(desk: Desk) -> None:
+    number = desk.stop_at(LAYER)
+    desk.ask(ask.EnableBreakpoint(session="a", number=number, enabled=False))
+    assert stops(desk) == []
+    desk.ask(ask.EnableBreakpoint(session="a", number=number, enabled=True))
+    assert [stop.step for stop in stops(desk)] == [0, 1, 2, 3, 4]
+    assert desk.ask(ask.Describe(session="a")).session.breakpoints[0].hits == NEW
+
+
+def test_a_free_run_meets_no_breakpoint_and_so_does_a_free_resume(desk: Desk) -> None:
+    desk.stop_at(LAYER)
+    assert stops(desk, free=True) == []
+    desk.run(PROMPT, NEW)
+    assert desk.resume(free=True).tokens == generate(plain_of("llama"), PROMPT, NEW).tokens
+
+
+def test_breakpoints_at_one_place_are_one_stop_that_names_both(desk: Desk) -> None:
+    desk.stop_at("resid_post.3", "step == 1")
+    desk.stop_at("resid_pre.4", "step == 1")
+    desk.stop_at("resid_post.3", "position == 9")
+    found = stops(desk)
+    assert len(found) == 1
+    assert sorted([found[0].site, *found[0].also]) == ["resid_post.3", "resid_post.3", "resid_pre.4"]
+    assert [b.hits for b in desk.ask(ask.Describe(session="a")).session.breakpoints] == [1, 1, 1]
+
+
+def test_breakpoints_are_cleared_by_site_number_or_all(desk: Desk) -> None:
+    _, two, three, four = (desk.stop_at(site) for site in ("z.5[1]", "2", "mlp_out.6", "7"))
+    assert desk.ask(ask.ClearBreakpoints(session="a", sites=("z.5[1]", str(two)))).count == 2
+    left = [b.number for b in desk.ask(ask.Describe(session="a")).session.breakpoints]
+    assert left == [three, four]
+    assert desk.ask(ask.ClearBreakpoints(session="a")).count == 2
+
+
+def test_a_breakpoint_set_while_a_run_is_under_way_is_met(desk: Desk) -> None:
+    ends: list[Any] = []
+    desk.post(ask.Run(session="a", tokens=PROMPT, max_new_tokens=NEW, ignore_eos=True), ends)
+    desk.engine.tick()
+    desk.stop_at(LAYER, "step > 2")
+    while not ends:
+        desk.engine.tick()
+    assert (ends[0].step, ends[0].site) == (3, "resid_post.3")
+    assert desk.resume().step == 4
+    assert desk.resume().tokens == generate(plain_of("llama"), PROMPT, NEW).tokens

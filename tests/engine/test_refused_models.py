@@ -1,0 +1,86 @@
+"""What cannot be served exactly is refused at load, by name and with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+from transformers import T5Config, T5ForConditionalGeneration
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.crossing import PassCrossing
+from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.memory.layers import PagedFullLayer
+from djinn_jupyter.engine.opening import open_engine
+from djinn_jupyter.errors import ModelRefused
+from tests.engine.desk import build_desk
+from tests.engine.variants import called_twice, nondeterministic, remembering
+from tests.families import REFUSED, build
+
+
+def refused(model: Any) -> str:
+    with pytest.raises(ModelRefused) as raised:
+        build_desk(model)
+    text = str(raised.value)
+    assert type(model).__name__ in text, text
+    assert text.endswith("."), text
+    return text
+
+
+def test_a_cache_that_hands_back_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = PagedFullLayer.update
+
+    def broken(self: PagedFullLayer, keys: Tensor, values: Tensor, *rest: Any, **options: Any) -> Any:
+        keys, values = sound(self, keys, values, *rest, **options)
+        if self.geometry.cache_layer == 5:
+            values = values * (1 + 2**-20)
+        return keys, values
+
+    monkeypatch.setattr(PagedFullLayer, "update", broken)
+    assert "uninterrupted run equals generate" in refused(build("llama"))
+
+
+def test_a_cache_that_forgets_recurrent_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PagedCache, "restore_all", lambda self, captured: None)
+    assert "self-test failed at 'stop" in refused(build("mamba2"))
+
+
+def test_a_gate_that_leaves_at_the_wrong_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    leave = PassCrossing._leave
+
+    def early(self: PassCrossing, boundary: int, *rest: Any) -> None:
+        leave(self, max(0, boundary - 1), *rest)
+
+    monkeypatch.setattr(PassCrossing, "_leave", early)
+    assert "the self-test" in refused(build("llama"))
+
+
+def test_a_layer_with_noise() -> None:
+    assert "forward is deterministic" in refused(nondeterministic(build("llama")))
+
+
+def test_a_layer_that_is_called_twice() -> None:
+    assert "layer 2 caches" in refused(called_twice(build("llama")))
+
+
+def test_a_module_that_remembers() -> None:
+    assert "depends on" in refused(remembering(build("llama")))
+
+
+def test_an_encoder_decoder() -> None:
+    refused(
+        T5ForConditionalGeneration(T5Config(d_model=32, d_ff=48, num_layers=8, num_heads=4, d_kv=8, vocab_size=128))
+    )
+
+
+def test_an_encoder_decoder_from_a_folder(tmp_path: Path) -> None:
+    T5Config(d_model=32).save_pretrained(tmp_path)
+    with pytest.raises(ModelRefused, match="is an encoder-decoder; only decoder-only language models"):
+        open_engine(EngineConfig(model=str(tmp_path), random_weights=True))
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_families_without_a_cache_of_their_callers(family: str) -> None:
+    refused(REFUSED[family]())

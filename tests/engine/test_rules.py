@@ -1,0 +1,234 @@
+"""Steering rules and watches: they hold at every pass, their books say what they did, and they are bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.arrays import to_tensor
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Add, Clamp, Edit, ProjectOut, Scale, Set, Zero
+from djinn_jupyter.wire.nouns import RuleInfo, WatchInfo
+from tests.engine.desk import Desk, array, desk_of, tokens
+from tests.engine.plain import generate, plain_of
+
+PROMPT = tokens(12)
+NEW = 5
+V = torch.randn(32, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=["llama", "gemma3_text", "jamba"])
+def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    desk = desk_of(request.param)
+    desk.open()
+    yield desk
+    desk.close_all()
+
+
+def family(desk: Desk) -> str:
+    return str(desk.engine.model.config.model_type)
+
+
+@contextmanager
+def steered(model: Any, change: Callable[[Tensor, int], Tensor], layer: int = 4) -> Iterator[None]:
+    """The plain model, the output of a layer changed in every pass; `change` is told the position of its first row."""
+    fed = 0
+
+    def after(module: Any, args: Any, output: Any) -> Any:
+        nonlocal fed
+        hidden = output[0] if isinstance(output, tuple) else output
+        changed = change(hidden.clone(), fed)
+        fed += hidden.shape[1]
+        return (changed, *output[1:]) if isinstance(output, tuple) else changed
+
+    hook = model.model.layers[layer].register_forward_hook(after)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def at(positions: list[int], change: Callable[[Tensor], Tensor]) -> Callable[[Tensor, int], Tensor]:
+    def changed(hidden: Tensor, fed: int) -> Tensor:
+        for row in range(hidden.shape[1]):
+            if fed + row in positions:
+                hidden[0, row] = change(hidden[0, row])
+        return hidden
+
+    return changed
+
+
+EDITS: list[tuple[Edit, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
+    (Add(vector=array(V), coef=0.5), {}, lambda h, fed: h + 0.5 * V),
+    (Scale(factor=1.5), {}, lambda h, fed: h * 1.5),
+    (Clamp(low=-1.0, high=1.0), {}, lambda h, fed: h.clamp(-1, 1)),
+    (ProjectOut(direction=array(V)), {}, lambda h, fed: h - (h * V).sum(-1, keepdim=True) * V / (V * V).sum()),
+    (Set(value=array(V)), {"positions": (3, 13)}, at([3, 13], lambda row: V)),
+    (Zero(), {"positions": (5,)}, at([5], lambda row: row * 0)),
+]
+
+
+@pytest.mark.parametrize(("edit", "where", "change"), EDITS, ids=[type(edit).__name__ for edit, _, _ in EDITS])
+def test_a_rule_is_a_hook_that_stays(
+    desk: Desk, edit: Edit, where: dict[str, Any], change: Callable[[Tensor, int], Tensor]
+) -> None:
+    desk.steer("resid_post.4", edit, **where)
+    model = plain_of(family(desk))
+    with steered(model, change):
+        expected = generate(model, PROMPT, NEW)
+    assert desk.outcome(desk.run(PROMPT, NEW)) == expected
+    assert not torch.equal(expected.logits, generate(model, PROMPT, NEW).logits)
+    desk.ask(ask.Unsteer(session="a"))
+    assert desk.outcome(desk.run(PROMPT, NEW)) == generate(model, PROMPT, NEW)
+
+
+def test_a_rule_of_negative_positions_means_the_end_of_each_pass(desk: Desk) -> None:
+    desk.steer("resid_post.4", Zero(), positions=(-1,))
+    model = plain_of(family(desk))
+
+    def last_row(hidden: Tensor, fed: int) -> Tensor:
+        hidden[0, -1] = 0
+        return hidden
+
+    with steered(model, last_row):
+        expected = generate(model, PROMPT, NEW)
+    assert desk.outcome(desk.run(PROMPT, NEW)) == expected
+
+
+def rules(desk: Desk, name: str = "a") -> tuple[RuleInfo, ...]:
+    return tuple(desk.ask(ask.Describe(session=name)).session.rules)
+
+
+def test_the_books_of_a_rule_say_what_it_met_and_changed(desk: Desk) -> None:
+    desk.steer("resid_post.4", Scale(factor=1.25))
+    desk.steer("resid_post.4", Zero(), positions=(13, 14))
+    desk.steer("resid_post.5", Zero(), positions=(400,))
+    finished = desk.run(PROMPT, NEW)
+    always, sometimes, never = finished.rules
+    assert (always.passes_met, always.passes_changed) == (NEW, NEW)
+    assert always.last_relative_size == pytest.approx(0.25)
+    assert always.mean_relative_size == pytest.approx(0.25)
+    assert (sometimes.passes_met, sometimes.passes_changed, sometimes.last_relative_size) == (NEW, 2, 1.0)
+    assert (never.passes_met, never.passes_changed, never.last_relative_size) == (NEW, 0, None)
+    assert rules(desk) == finished.rules
+    assert desk.run(PROMPT, 2).rules[0].passes_met == 2, "a new run has new books"
+
+
+def test_looking_and_going_back_by_layers_keep_no_books(desk: Desk) -> None:
+    desk.steer("resid_post.4", Scale(factor=1.25))
+    desk.stop_at("resid_post.6", "step == 1")
+    desk.run(PROMPT, NEW)
+    before = rules(desk)
+    desk.value("resid_post.2")
+    desk.value("logits", ahead=True)
+    desk.ask(ask.MeasureEffect(session="a"))
+    assert rules(desk) == before
+    assert before[0].passes_met == 2
+
+
+def test_a_rule_met_in_a_stopped_pass_is_met_once(desk: Desk) -> None:
+    """Steps and resumes within one pass do not apply it again."""
+    desk.steer("resid_post.4", Scale(factor=1.25))
+    expected = desk.outcome(desk.run(PROMPT, NEW))
+    for site in ("resid_post.4", "resid_pre.5", "mlp_in.5", "mlp_out.4", "resid_pre.4"):
+        desk.clear()
+        desk.stop_at(site)
+        desk.run(PROMPT, NEW)
+        for _ in range(NEW):
+            finished = desk.resume()
+        assert desk.outcome(finished) == expected, site
+        assert finished.rules[0].passes_met == NEW, site
+
+
+def test_several_rules_at_one_site_apply_in_the_order_they_were_given(desk: Desk) -> None:
+    desk.steer("resid_post.4", Scale(factor=2.0))
+    desk.steer("resid_post.4", Add(vector=array(V)))
+    model = plain_of(family(desk))
+    with steered(model, lambda h, fed: h * 2.0 + V):
+        assert desk.outcome(desk.run(PROMPT, NEW)) == generate(model, PROMPT, NEW)
+
+
+def test_the_same_rule_twice_is_one_and_a_fork_has_its_own_books(desk: Desk) -> None:
+    first = desk.steer("resid_post.4", Scale(factor=1.25))
+    assert desk.steer("resid_post.4", Scale(factor=1.25)).existed
+    assert not first.existed
+    desk.run(PROMPT, NEW)
+    desk.fork("b")
+    assert rules(desk, "b")[0].passes_met == 0
+    desk.run(PROMPT, 2, "b")
+    assert (rules(desk)[0].passes_met, rules(desk, "b")[0].passes_met) == (NEW, 2)
+
+
+def test_a_rule_is_taken_up_and_dropped_in_the_middle_of_a_run(desk: Desk) -> None:
+    desk.stop_at("resid_post.6", "step in (1, 3)")
+    desk.run(PROMPT, NEW)
+    number = desk.steer("resid_post.4", Scale(factor=1.25)).rule.number
+    desk.resume()
+    desk.ask(ask.Unsteer(session="a", number=number))
+    model = plain_of(family(desk))
+    passes = iter(range(NEW))
+    with steered(model, lambda h, fed: h * 1.25 if next(passes) in (2, 3) else h):
+        assert desk.outcome(desk.resume()) == generate(model, PROMPT, NEW)
+
+
+# --- watches ---------------------------------------------------------------------------------------------------------
+
+
+def watched(desk: Desk, site: str, **options: Any) -> WatchInfo:
+    return desk.ask(ask.Watch(session="a", site=site, **options)).watch
+
+
+def test_a_watch_records_every_pass_and_changes_no_bit(desk: Desk) -> None:
+    for site in ("resid_post.4", "mlp_out.5", "logits", "resid_post.4[3:5]"):
+        watched(desk, site)
+    outcome = desk.outcome(desk.run(PROMPT, NEW))
+    model = plain_of(family(desk))
+    assert outcome == generate(model, PROMPT, NEW)
+    seen: list[Tensor] = []
+    with steered(model, lambda h, fed: seen.append(h[0]) or h):
+        generate(model, PROMPT, NEW)
+    read = desk.ask(ask.ReadWatch(session="a", site="resid_post.4"))
+    assert all(torch.equal(to_tensor(value), plain) for value, plain in zip(read.values, seen, strict=True))
+    assert read.positions == (tuple(range(12)), *((position,) for position in range(12, 12 + NEW - 1)))
+    part = desk.ask(ask.ReadWatch(session="a", site="resid_post.4[3:5]"))
+    assert all(torch.equal(to_tensor(value), plain[:, 3:5]) for value, plain in zip(part.values, seen, strict=True))
+    logits = desk.ask(ask.ReadWatch(session="a", site="logits"))
+    assert logits.positions[0] == (11,)
+    assert torch.equal(to_tensor(logits.values[-1])[0], outcome.logits)
+
+
+def test_a_watch_leaves_out_whole_passes_beyond_its_cap_and_counts_them(desk: Desk) -> None:
+    row = 32 * 4
+    watched(desk, "resid_post.4", byte_cap=14 * row)
+    desk.run(PROMPT, NEW)
+    info = desk.ask(ask.Describe(session="a")).session.watches[0]
+    assert (info.passes, info.bytes_held, info.passes_left_out) == (3, 14 * row, 2)
+    watched(desk, "resid_post.4", byte_cap=2 * row)
+    desk.run(PROMPT, NEW)
+    info = desk.ask(ask.Describe(session="a")).session.watches[0]
+    assert (info.passes, info.bytes_held, info.passes_left_out) == (2, 2 * row, 3), "the prompt alone is too large"
+
+
+def test_a_watch_records_no_looks_and_each_pass_once(desk: Desk) -> None:
+    watched(desk, "resid_post.4")
+    desk.stop_at("resid_post.6", "step == 1")
+    desk.run(PROMPT, NEW)
+    desk.value("resid_post.2")
+    desk.ask(ask.MeasureEffect(session="a"))
+    desk.resume()
+    assert desk.ask(ask.Describe(session="a")).session.watches[0].passes == NEW
+
+
+def test_a_watch_that_ends_is_gone(desk: Desk) -> None:
+    watched(desk, "resid_post.4")
+    watched(desk, "z.5" if family(desk) == "jamba" else "z.4")
+    assert desk.ask(ask.Unwatch(session="a", site="4")).count == 1
+    assert desk.ask(ask.Unwatch(session="a")).count == 1
+    with pytest.raises(UnknownSite, match="watched here: nothing"):
+        desk.ask(ask.ReadWatch(session="a", site="4"))

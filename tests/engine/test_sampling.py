@@ -1,0 +1,127 @@
+"""Drawn tokens are those of `generate` after `torch.manual_seed`, also after going back, and a fork draws its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.nouns import Sampling
+from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.plain import generate, plain_of
+
+PROMPT = tokens(14)
+NEW = 8
+SETTINGS = (
+    {},
+    {"temperature": 0.7},
+    {"temperature": 1.3, "top_k": 5},
+    {"temperature": 1.0, "top_k": 0, "top_p": 0.8},
+    {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.3},
+)
+DRAW = Sampling(temperature=1.0, seed=5)
+
+
+@pytest.fixture(params=["llama", "gemma3_text", "jamba"])
+def desk(request: pytest.FixtureRequest):
+    desk = desk_of(request.param)
+    desk.open()
+    yield desk
+    desk.close_all()
+
+
+def plain(desk: Desk, **settings: object):
+    return generate(plain_of(desk.engine.model.config.model_type), PROMPT, NEW, **settings)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_a_seeded_run_is_generate(desk: Desk, settings: dict[str, float]) -> None:
+    for seed in (0, 7):
+        sampling = Sampling(seed=seed, **{"temperature": 1.0, **settings})
+        finished = desk.run(PROMPT, NEW, sampling=sampling)
+        assert desk.outcome(finished) == plain(desk, seed=seed, **settings)
+
+
+def test_a_greedy_run_with_a_repetition_penalty_is_generate(desk: Desk) -> None:
+    finished = desk.run(PROMPT, NEW, sampling=Sampling(repetition_penalty=1.5))
+    assert desk.outcome(finished) == plain(desk, repetition_penalty=1.5)
+
+
+def test_another_program_that_draws_meanwhile_changes_nothing(desk: Desk) -> None:
+    desk.stop_at("resid_post.3")
+    reply = desk.run(PROMPT, NEW, sampling=DRAW)
+    for _ in range(NEW - 1):
+        torch.rand(3)
+        reply = desk.resume()
+    assert desk.outcome(desk.resume()) == plain(desk, seed=5)
+    assert reply.step == NEW - 1
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_going_back_and_on_draws_the_same_numbers(desk: Desk, step: int) -> None:
+    desk.stop_at("resid_post.4", f"step == {step}")
+    desk.run(PROMPT, NEW, sampling=DRAW)
+    first = desk.outcome(desk.resume())
+    assert first == plain(desk, seed=5)
+    desk.back()
+    assert desk.outcome(desk.resume()) == first
+
+
+@pytest.mark.parametrize("count", [1, 4, NEW])
+def test_going_back_by_tokens_draws_the_same_numbers(desk: Desk, count: int) -> None:
+    first = desk.outcome(desk.run(PROMPT, NEW, sampling=DRAW))
+    desk.back(count, by="token")
+    assert desk.outcome(desk.resume()) == first
+
+
+def test_going_back_by_tokens_from_a_stop_draws_the_same_numbers(desk: Desk) -> None:
+    desk.stop_at("resid_post.4", "step == 5")
+    desk.run(PROMPT, NEW, sampling=DRAW)
+    desk.back(3, by="token")
+    desk.resume()
+    assert desk.outcome(desk.resume()) == plain(desk, seed=5)
+
+
+def test_a_fork_draws_its_own_numbers(desk: Desk) -> None:
+    """Each goes on with the generator as it was at the stop, whatever the other has drawn."""
+    desk.stop_at("resid_post.4", "step == 2")
+    desk.run(PROMPT, NEW, sampling=DRAW)
+    desk.fork("b")
+    desk.fork("c")
+    expected = plain(desk, seed=5)
+    assert desk.outcome(desk.resume("b"), "b") == expected
+    desk.step(2, by="token", name="c")
+    assert desk.outcome(desk.resume("a")) == expected
+    assert desk.outcome(desk.resume("c"), "c") == expected
+
+
+def test_a_fork_after_going_back_draws_its_own_numbers(desk: Desk) -> None:
+    desk.stop_at("resid_post.4", "step == 2")
+    desk.run(PROMPT, NEW, sampling=DRAW)
+    desk.resume()
+    desk.back()
+    desk.fork("b")
+    expected = plain(desk, seed=5)
+    assert desk.outcome(desk.resume("a")) == expected
+    assert desk.outcome(desk.resume("b"), "b") == expected
+    desk.back(name="b")
+    assert desk.outcome(desk.resume("b"), "b") == expected
+
+
+def test_the_models_own_settings_are_ignored_by_name_or_applied(desk: Desk) -> None:
+    settings = desk.engine.model.generation_config
+    settings.temperature, settings.do_sample, settings.top_p = 0.5, True, 0.9
+    try:
+        applied = desk.run(PROMPT, NEW, sampling=Sampling(seed=3, model_defaults=True))
+        outcome = desk.outcome(applied)
+    finally:
+        settings.temperature = settings.do_sample = settings.top_p = None
+    assert outcome == plain(desk, seed=3, temperature=0.5, top_p=0.9)
+    assert applied.ignored_defaults == ()
+
+
+def test_a_negative_temperature_is_refused_and_nothing_is_lost(desk: Desk) -> None:
+    first = desk.outcome(desk.run(PROMPT, NEW))
+    with pytest.raises(UsageError, match="negative"):
+        desk.run(tokens(3, seed=9), NEW, sampling=Sampling(temperature=-1.0))
+    assert torch.equal(desk.logits(), first.logits)

@@ -1,0 +1,282 @@
+"""One thread that reads its mail between layers: nobody waits longer than a layer, and no bit depends on who else runs.
+
+There is no clock in these tests: time is counted in layers run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Scale
+from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.replies import (
+    Described,
+    Failed,
+    Finished,
+    Inspected,
+    Paused,
+    Pausing,
+    SessionOpened,
+    TokenSampled,
+)
+from tests.engine.counting import LayerCount
+from tests.engine.desk import ME, Desk, Outcome, build_desk, desk_of, tokens
+from tests.engine.plain import generate, plain_of
+from tests.families import build
+
+PROMPT = tokens(14)
+LONG = tokens(120, seed=2)
+NEW = 4
+
+
+@pytest.fixture(scope="module")
+def counted() -> tuple[Desk, LayerCount]:
+    """An engine whose layers are counted as they begin."""
+    model = build("llama")
+    desk = build_desk(model)
+    return desk, LayerCount(model, desk.engine.anatomy.layers)
+
+
+@pytest.fixture
+def desk(counted: tuple[Desk, LayerCount]) -> Iterator[Desk]:
+    desk = counted[0]
+    desk.open("a")
+    desk.open("b")
+    desk.events.clear()
+    yield desk
+    desk.close_all()
+
+
+def plain(prompt: tuple[int, ...] = PROMPT, new: int = NEW, family: str = "llama", **settings: Any) -> Outcome:
+    return generate(plain_of(family), prompt, new, **settings)
+
+
+def start(desk: Desk, name: str, prompt: tuple[int, ...] = PROMPT, new: int = NEW, **options: Any) -> list[Any]:
+    """Submit a run; the list gets its reply."""
+    replies: list[Any] = []
+    desk.post(ask.Run(session=name, tokens=prompt, max_new_tokens=new, ignore_eos=True, **options), replies)
+    return replies
+
+
+def until(desk: Desk, *replies: list[Any]) -> None:
+    while not all(replies):
+        assert desk.engine.tick(), "idle, and somebody is not answered"
+
+
+def during(desk: Desk, layer: int, act: Callable[[], None], pass_: int = 0) -> None:
+    """Once, while that layer runs for the `pass_`-th time from now, as another thread would."""
+    calls = 0
+
+    def hook(*_: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == pass_ + 1:
+            handle.remove()
+            act()
+
+    handle = desk.engine.anatomy.layers[layer].mlp.register_forward_hook(hook)
+
+
+@pytest.mark.parametrize("layer", range(8))
+def test_a_command_is_answered_before_the_next_layer_of_somebodys_prefill(
+    desk: Desk, counted: tuple[Desk, LayerCount], layer: int
+) -> None:
+    count = counted[1].counted
+    count.clear()
+    told: list[tuple[Any, int]] = []
+
+    def command() -> None:
+        before = count.total()
+        assert before == layer + 1
+        desk.engine.submit(ask.Describe(session="b"), ME, lambda reply: told.append((reply, count.total() - before)))
+
+    during(desk, layer, command)
+    ends = start(desk, "a", LONG)
+    until(desk, ends)
+    assert [(type(reply), layers) for reply, layers in told] == [(Described, 0)]
+    assert desk.outcome(ends[0]) == plain(LONG)
+
+
+def test_a_prompt_takes_turns_with_a_longer_one_layer_by_layer(desk: Desk, counted: tuple[Desk, LayerCount]) -> None:
+    """It comes in the second layer of the other's prefill, and has its first token two of its layers later."""
+    short: list[Any] = []
+    request = ask.Run(session="b", tokens=PROMPT, max_new_tokens=1, ignore_eos=True)
+    during(desk, 1, lambda: desk.post(request, short))
+    counted[1].counted.clear()
+    ends = start(desk, "a", LONG, 8)
+    until(desk, short)
+    layers_of_a = counted[1].counted.total() - desk.layers
+    assert layers_of_a <= desk.layers + 4 * desk.layers, "one of its layers against at most one step of the other's"
+    assert not ends
+    until(desk, ends)
+    assert desk.outcome(ends[0]) == plain(LONG, 8)
+    assert desk.outcome(short[0], "b") == plain(new=1)
+
+
+def test_decode_steps_alternate(desk: Desk) -> None:
+    ends = start(desk, "a", new=8), start(desk, "b", new=8)
+    until(desk, *ends)
+    told = [event.session for event in desk.events if isinstance(event, TokenSampled)]
+    assert told == ["a", "b"] * 8
+    assert desk.outcome(ends[0][0], "a") == desk.outcome(ends[1][0], "b") == plain(new=8)
+
+
+@pytest.mark.parametrize("pass_", [0, 2])
+@pytest.mark.parametrize("layer", [0, 3, 6, 7])
+def test_a_pause_stops_a_run_at_the_next_boundary(desk: Desk, layer: int, pass_: int) -> None:
+    pausing: list[Any] = []
+    during(desk, layer, lambda: desk.post(ask.Pause(session="a"), pausing), pass_)
+    ends = start(desk, "a", LONG)
+    until(desk, ends)
+    stop = ends[0]
+    assert pausing == [Pausing(was_running=True)]
+    assert isinstance(stop, Paused)
+    expected = (pass_, layer + 1) if layer < 7 else (pass_ + 1, 0)  # after the last layer the pass is over
+    assert (stop.step, stop.layer, stop.reason) == (*expected, "interrupt")
+    desk.fork("c")
+    desk.edit(Scale(factor=0.5), "c")
+    desk.resume("c")
+    assert desk.outcome(desk.resume()) == plain(LONG)
+    desk.back()
+    assert desk.outcome(desk.resume()) == plain(LONG)
+
+
+def test_a_pause_before_the_first_pass_stops_it_at_its_start(desk: Desk) -> None:
+    ends = start(desk, "a")
+    desk.post(ask.Pause(session="a"), [])
+    until(desk, ends)
+    assert (ends[0].layer, ends[0].step, ends[0].site) == (0, 0, "resid_pre.0")
+    assert desk.outcome(desk.resume()) == plain()
+
+
+def test_a_pause_of_a_session_that_does_not_run_says_so_and_is_forgotten(desk: Desk) -> None:
+    assert desk.ask(ask.Pause(session="a")) == Pausing(was_running=False)
+    assert desk.outcome(desk.run(PROMPT, NEW)) == plain()
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gemma3n_text", "deepseek_v3", "mamba2", "jamba"])
+@pytest.mark.parametrize("sessions", [2, 3])
+def test_sessions_that_change_at_every_boundary_are_each_as_alone(
+    family: str, sessions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(family)
+    prompts = [tokens(n, seed=n) for n in (14, 9, 25)][:sessions]
+    names = ["a", "b", "c"][:sessions]
+    monkeypatch.setattr(desk.engine, "wanted_elsewhere", lambda: True)
+    for name in names:
+        desk.open(name)
+    desk.engine.scheduler.preemptions = 0
+    draws = [{}, {"sampling": Sampling(temperature=1.0, seed=3)}, {}]
+    ends = [start(desk, name, prompt, **draw) for name, prompt, draw in zip(names, prompts, draws, strict=False)]
+    until(desk, *ends)
+    assert desk.engine.scheduler.preemptions >= sessions * NEW * (desk.layers - 1)
+    for name, prompt, end, draw in zip(names, prompts, ends, draws, strict=False):
+        settings = {"seed": 3} if draw else {}
+        assert desk.outcome(end[0], name) == plain(prompt, NEW, family, **settings), name
+    desk.close_all()
+
+
+@pytest.mark.parametrize("layer", [2, 7])
+def test_a_session_closed_in_the_middle_of_its_run_is_gone_and_the_others_go_on(desk: Desk, layer: int) -> None:
+    closed: list[Any] = []
+    during(desk, layer, lambda: desk.post(ask.Close(session="a"), closed), 1)
+    ends, others = start(desk, "a", LONG), start(desk, "b", new=8)
+    until(desk, ends, others)
+    assert isinstance(ends[0], Failed)
+    assert closed[0].pages_freed > 0
+    assert "a" not in desk.engine.sessions
+    assert desk.outcome(others[0], "b") == plain(new=8)
+    desk.settle()
+
+
+def test_a_flood_of_mail_does_not_starve_a_run(desk: Desk) -> None:
+    """Every answer brings the next question, and every layer gets its turn between them."""
+    answered = 0
+
+    def more(reply: Any) -> None:
+        nonlocal answered
+        answered += 1
+        if not ends:
+            desk.engine.submit(ask.Describe(session="b"), ME, more)
+
+    ends = start(desk, "a", LONG)
+    more(None)
+    until(desk, ends)
+    assert desk.outcome(ends[0]) == plain(LONG)
+    assert desk.layers * NEW <= answered <= 3 * desk.layers * NEW
+
+
+def test_mail_that_comes_while_mail_is_read_waits_its_turn(desk: Desk) -> None:
+    """Were the box emptied until nothing is left, these letters, each posted by the one before, would come first."""
+    opened: list[str] = []
+
+    def publish(event: Any) -> None:
+        if isinstance(event, SessionOpened) and len(opened) < 400:
+            opened.append(event.session)
+            desk.post(ask.Open(session=f"n{len(opened)}"), [])
+
+    told = desk.engine.publish
+    desk.engine.publish = publish
+    try:
+        ends = start(desk, "a", new=1)
+        desk.post(ask.Open(session="n"), [])
+        until(desk, ends)
+        assert len(opened) < 30
+    finally:
+        desk.engine.publish = told
+    desk.settle()
+
+
+def test_looks_are_answered_while_another_session_prefills(desk: Desk) -> None:
+    desk.stop_at("resid_post.5", "step == 0", "b")
+    desk.run(PROMPT, NEW, "b")
+    expected = desk.value("resid_post.2", "b")
+    seen: list[Any] = []
+    during(desk, 1, lambda: desk.post(ask.Inspect(session="b", site="resid_post.2"), seen))
+    ends = start(desk, "a", LONG)
+    until(desk, seen)
+    assert not ends
+    assert isinstance(seen[0], Inspected)
+    until(desk, ends)
+    assert desk.outcome(ends[0]) == plain(LONG)
+    assert torch.equal(desk.value("resid_post.2", "b"), expected)
+    assert desk.outcome(desk.resume("b"), "b") == plain()
+
+
+def test_letters_to_a_session_that_is_being_looked_at_are_answered_in_order(desk: Desk) -> None:
+    desk.stop_at("resid_post.5", "step == 0", "b")
+    desk.run(PROMPT, NEW, "b")
+    others = start(desk, "a", LONG)
+    order: list[str] = []
+    ends: list[Any] = []
+    requests = [
+        ask.Inspect(session="b", site="resid_post.2"),
+        ask.ApplyEdit(session="b", edit=Scale(factor=0.5)),
+        ask.MeasureEffect(session="b"),
+        ask.RevertEdits(session="b"),
+        ask.Resume(session="b"),
+    ]
+    for request in requests:
+        desk.engine.submit(request, ME, lambda reply: (order.append(type(reply).__name__), ends.append(reply)))
+    while len(ends) < len(requests):
+        desk.engine.tick()
+    until(desk, others)
+    assert order == ["Inspected", "Edited", "Effect", "Paused", "Finished"]
+    assert desk.outcome(ends[-1], "b") == plain()
+    assert desk.outcome(others[0]) == plain(LONG)
+
+
+def test_a_holder_that_leaves_in_the_middle_of_a_run_leaves_its_sessions_detached_and_running(desk: Desk) -> None:
+    ends = start(desk, "a", LONG)
+    during(desk, 3, lambda: desk.engine.depart(ME))
+    until(desk, ends)
+    assert isinstance(ends[0], Finished)
+    assert desk.session().holder is None
+    opened = desk.engine.ask(ask.Open(session="a"), Holder(name="another", user="tester"))
+    assert (opened.created, opened.session.holder) == (False, "another")

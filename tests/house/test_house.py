@@ -1,0 +1,80 @@
+"""One version, one command surface: what the documents promise is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import djinn_jupyter
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def required(requirements: list[str]) -> set[str]:
+    """The names in a list of requirements, normalised."""
+    return {normal(re.split(r"[^\w.-]", requirement, maxsplit=1)[0]) for requirement in requirements}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def imported_by(folder: Path) -> set[str]:
+    """Top-level modules that the files below `folder` import, wherever in the file."""
+    names: set[str] = set()
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
+    assert newest
+    assert metadata.version("djinn-jupyter") == djinn_jupyter.__version__ == newest[1]
+
+
+def test_every_make_command_that_the_documents_name_exists() -> None:
+    assert {"lab", "demo", "test", "check", "bench", "setup"} <= TARGETS
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = {(d.name, t) for d in documents for t in re.findall(r"(?:`|^)make ([a-z]+)", d.read_text(), re.MULTILINE)}
+    assert {target for name, target in named if name == "README.md"} >= {"lab", "demo"}
+    assert {(document, target) for document, target in named if target not in TARGETS} == set()
+
+
+def test_ci_runs_the_developers_command_and_nothing_else() -> None:
+    script = (ROOT / ".ci" / "run").read_text()
+    commands = [line for line in script.splitlines() if line and not line.startswith("#")]
+    assert commands[0] == "set -euo pipefail"
+    assert commands[-1] == "make test"
+    assert len(commands) == 3
+
+
+def test_every_import_is_a_declared_dependency() -> None:
+    providers = metadata.packages_distributions()
+    declared = required(PROJECT["dependencies"]) | required(PROJECT["optional-dependencies"]["engine"])
+    used = imported_by(ROOT / "djinn_jupyter") - set(sys.stdlib_module_names) - {"djinn_jupyter"}
+    undeclared = {name for name in used if not {normal(p) for p in providers.get(name, [name])} & declared}
+    assert undeclared == set()
+
+
+def test_the_client_side_does_not_require_torch() -> None:
+    assert required(PROJECT["dependencies"]) & {"torch", "transformers", "safetensors", "tokenizers"} == set()
+
+
+def test_every_declared_dependency_has_a_tested_version() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {normal(line.partition("==")[0]) for line in lines if "==" in line}
+    extras = [requirement for extra in PROJECT["optional-dependencies"].values() for requirement in extra]
+    assert required(PROJECT["dependencies"] + extras) - pinned == set()
+    assert [line for line in lines if "+" in line] == []  # a local build is not to be had elsewhere

@@ -1,0 +1,63 @@
+"""What an import costs: each claim in a fresh interpreter, because this one has everything loaded already."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "djinn_jupyter"
+
+# The kernel's side. Those that are not there yet are checked from the commit that brings them.
+LIGHT = sorted(name for name in ("wire", "client", "magics", "widgets", "server") if (PACKAGE / name).is_dir())
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The top-level modules that `statement` leaves in sys.modules of a new interpreter."""
+    code = f"{statement}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
+
+
+def every_module_of(part: str) -> str:
+    """A statement that imports all modules below djinn_jupyter.`part`, the lazy ones too."""
+    files = sorted((PACKAGE / part).rglob("*.py"))
+    names = {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for file in files}
+    return "\n".join(f"import {name}" for name in sorted(names) if not name.endswith("__main__"))
+
+
+def test_the_probe_sees_what_an_import_loads() -> None:
+    assert "numpy" in loaded_by("import numpy")
+
+
+def test_the_package_itself_is_light() -> None:
+    assert (
+        loaded_by("import djinn_jupyter") & {"torch", "transformers", "IPython", "plotly", "ipywidgets", "numpy"}
+        == set()
+    )
+
+
+@pytest.mark.parametrize("part", LIGHT)
+def test_the_kernels_side_never_loads_torch(part: str) -> None:
+    assert loaded_by(every_module_of(part)) & {"torch", "transformers"} == set()
+
+
+def test_the_wire_needs_msgspec_only() -> None:
+    third_party = {"numpy", "zmq", "IPython", "tornado", "psutil", "plotly", "ipywidgets"}
+    assert loaded_by(every_module_of("wire")) & third_party == set()
+
+
+def test_every_folder_has_its_place_in_the_layers() -> None:
+    """So that a new folder cannot be forgotten: pyproject.toml says where it stands, or this fails."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    named = {
+        part.strip(" ()") for contract in contracts for row in contract.get("layers", []) for part in row.split("|")
+    }
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert folders - named <= {"demo"}  # data, and a script that imports nothing of ours

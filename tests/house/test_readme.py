@@ -1,0 +1,84 @@
+"""What the documents show runs as it is shown, and what they link to is there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
+
+
+def block(heading: str) -> str:
+    """The first code block below a heading of the README."""
+    found = re.search(rf"^## {heading}\n.*?^```\w*\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def said_by(*arguments: str) -> str:
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_a_document_links_to_is_there(document: Path) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
+    assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_name_in_the_architecture_is_in_the_code() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    package = {path.relative_to(ROOT).as_posix(): path.read_text() for path in (ROOT / "djinn_jupyter").rglob("*.py")}
+    files = re.findall(r"`([\w/]+\.py)`", text)
+    classes = {name for name, _ in re.findall(r"`([A-Z]\w+)(\.\w+)?`", text)} - {"Cache"}  # transformers'
+    assert len(files) > 10
+    assert [file for file in files if not any(f"/{path}".endswith(f"/{file}") for path in package)] == []
+    assert len(classes) > 10
+    assert [name for name in classes if not any(f"class {name}" in source for source in package.values())] == []
+
+
+@pytest.mark.alone
+def test_the_seven_lines_of_the_readme_run_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "readme.ipynb"))
+    lines = block("In a notebook").splitlines()
+    notebook = new_notebook(cells=[new_code_cell(line) for line in lines])
+    NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
+    assert len(lines) == 7
+    run, edit, resume, back = (nbformat.v4.writes(new_notebook(cells=[cell])) for cell in notebook.cells[3:])
+    assert "paused at resid_post.4" in run
+    assert "top token changed from ' Paris'" in edit
+    assert "finished" in resume
+    assert "paused at resid_post.4" in back
+
+
+@pytest.mark.alone
+def test_the_readmes_python_runs_without_jupyter() -> None:
+    said = said_by("-c", block("Without Jupyter"))
+    assert "Paused at resid_post.4 (breakpoint)" in said
+    assert "(5, 128)" in said
+    assert "Finished" in said
+
+
+@pytest.mark.alone
+def test_the_example_without_jupyter_runs() -> None:
+    said = said_by("examples/without_jupyter.py")
+    assert "the same bits as the plain run: True" in said
+    assert "relative size 1.00" in said
+
+
+@pytest.mark.alone
+def test_the_quickstart_plays_in_a_terminal() -> None:
+    """What `make demo` does."""
+    said = said_by("examples/play_notebook.py", "notebooks/01_quickstart.ipynb")
+    assert "top token changed from ' Paris' to ' Rome'" in said
+    assert "From here" in said

@@ -1,0 +1,31 @@
+"""What a program can write, a program writes: the reference pages say what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+_spec = importlib.util.spec_from_file_location("write_reference", ROOT / "docs" / "write_reference.py")
+assert _spec is not None
+assert _spec.loader is not None
+write_reference = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(write_reference)
+
+
+@pytest.mark.parametrize("name", sorted(write_reference.PAGES))
+def test_reference_page_is_current(name: str) -> None:
+    written = (ROOT / "docs" / "reference" / name).read_text(encoding="utf-8")
+    assert written == write_reference.PAGES[name](), "run: python docs/write_reference.py"
+
+
+def test_every_magic_is_in_the_reference() -> None:
+    from djinn_jupyter.magics import branching, breaking, changing, loading, looking, running
+
+    page = write_reference.magics()
+    for module in (branching, breaking, changing, loading, looking, running):
+        for kind in vars(module).values():
+            for name in vars(kind) if isinstance(kind, type) else ():
+                assert not name.startswith("djinn_") or f"## %{name}\n" in page

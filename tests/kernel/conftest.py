@@ -1,0 +1,102 @@
+"""Real kernels, as JupyterLab starts them, and a 24-layer model for them to share."""
+
+from __future__ import annotations
+
+import os
+import queue
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+from tests.families import build
+
+SECONDS = 300
+
+
+class Kernel:
+    """One kernel process of one notebook. `do` runs a cell and gives what a person would read."""
+
+    def __init__(self, notebook: str) -> None:
+        self.notebook = notebook
+        self.manager = KernelManager()
+        self.manager.start_kernel(env=self._environment())
+        self.client = self._connected()
+
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "JPY_SESSION_NAME": self.notebook}
+
+    def _connected(self) -> BlockingKernelClient:
+        client = self.manager.client()
+        client.start_channels()
+        client.wait_for_ready(timeout=SECONDS)
+        return client
+
+    def begin(self, cell: str) -> str:
+        return str(self.client.execute(cell))
+
+    def do(self, cell: str) -> list[str]:
+        return self.outputs(self.begin(cell))
+
+    def outputs(self, parent: str) -> list[str]:
+        """The texts of a cell's outputs in order; tracebacks and streams too."""
+        texts: list[str] = []
+        while True:
+            message = self.message()
+            if message["parent_header"].get("msg_id") != parent:
+                continue
+            if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
+                return texts
+            texts.extend(_texts(message))
+
+    def message(self) -> dict[str, Any]:
+        try:
+            message: dict[str, Any] = self.client.get_iopub_msg(timeout=SECONDS)
+        except queue.Empty:
+            raise AssertionError("the kernel says nothing any more") from None
+        return message
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=True)
+        self.client = self._connected()
+
+    def end(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+def _texts(message: dict[str, Any]) -> list[str]:
+    content = message["content"]
+    match message["msg_type"]:
+        case "stream":
+            return [content["text"]]
+        case "display_data" | "execute_result" | "update_display_data":
+            return [content["data"]["text/plain"]]
+        case "error":
+            return ["\n".join(content["traceback"])]
+    return []
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of 24 layers, saved without a tokenizer."""
+    folder = tmp_path_factory.mktemp("model") / "llama-24"
+    build("llama", layers=24).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Iterator[Any]:
+    started: list[Kernel] = []
+
+    def start(notebook: str) -> Kernel:
+        started.append(Kernel(str(tmp_path / notebook)))
+        return started[-1]
+
+    yield start
+    for kernel in started:
+        kernel.end()

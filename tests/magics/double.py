@@ -1,0 +1,289 @@
+"""An engine in memory that answers every request with the wire's own replies; the real client speaks with it.
+
+It has eight layers, knows one text, stops at its first breakpoint and computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+import djinn_jupyter
+from djinn_jupyter.client.arrays import from_numpy
+from djinn_jupyter.client.direct import DirectLine
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import DjinnError, IllegalMove, SessionHeld, SessionsWouldSuffer, UnknownSession, UnknownSite
+from djinn_jupyter.wire import nouns, replies, requests
+from djinn_jupyter.wire.sites import parse_site
+from tests.widgets import samples
+
+NEW = (" Paris", ".", " The")
+
+
+class EngineDouble:
+    """One engine; `line` is what a client speaks through."""
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, nouns.SessionInfo] = {}
+        self.stops: dict[str, replies.Paused | None] = {}
+        self.interrupt_runs = False
+        self.dead = False
+        welcome = replies.Welcome(version="1", model=samples.model(), attached=())
+        self.line = DirectLine(welcome, self.send, holder="kernel-1")
+
+    def send(self, request: requests.Request, answer: Callable[[replies.Reply], None]) -> None:
+        try:
+            reply = self._reply(request)
+        except DjinnError as error:
+            reply = replies.Failed(code=error.code, message=str(error))
+        answer(reply)
+
+    def _reply(self, request: Any) -> replies.Reply:
+        if self.dead:
+            return replies.Failed(code="EngineUnavailable", message="The engine of demo has ended; load it again.")
+        name = type(request).__name__
+        if isinstance(request, requests.SessionRequest) and name != "Open" and request.session not in self.sessions:
+            raise UnknownSession(f"There is no session {request.session!r}.")
+        return getattr(self, f"_{name.lower()}")(request)
+
+    # ------------------------------------------------------------------------------------------------ engine
+
+    def _liststatistics(self, _: Any) -> replies.Reply:
+        return replies.Statistics(statistics=samples.statistics())
+
+    _readstatistics = _liststatistics
+
+    def _listsessions(self, _: Any) -> replies.Reply:
+        return replies.Sessions(sessions=tuple(self.sessions.values()))
+
+    def _listmodules(self, _: Any) -> replies.Reply:
+        path = nouns.ModuleInfo(path="model.layers.2.mlp", kind="LlamaMLP", layer=2, called=1)
+        return replies.Modules(modules=(path,))
+
+    def _shutdown(self, request: requests.Shutdown) -> replies.Reply:
+        others = [n for n, s in self.sessions.items() if s.holder not in (None, "kernel-1")]
+        if others and not request.force:
+            raise SessionsWouldSuffer(f"Session {others[0]} of another kernel would end; add --force.")
+        return replies.ShuttingDown(sessions_lost=tuple(self.sessions))
+
+    # ----------------------------------------------------------------------------------------------- session
+
+    def _open(self, request: requests.Open) -> replies.Reply:
+        there = self.sessions.get(request.session)
+        if there is not None and there.holder not in (None, "kernel-1") and not request.join:
+            raise SessionHeld(f"Session {request.session!r} is held by another kernel; add --join to enter it.")
+        if there is None or request.fresh:
+            self.sessions[request.session] = samples.session(request.session)
+            self.stops[request.session] = None
+        return replies.Opened(session=self.sessions[request.session], created=there is None)
+
+    def _describe(self, request: Any) -> replies.Reply:
+        return replies.Described(session=self.sessions[request.session])
+
+    def _detach(self, request: Any) -> replies.Reply:
+        self._change(request.session, holder=None)
+        return replies.Detached()
+
+    def _close(self, request: Any) -> replies.Reply:
+        del self.sessions[request.session]
+        return replies.Closed(pages_freed=1)
+
+    def _fork(self, request: requests.Fork) -> replies.Reply:
+        self.sessions[request.name] = msgspec.structs.replace(self.sessions[request.session], name=request.name)
+        stop = self.stops[request.session]
+        self.stops[request.name] = None if stop is None else msgspec.structs.replace(stop, session=request.name)
+        return replies.Opened(session=self.sessions[request.name], created=True)
+
+    # ----------------------------------------------------------------------------------------------- running
+
+    def _run(self, request: requests.Run) -> replies.Reply:
+        points = self.sessions[request.session].breakpoints
+        if points and not request.free:
+            return self._stop(request.session, points[0].site, breakpoint=points[0])
+        return self._finish(request.session)
+
+    def _resume(self, request: requests.Resume) -> replies.Reply:
+        self._present(request.session)
+        return self._finish(request.session)
+
+    def _step(self, request: requests.Step) -> replies.Reply:
+        layer = self._present(request.session).layer + request.count
+        return self._stop(request.session, f"resid_post.{layer - 1}", layer=layer, reason="step", breakpoint=None)
+
+    def _back(self, request: requests.Back) -> replies.Reply:
+        return self._stop(request.session, "resid_post.1", layer=2, reason="back", breakpoint=None, history_length=2)
+
+    def _stop(self, name: str, site: str, **changes: Any) -> replies.Reply:
+        layer = changes.pop("layer", (parse_site(site).layer or 0) + 1)
+        reason = "interrupt" if self.interrupt_runs else changes.pop("reason", "breakpoint")
+        stop = samples.paused(site, layer=layer, session=name, reason=reason, **changes)
+        self.stops[name] = stop
+        self._change(name, state="paused", stopped_at=site, step=0, tokens=5)
+        self.line.publish(replies.SessionPaused(session=name, site=site, step=0, reason=reason))
+        return stop
+
+    def _finish(self, name: str) -> replies.Reply:
+        self.stops[name] = None
+        self._change(name, state="idle", stopped_at=None, step=None, tokens=8)
+        for step, text in enumerate(NEW, start=1):
+            self.line.publish(replies.TokenSampled(session=name, step=step, token=100 + step, text=text))
+        done = samples.finished(session=name, rules=self.sessions[name].rules)
+        self.line.publish(replies.SessionFinished(session=name, reason=done.reason, new_tokens=3))
+        return done
+
+    def _readhistory(self, request: Any) -> replies.Reply:
+        stop = nouns.StopInfo(index=0, site="resid_post.4", step=0, position=4, reason="breakpoint", edited=False)
+        return replies.History(stops=(stop,), present=0)
+
+    def _pause(self, request: Any) -> replies.Reply:
+        return replies.Pausing(was_running=True)
+
+    def _readstop(self, request: Any) -> replies.Reply:
+        return self._present(request.session)
+
+    def _present(self, name: str) -> replies.Paused:
+        stop = self.stops[name]
+        if stop is None:
+            raise IllegalMove(f"Session {name!r} is not stopped; run a prompt with a breakpoint first.")
+        return stop
+
+    # ----------------------------------------------------------------------------------- breakpoints and rules
+
+    def _setbreakpoint(self, request: requests.SetBreakpoint) -> replies.Reply:
+        site = self._site(request.site)
+        points = self.sessions[request.session].breakpoints
+        for point in points:
+            if (point.site, point.when) == (site, request.when):
+                return replies.BreakpointSet(breakpoint=point, existed=True)
+        made = samples.breakpoint_info(number=len(points) + 1, site=site, when=request.when, once=request.once, hits=0)
+        self._change(request.session, breakpoints=(*points, made))
+        return replies.BreakpointSet(breakpoint=made, existed=False)
+
+    def _clearbreakpoints(self, request: requests.ClearBreakpoints) -> replies.Reply:
+        points = self.sessions[request.session].breakpoints
+        kept = () if request.sites is None else tuple(p for p in points if p.site not in request.sites)
+        self._change(request.session, breakpoints=kept)
+        return replies.Cleared(count=len(points) - len(kept))
+
+    def _steer(self, request: requests.Steer) -> replies.Reply:
+        rule = samples.rule(
+            site=self._site(request.site), edit=request.edit, passes_met=0, passes_changed=0, mean_relative_size=None
+        )
+        self._change(request.session, rules=(rule,))
+        return replies.Steered(rule=rule, existed=False)
+
+    def _unsteer(self, request: requests.Unsteer) -> replies.Reply:
+        count = len(self.sessions[request.session].rules)
+        self._change(request.session, rules=())
+        return replies.Cleared(count=count)
+
+    def _watch(self, request: requests.Watch) -> replies.Reply:
+        watch = samples.watch(site=self._site(request.site), passes=0, bytes_held=0)
+        self._change(request.session, watches=(watch,))
+        return replies.Watching(watch=watch)
+
+    def _unwatch(self, request: requests.Unwatch) -> replies.Reply:
+        count = len(self.sessions[request.session].watches)
+        self._change(request.session, watches=())
+        return replies.Cleared(count=count)
+
+    def _readwatch(self, request: requests.ReadWatch) -> replies.Reply:
+        values = tuple(from_numpy(samples.values(n, samples.WIDTH, seed=n)) for n in (5, 1, 1))
+        positions = ((0, 1, 2, 3, 4), (5,), (6,))
+        return replies.WatchRead(watch=samples.watch(site=request.site), axes="T D", values=values, positions=positions)
+
+    # ------------------------------------------------------------------------------------- looking and changing
+
+    def _inspect(self, request: requests.Inspect) -> replies.Reply:
+        stop = self._present(request.session)
+        site = stop.site if request.site is None else self._site(request.site)
+        positions = tuple(stop.positions[p] if p < 0 else p for p in request.positions or stop.positions)
+        count = len(positions)
+        if parse_site(site).point == "pattern":
+            weights = np.tril(np.ones((count, len(stop.positions)), dtype=np.float32))
+            value = np.repeat((weights / weights.sum(-1, keepdims=True))[:, None], samples.HEADS, axis=1)
+        else:
+            value = samples.values(count, samples.WIDTH)
+        snapshot = nouns.Snapshot(
+            site=site,
+            value=from_numpy(value),
+            axes="T H K" if value.ndim == 3 else "T D",
+            positions=positions,
+            dtype="float32",
+            exactness="exact",
+        )
+        return replies.Inspected(snapshot=snapshot)
+
+    def _lens(self, request: requests.Lens) -> replies.Reply:
+        stop = self._present(request.session)
+        positions = request.positions or stop.positions
+        rows = samples.lens_rows(tuple(positions), stop.texts, request.top)
+        return replies.LensRead(site=request.site or stop.site, rows=rows)
+
+    def _applyedit(self, request: requests.ApplyEdit) -> replies.Reply:
+        stop = self._present(request.session)
+        self.edits = [*getattr(self, "edits", []), request]
+        self.stops[request.session] = msgspec.structs.replace(stop, edits=("an edit",))
+        positions = tuple(stop.positions[p] if p < 0 else p for p in request.positions or stop.positions)
+        kind = type(request.edit).__name__.lower()
+        return samples_edited(request.site or stop.site, kind, positions)
+
+    def _revertedits(self, request: Any) -> replies.Reply:
+        stop = msgspec.structs.replace(self._present(request.session), edits=())
+        self.stops[request.session] = stop
+        return stop
+
+    def _measureeffect(self, request: Any) -> replies.Reply:
+        self._present(request.session)
+        return replies.Effect(effect=samples.effect())
+
+    # ------------------------------------------------------------------------------------------------ private
+
+    def _site(self, spelling: str) -> str:
+        site = parse_site(spelling)
+        if site.layer is not None and site.layer >= samples.LAYERS:
+            raise UnknownSite(f"There is no layer {site.layer}: this model has layers 0 to {samples.LAYERS - 1}.")
+        return str(site)
+
+    def _change(self, name: str, **changes: Any) -> None:
+        self.sessions[name] = msgspec.structs.replace(self.sessions[name], **changes)
+
+
+def samples_edited(site: str, kind: str, positions: tuple[int, ...]) -> replies.Reply:
+    count = len(positions) * samples.WIDTH
+    return samples.edited(
+        site=site, edit=kind, positions=positions, shape=(len(positions), samples.WIDTH), entries_changed=count
+    )
+
+
+def client_double(engine: EngineDouble) -> Any:
+    """`djinn_jupyter` as the magics see it, with `load` and `engines` replaced."""
+    loaded: list[dict[str, Any]] = []
+
+    def load(model: str, *, progress: Callable[[str], None], **options: Any) -> RemoteEngine:
+        if model != "demo":
+            raise djinn_jupyter.errors.ModelNotFound(f"There is no model {model!r}: no folder, no cached hub name.")
+        loaded.append(options)
+        progress("reading the weights")
+        engine.dead = False
+        return RemoteEngine(engine.line)
+
+    verbs = (
+        "scale",
+        "add",
+        "set_to",
+        "zero",
+        "clamp",
+        "project_out",
+        "patch_from",
+        "Interrupted",
+        "Paused",
+        "Finished",
+    )
+    return SimpleNamespace(
+        load=load, loaded=loaded, engines=lambda: (), **{name: getattr(djinn_jupyter, name) for name in verbs}
+    )

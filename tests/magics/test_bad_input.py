@@ -1,0 +1,78 @@
+"""Whatever a person mistypes is answered in one line that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.magics.conftest import Notebook
+
+UNLOADED = ["%djinn_break 4", "%djinn_run x", "%djinn_sessions", "%djinn_resume", "%djinn_inspect", "%djinn_edit zero"]
+
+
+@pytest.mark.parametrize("line", UNLOADED)
+def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> None:
+    assert bare.fails(line) == "No model is loaded in this notebook; load one first, for example: %djinn_load demo"
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("%djinn_load nowhere", "There is no model 'nowhere'"),
+        ("%djinn_load", "required: model"),
+        ("%djinn_break", "required: site"),
+        ("%djinn_break nonsense!", "is not a site"),
+        ('%djinn_break 4 --when "step', "A quote in this line is not closed"),
+        ("%djinn_break 4 -o 2x", "'2x' is not a name for a variable"),
+        ("%djinn_break 4 --sometimes", "unrecognized arguments: --sometimes"),
+        ("%djinn_run", "There is no prompt"),
+        ("%djinn_run a prompt --max-tokens 5", "--max-tokens stands behind the prompt"),
+        ("%djinn_run --max-tokens many x", "invalid int value: 'many'"),
+        ("%djinn_run --ids nothing", "'nothing' has no value here (NameError"),
+        ("%%djinn_run here\nand here", "Give the prompt once"),
+        ("%djinn_step 0", "0 is no number of steps"),
+        ("%djinn_back 1 --layer --token", "write one of --layer and --token"),
+        ("%djinn_resume", "is not stopped"),
+        ("%djinn_inspect", "is not stopped"),
+        ("%djinn_lens 4 --layers", "leave the site out"),
+        ("%djinn_edit", "'' is no edit; write one of: scale 0.9;"),
+        ("%djinn_edit double", "'double' is no edit"),
+        ("%djinn_edit scale", "scale takes 1 argument: scale 0.9"),
+        ("%djinn_edit scale much", "'much' has no value here"),
+        ("%djinn_edit scale 2 --coef 3", "--coef belongs to add, not to scale"),
+        ("%djinn_edit zero --from-site 3", "belong to patch_from, not to zero"),
+        ("%djinn_edit zero --torch", "--torch belongs to the cell form"),
+        ("%djinn_edit zero --revert", "--revert stands alone"),
+        ("%djinn_edit patch_from oslo", "There is no session 'oslo'. There are: paris."),
+        ("%djinn_steer 4 add 'no such name'", "has no value here"),
+        ("%djinn_unsteer first", "invalid int value"),
+        ("%djinn_close oslo", "There is no session 'oslo'"),
+        ("%djinn_diff paris", "neither stands at a stop nor has finished"),
+        ("%djinn_sessions --session oslo", "unrecognized arguments"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(notebook: Notebook, line: str, answer: str) -> None:
+    assert answer in notebook.fails(line)
+
+
+def test_positions_that_are_none_are_refused(notebook: Notebook) -> None:
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
+    assert "'last' is no position" in notebook.fails("%djinn_edit zero --positions last")
+
+
+def test_torch_is_not_imported_for_the_user(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "torch", raising=False)
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
+    assert "run `import torch` first" in notebook.fails("%%djinn_edit --torch\nh *= 2")
+
+
+def test_an_engine_that_died_says_so_and_loading_again_goes_on(notebook: Notebook) -> None:
+    notebook.engine.dead = True
+    assert notebook.fails("%djinn_break 4") == "The engine of demo has ended; load it again."
+    notebook.cell("%djinn_load demo\n%djinn_break 4")
+
+
+def test_a_session_of_another_kernel_is_not_stopped_silently(notebook: Notebook) -> None:
+    notebook.cell("%djinn_use oslo --new")
+    notebook.engine._change("oslo", holder="kernel-2")
+    assert "add --force" in notebook.fails("%djinn_stop")
+    assert "stopped" in notebook.cell("%djinn_stop --force")

@@ -1,0 +1,74 @@
+"""Tab completion through the shell's own completer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from IPython.core.completer import provisionalcompleter
+
+from tests.magics.conftest import Notebook
+
+
+def complete(notebook: Notebook, line: str) -> list[str]:
+    """The texts that Tab offers for the last word of the line, as the kernel asks for them."""
+    start = len(line) - len(line.split(" ")[-1])
+    with provisionalcompleter():
+        found = list(notebook.shell.Completer.completions(line, len(line)))
+    return [line[start : c.start] + c.text for c in found]
+
+
+@pytest.mark.parametrize(
+    ("line", "first"),
+    [
+        ("%djinn_break resid_po", "resid_post.0"),
+        ("%djinn_inspect pattern.", "pattern.0"),
+        ("%djinn_steer mlp_out.", "mlp_out.0"),
+        ("%djinn_edit --site z.", "z.0"),
+        ("%djinn_break model.layers", "model.layers.2.mlp"),
+        ("%djinn_use par", "paris"),
+        ("%djinn_run --session par", "paris"),
+        ("%djinn_edit patch_from par", "paris"),
+        ("%djinn_edit sc", "scale"),
+        ("%djinn_steer 4 pro", "project_out"),
+        ("%djinn_load de", "demo"),
+        ("%djinn_break 4 --wh", "--when"),
+        ("%%djinn_run --max", "--max-tokens"),
+    ],
+)
+def test_what_is_begun_is_completed(notebook: Notebook, line: str, first: str) -> None:
+    assert complete(notebook, line)[0] == first
+
+
+def test_layers_are_in_their_order(notebook: Notebook) -> None:
+    assert complete(notebook, "%djinn_break resid_post.") == [f"resid_post.{i}" for i in range(8)]
+
+
+def test_every_site_is_offered_before_a_letter_is_typed(notebook: Notebook) -> None:
+    offered = complete(notebook, "%djinn_break ")
+    assert {"embed", "resid_pre.0", "z.7", "logits"} <= set(offered)
+
+
+def test_magics_themselves_are_completed(notebook: Notebook) -> None:
+    assert {"%djinn_break", "%djinn_breaks"} <= set(complete(notebook, "%djinn_bre"))
+
+
+def test_a_folder_with_a_model_is_offered(notebook: Notebook, tmp_path: Path) -> None:
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text("{}")
+    (tmp_path / "notes").mkdir()
+    assert complete(notebook, f"%djinn_load {tmp_path}/") == [f"{tmp_path}/tiny"]
+
+
+@pytest.mark.parametrize("line", ["%djinn_run The cap", "print(resid_po", "%time resid_po", "%djinn_break 4 resid"])
+def test_other_lines_are_left_alone(notebook: Notebook, line: str) -> None:
+    assert not [m for m in complete(notebook, line) if "resid_post" in m or m.startswith("--")]
+
+
+def test_without_an_engine_nothing_is_invented(bare: Notebook) -> None:
+    assert not [m for m in complete(bare, "%djinn_break resid") if "resid" in m]
+
+
+def test_an_engine_that_died_completes_nothing(notebook: Notebook) -> None:
+    notebook.engine.dead = True
+    assert "paris" not in complete(notebook, "%djinn_use par")

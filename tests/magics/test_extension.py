@@ -1,0 +1,131 @@
+"""Loading and unloading the extension: what it registers, what it imports, how it streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.magics import unload_ipython_extension
+from tests.magics.conftest import Notebook
+
+NAMES = """load unload stop status log run break breaks clear inspect lens watch edit steer unsteer step back resume
+fork sessions use close diff""".split()
+HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
+
+
+def magics(notebook: Notebook) -> dict[str, Any]:
+    found: dict[str, Any] = notebook.shell.magics_manager.magics["line"]
+    return {name: magic for name, magic in found.items() if name.startswith("djinn_")}
+
+
+def test_the_magics_are_these(bare: Notebook) -> None:
+    assert set(magics(bare)) == {f"djinn_{name}" for name in NAMES}
+    cells = [name for name in bare.shell.magics_manager.magics["cell"] if name.startswith("djinn_")]
+    assert sorted(cells) == ["djinn_edit", "djinn_run"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_has_help_with_every_option_explained(bare: Notebook, name: str) -> None:
+    magic = magics(bare)[f"djinn_{name}"]
+    assert f"%djinn_{name}" in magic.__doc__
+    assert all(action.help for action in magic.parser._actions)
+    summary = magic.parser.description.strip().splitlines()[0]
+    assert summary.endswith(".")
+
+
+def test_unloading_takes_everything_away_and_loading_twice_registers_once(bare: Notebook) -> None:
+    from djinn_jupyter.magics import load_ipython_extension
+
+    load_ipython_extension(bare.shell, bare.client)
+    assert len([m for m in bare.shell.Completer.custom_matchers if "djinn" in m.__name__]) == 1
+    unload_ipython_extension(bare.shell)
+    assert not magics(bare)
+    assert not [m for m in bare.shell.Completer.custom_matchers if "djinn" in m.__name__]
+
+
+def test_loading_the_extension_imports_nothing_heavy() -> None:
+    """In a fresh interpreter, as `%load_ext` does it; the rest comes with the first magic that needs it."""
+    code = f"""
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+before = set(sys.modules)
+shell.run_line_magic("load_ext", "djinn_jupyter")
+new = set(sys.modules) - before
+print([name for name in {HEAVY!r} if name in new])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_views_and_magics_leave_torch_and_plotly_out() -> None:
+    code = """
+import sys
+import djinn_jupyter.widgets.views, djinn_jupyter.client.session
+from djinn_jupyter.magics import branching, breaking, changing, editing, loading, looking, running
+print([name for name in ("torch", "plotly", "ipywidgets") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class Displays:
+    """Stands in for IPython's display: what was shown, and how the display was updated."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def __call__(self, view: object, display_id: bool = False) -> Displays:
+        self.shown.append(f"show {view!r}".splitlines()[0])
+        return self
+
+    def update(self, view: object) -> None:
+        self.shown.append(f"update {view!r}".splitlines()[0])
+
+
+def in_a_kernel(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DJINN_STATIC")
+    monkeypatch.setattr(notebook.shell, "kernel", object(), raising=False)
+
+
+@pytest.fixture
+def displays(monkeypatch: pytest.MonkeyPatch) -> Displays:
+    made = Displays()
+    monkeypatch.setattr("djinn_jupyter.magics.screen._display", made)
+    return made
+
+
+def test_in_a_kernel_tokens_stream_into_one_display(
+    notebook: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_a_kernel(notebook, monkeypatch)
+    monkeypatch.setattr("djinn_jupyter.magics.screen.UPDATE_SECONDS", 0.0)
+    notebook.cell("%djinn_run The capital of France is")
+    assert displays.shown == [
+        "show  Paris",
+        "update  Paris.",
+        "update  Paris. The",
+        "update finished: 3 new tokens, ended by the asked number of tokens",
+    ]
+
+
+def test_updates_are_bounded_in_time(notebook: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_a_kernel(notebook, monkeypatch)
+    monkeypatch.setattr("djinn_jupyter.magics.screen.UPDATE_SECONDS", 1000.0)
+    monkeypatch.setattr("time.monotonic", lambda: 2000.0)
+    notebook.cell("%djinn_run The capital of France is")
+    assert displays.shown[:1] == ["show  Paris"]
+    assert len(displays.shown) == 2
+
+
+def test_static_shows_the_final_form_at_once(
+    notebook: Notebook, displays: Displays, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notebook.shell, "kernel", object(), raising=False)
+    monkeypatch.setenv("DJINN_STATIC", "1")
+    notebook.cell("%djinn_run The capital of France is")
+    notebook.cell("%djinn_load demo")
+    assert [line.split(":")[0] for line in displays.shown] == ["show finished", "show demo"]

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.registry import running_engines
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A registry of one's own. Whatever engine is left in it at the end is ended."""
+    folder = tmp_path / "runtime"
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder))
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    yield folder
+    for entry in running_engines():
+        os.kill(entry.pid, signal.SIGTERM)
+        await_end(entry)
+    loading._lines.close()
+
+
+@pytest.fixture
+def fake_site(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Engine processes that are started now serve the in-memory engine."""
+    site = Path(__file__).parent / "fake_site"
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
+    return runtime

@@ -1,0 +1,36 @@
+"""On the PYTHONPATH of a test's engine processes: puts the in-memory engine in the place of the real one.
+
+What the model is called says what its engine does: `fake` serves; `missing` is not found; `crash` dies without a word;
+`wait:PATH` writes its process number into the named pipe PATH, then waits until somebody writes into `PATH.go`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+from pathlib import Path
+
+
+def _open_engine(config, publish, progress):  # type: ignore[no-untyped-def]
+    from djinn_jupyter.errors import ModelNotFound
+    from tests.process.fake_engine import FakeEngine
+
+    progress(f"loading {config.model}")
+    if config.model == "missing":
+        raise ModelNotFound("There is no model 'missing' here; try demo.")
+    if config.model == "crash":
+        os.write(2, b"a last line before the end\n")
+        os._exit(3)
+    if config.model == "fault":
+        raise ZeroDivisionError("a fault of the engine")
+    if config.model.startswith("wait:"):
+        path = config.model.removeprefix("wait:")
+        Path(path).write_text(str(os.getpid()))
+        Path(path + ".go").read_text()
+    return FakeEngine(publish)
+
+
+_module = types.ModuleType("djinn_jupyter.engine.opening")
+_module.open_engine = _open_engine
+sys.modules["djinn_jupyter.engine.opening"] = _module

@@ -1,0 +1,49 @@
+"""Other processes that load and use engines, as kernels do: each runs a few lines and prints what came of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+
+class Kernel:
+    """A Python process that runs `code`, in which `dj` is the package and `tell(text)` is read by `heard`."""
+
+    def __init__(self, code: str, holder: str | None = None) -> None:
+        prelude = "import djinn_jupyter as dj\ndef tell(value): print(value, flush=True)\n"
+        if holder is not None:  # what a kernel's connection file is to a real one
+            prelude += f"from djinn_jupyter.client import loading\nloading.holder_name = lambda: {holder!r}\n"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", prelude + textwrap.dedent(code)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def heard(self) -> str:
+        """The next line it tells; fails with what went wrong there when it has ended instead."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            assert self.process.stderr is not None
+            raise AssertionError(f"The kernel has ended: {self.process.stderr.read()}")
+        return line.rstrip("\n")
+
+    def go_on(self) -> None:
+        """Answer its `input()`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Wait until it has ended, and close what belongs to it."""
+        self.process.wait(60)
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()

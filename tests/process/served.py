@@ -1,0 +1,78 @@
+"""A real service, with real sockets, in front of a fake engine that a thread ticks; and entries that point to it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psutil
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.door import Door
+from djinn_jupyter.engine.outbox import Outbox
+from djinn_jupyter.engine.registration import SocketFolder
+from djinn_jupyter.engine.service import ServerKeys, Service
+from djinn_jupyter.wire.host import boot_id, host_name
+from djinn_jupyter.wire.registry import Entry, Identity, Options
+from tests.process.fake_engine import FakeEngine
+
+
+@dataclass
+class Served:
+    engine: FakeEngine
+    service: Service
+    entry: Entry
+    shut_down: threading.Event
+
+
+def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Entry:
+    """This very process as if it were the engine's."""
+    identity = Identity(model="fake")
+    return Entry(
+        version=__version__,
+        pid=os.getpid(),
+        created=psutil.Process().create_time(),
+        host=host_name(),
+        boot=boot_id(),
+        started=time.time(),
+        identity=identity,
+        found=identity,
+        options=Options(),
+        commands=commands,
+        events=events,
+        keys=keys.public if keys else None,
+    )
+
+
+@contextmanager
+def served(*, tcp: bool = False, message_bytes: int = 2**20, silence_seconds: float = 20.0) -> Iterator[Served]:
+    outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
+    engine = FakeEngine(outbox.post)
+    door = Door(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
+    keys = ServerKeys.draw() if tcp else None
+    commands, events = (
+        ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*") if tcp else (folder.endpoint("commands"), folder.endpoint("events"))
+    )
+    service = Service(door, outbox, commands=commands, events=events, keys=keys, message_bytes=message_bytes)
+    stopping = threading.Event()
+
+    def move() -> None:
+        while not stopping.is_set():
+            if not engine.tick():
+                engine.mailbox.wait(1.0)
+
+    mover = threading.Thread(target=move, name="fake-engine")
+    mover.start()
+    service.start()
+    try:
+        yield Served(engine, service, entry_for(service.commands, service.events, keys), shut_down)
+    finally:
+        stopping.set()
+        engine.mailbox.wake()
+        mover.join()
+        service.stop()
+        folder.remove()

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import cli
+from djinn_jupyter.client.doctor import findings
+from djinn_jupyter.client.registry import is_alive
+
+pytestmark = pytest.mark.usefixtures("fake_site")
+
+
+def test_start_list_log_stop(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["start", "fake", "--device-memory", "1GiB"]) == 0
+    assert capsys.readouterr().out == "Engine fake (Fake, 8 layers, float32 on cpu) runs.\n"
+    dj.load("fake").session("paris")
+    assert cli.main(["list"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split() == ["MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "SESSIONS", "UP"]
+    assert row.split()[:4] == ["fake", "float32", "cpu", "sdpa"]
+    assert "paris (idle)" in row
+    assert cli.main(["log", "fake"]) == 0
+    assert "Ready: fake" in capsys.readouterr().out
+    assert cli.main(["stop"]) == 0
+    assert capsys.readouterr().out == "The engine of fake has ended, and with it the sessions paris.\n"
+    assert cli.main(["log"]) == 0  # it outlives the engine
+    assert "Ended." in capsys.readouterr().out
+
+
+def test_what_cannot_be_done_is_one_sentence_and_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, sentence in (
+        (["stop"], "djinn: No engine runs.\n"),
+        (["stop", "fake"], "djinn: No engine of fake runs.\n"),
+        (["start", "missing"], "djinn: There is no model 'missing' here; try demo.\n"),
+        (["start", "fake", "--device-memory", "much"], "djinn: 'much' is no amount of memory; write for example"),
+    ):
+        assert cli.main(arguments) == 1
+        assert capsys.readouterr().err.splitlines()[-1].startswith(sentence.rstrip("\n"))
+    assert cli.main(["list"]) == 0
+    assert capsys.readouterr().out == "No engine runs.\n"
+    assert cli.main(["stop", "--all"]) == 0
+
+
+def test_one_of_several_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    dj.load("fake")
+    dj.load("fake", dtype="bfloat16")
+    assert cli.main(["stop"]) == 1
+    assert "Several engines run: fake, fake (dtype bfloat16)" in capsys.readouterr().err
+    assert cli.main(["stop", "fake (dtype bfloat16)"]) == 0
+    assert cli.main(["stop", "fake"]) == 0
+
+
+def test_an_engine_that_does_not_answer_is_ended_with_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = dj.load("fake").entry
+    assert entry is not None
+
+    def silent(entry: object) -> None:
+        raise dj.client.engine.EngineUnavailable("it does not answer")
+
+    monkeypatch.setattr(cli, "attach", silent)
+    monkeypatch.setattr(cli, "KILL_SECONDS", 0.5)
+    assert cli.main(["stop"]) == 1
+    assert is_alive(entry)
+    os.kill(entry.pid, signal.SIGSTOP)  # not even SIGTERM reaches it now
+    assert cli.main(["stop", "--force"]) == 0
+    assert not is_alive(entry)
+
+
+def test_the_doctor_says_a_sentence_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(findings())
+    assert all(line.startswith(("ok ", "note ", "bad ")) and line.endswith(".") for line in lines)
+    said = "\n".join(lines)
+    for word in ("Python", "torch", "transformers", "host memory", "swap", "locked", "GB/s", "engines run here"):
+        assert word in said

@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import pytest
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.door import FORGOTTEN_SECONDS, Door
+from djinn_jupyter.errors import from_code
+from djinn_jupyter.wire.replies import (
+    Departed,
+    Failed,
+    Opened,
+    Pong,
+    Reply,
+    Sessions,
+    ShuttingDown,
+    Statistics,
+    Welcome,
+)
+from djinn_jupyter.wire.requests import (
+    Goodbye,
+    Hello,
+    ListSessions,
+    Open,
+    Ping,
+    ReadStatistics,
+    Request,
+    Run,
+    Shutdown,
+    Tokenize,
+)
+from tests.process.fake_engine import FakeEngine
+
+SILENCE = 20.0
+
+
+class House:
+    """A door with a clock that is set by hand and an engine that is ticked by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.engine = FakeEngine()
+        self.shut_down = 0
+        self.door = Door(self.engine, shut_down=self._shut, silence_seconds=SILENCE, clock=lambda: self.now)
+
+    def _shut(self) -> None:
+        self.shut_down += 1
+
+    def ask(self, peer: bytes, request: Request) -> Reply:
+        answers: list[Reply] = []
+        self.door.receive(peer, request, answers.append)
+        while not answers:
+            assert self.engine.tick()
+        self.engine.tick()
+        assert len(answers) == 1
+        return answers[0]
+
+    def hello(self, peer: bytes, holder: str) -> Welcome:
+        welcome = self.ask(peer, Hello(version=__version__, holder=holder, user="ada"))
+        assert isinstance(welcome, Welcome)
+        return welcome
+
+    def holder_of(self, session: str) -> str | None:
+        while self.engine.tick():
+            pass
+        return self.engine.sessions[session].holder
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def failure(reply: Reply) -> Failed:
+    assert isinstance(reply, Failed)
+    return reply
+
+
+def test_nothing_is_answered_before_hello(house: House) -> None:
+    for request in (Ping(), ListSessions(), Open(session="s"), Shutdown(force=True)):
+        assert failure(house.ask(b"1", request)).code == "IllegalMove"
+    assert house.shut_down == 0
+    assert house.engine.sessions == {}
+
+
+def test_another_version_is_refused_naming_both(house: House) -> None:
+    reply = failure(house.ask(b"1", Hello(version="0.0.7", holder="k", user="ada")))
+    assert reply.code == "VersionMismatch"
+    assert "0.0.7" in reply.message
+    assert __version__ in reply.message
+    assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
+
+
+def test_what_must_be_answered_at_once_does_not_reach_the_engine(house: House) -> None:
+    house.hello(b"1", "k")
+    answers: list[Reply] = []
+    for request in (Ping(), ReadStatistics(), ListSessions()):
+        house.door.receive(b"1", request, answers.append)
+    assert [type(a) for a in answers] == [Pong, Statistics, Sessions]
+    assert not house.engine.mailbox.waiting
+
+
+def test_a_restarted_kernel_finds_its_sessions_by_its_holder_name(house: House) -> None:
+    house.hello(b"old", "kernel-1")
+    house.ask(b"old", Open(session="paris"))
+    assert house.hello(b"new", "kernel-1").attached == ("paris",)
+    assert isinstance(house.ask(b"new", Open(session="paris")), Opened)
+    house.now = SILENCE + 1  # the old connection is silent for good, the new one is not
+    house.ask(b"new", Ping())
+    house.door.sweep()
+    assert house.engine.departed == []
+
+
+def test_another_kernel_does_not_get_a_held_session_silently(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.hello(b"2", "kernel-2")
+    house.ask(b"1", Open(session="paris"))
+    assert failure(house.ask(b"2", Open(session="paris"))).code == "SessionHeld"
+    assert isinstance(house.ask(b"2", Open(session="paris", join=True)), Opened)
+
+
+def test_a_silent_holder_has_gone_once_and_is_taken_back_with_its_sessions(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.ask(b"1", Open(session="paris"))
+    house.now = SILENCE + 1
+    house.door.sweep()
+    house.door.sweep()
+    assert house.engine.departed == ["kernel-1"]
+    assert house.holder_of("paris") is None
+    assert house.door.attached == 0
+    house.ask(b"1", Ping())
+    assert house.door.attached == 1
+    assert house.holder_of("paris") == "kernel-1"
+
+
+def test_a_holder_that_returns_does_not_take_what_another_has_opened_meanwhile(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.ask(b"1", Open(session="paris"))
+    house.now = SILENCE + 1
+    house.door.sweep()
+    house.hello(b"2", "kernel-2")
+    house.ask(b"2", Open(session="paris"))
+    house.ask(b"1", Ping())
+    assert house.holder_of("paris") == "kernel-2"
+
+
+def test_goodbye_detaches_when_it_is_the_holders_last_client(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.hello(b"2", "kernel-1")
+    house.ask(b"1", Open(session="paris"))
+    assert isinstance(house.ask(b"2", Goodbye()), Departed)
+    assert house.holder_of("paris") == "kernel-1"
+    assert isinstance(house.ask(b"1", Goodbye()), Departed)
+    assert house.holder_of("paris") is None
+    assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
+
+
+def test_who_is_silent_for_a_day_is_forgotten(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.now = FORGOTTEN_SECONDS + 1
+    house.door.sweep()
+    assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
+
+
+def test_shutdown_that_hurts_others_names_them_and_needs_force(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.hello(b"2", "kernel-2")
+    house.ask(b"1", Open(session="paris"))
+    house.ask(b"2", Open(session="rome"))
+    reply = failure(house.ask(b"2", Shutdown()))
+    assert reply.code == "SessionsWouldSuffer"
+    assert "paris (held by kernel-1)" in reply.message
+    assert house.shut_down == 0
+    assert house.ask(b"2", Shutdown(force=True)) == ShuttingDown(sessions_lost=("paris", "rome"))
+    assert house.shut_down == 1
+
+
+def test_detached_sessions_of_others_are_reported_not_protected(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.hello(b"2", "kernel-2")
+    house.ask(b"1", Open(session="paris"))
+    house.ask(b"1", Goodbye())
+    house.engine.tick()
+    assert house.ask(b"2", Shutdown()) == ShuttingDown(sessions_lost=("paris",))
+
+
+def test_a_fault_of_the_engine_is_a_reply_too(house: House, caplog: pytest.LogCaptureFixture) -> None:
+    house.hello(b"1", "kernel-1")
+    reply = failure(house.ask(b"1", Tokenize(text="x")))
+    assert "ZeroDivisionError" in str(from_code(reply.code, reply.message))
+    assert "a fault of the engine" in caplog.text
+
+
+def test_a_run_is_answered_once_by_the_engine(house: House) -> None:
+    house.hello(b"1", "kernel-1")
+    house.ask(b"1", Open(session="paris"))
+    finished = house.ask(b"1", Run(session="paris", tokens=(1,), max_new_tokens=3))
+    assert finished.tokens == (1, 2, 3)  # type: ignore[union-attr]

@@ -1,0 +1,310 @@
+"""Engine processes are started, adopted, killed and ended. Processes and sockets are real, the engine is the fake."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+import time
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.registry import registry_folder, running_engines
+from djinn_jupyter.errors import (
+    EngineStartFailed,
+    EngineUnavailable,
+    ModelNotFound,
+    SessionHeld,
+    SessionsWouldSuffer,
+    UsageError,
+    VersionMismatch,
+)
+from djinn_jupyter.wire.registry import ENTRY_SUFFIX, encode_entry
+from tests.process.kernels import Kernel
+
+pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
+
+
+def _only_entry_path() -> Path:
+    (path,) = registry_folder().glob(f"*{ENTRY_SUFFIX}")
+    return path
+
+
+def test_load_starts_an_engine_and_loading_again_attaches() -> None:
+    told: list[str] = []
+    engine = dj.load("fake", progress=told.append)
+    again = dj.load("fake", progress=told.append)
+    assert engine.entry == again.entry == dj.engines()[0]
+    assert told == ["loading fake"]
+    assert engine.line is again.line
+    assert engine.session("paris").run([1], max_new_tokens=2).tokens == (1, 2)
+    assert engine.wire_bytes.arrays_received == 0
+    assert repr(engine) == "Engine fake (Fake, 8 layers, float32 on cpu)"
+
+
+def test_the_engine_is_nobodys_child_in_a_session_of_its_own() -> None:
+    entry = dj.load("fake").entry
+    assert entry is not None
+    assert os.getsid(entry.pid) not in (os.getsid(0), entry.pid)
+    process = psutil.Process(entry.pid)
+    assert process.ppid() != os.getpid()
+    assert process.cwd() == "/"
+
+
+def test_the_entry_is_for_its_owner_only() -> None:
+    dj.load("fake")
+    assert stat.S_IMODE(_only_entry_path().stat().st_mode) == 0o600
+    assert stat.S_IMODE(registry_folder().stat().st_mode) == 0o700
+    (log,) = registry_folder().glob("*.log")
+    assert stat.S_IMODE(log.stat().st_mode) == 0o600
+
+
+def test_stopping_removes_every_trace() -> None:
+    engine = dj.load("fake")
+    entry = engine.entry
+    assert entry is not None
+    assert engine.stop() == ()
+    assert dj.engines() == ()
+    assert list(registry_folder().glob(f"*{ENTRY_SUFFIX}")) == []
+    assert not Path(entry.commands.removeprefix("ipc://")).parent.exists()
+    with pytest.raises(EngineUnavailable):
+        engine.statistics()
+    assert dj.load("fake").statistics().sessions == 0
+
+
+def test_sigterm_ends_it_in_order() -> None:
+    entry = dj.load("fake").entry
+    assert entry is not None
+    os.kill(entry.pid, signal.SIGTERM)
+    await_end(entry)
+    assert list(registry_folder().glob(f"*{ENTRY_SUFFIX}")) == []
+    assert entry.log is not None
+    assert "Ended." in Path(entry.log).read_text()
+
+
+def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> None:
+    engine = dj.load("fake")
+    assert engine.entry is not None
+    session = engine.session("paris")
+    killer = threading.Timer(0.3, os.kill, (engine.entry.pid, signal.SIGKILL))
+    killer.start()
+    begun = time.monotonic()
+    with pytest.raises(EngineUnavailable, match="has ended; the next load starts a new one"):
+        session.run([1], max_new_tokens=10_000_000)
+    assert time.monotonic() - begun < 5
+    with pytest.raises(EngineUnavailable, match="has ended"):
+        session.info()
+    new = dj.load("fake")
+    assert new.entry is not None
+    assert new.entry.pid != engine.entry.pid
+    assert new.session("paris").run([1], max_new_tokens=1).tokens == (1,)
+    assert len(list(registry_folder().glob(f"*{ENTRY_SUFFIX}"))) == 1
+    assert not Path(engine.entry.commands.removeprefix("ipc://")).parent.exists()
+
+
+def test_why_it_did_not_start_is_raised_as_it_was_meant() -> None:
+    with pytest.raises(ModelNotFound, match="try demo"):
+        dj.load("missing")
+    with pytest.raises(EngineStartFailed, match="ZeroDivisionError: a fault of the engine"):
+        dj.load("fault")
+    assert dj.engines() == ()
+
+
+def test_an_engine_that_dies_without_a_word_leaves_its_last_lines() -> None:
+    with pytest.raises(EngineStartFailed, match="a last line before the end"):
+        dj.load("crash")
+
+
+def test_two_that_load_at_once_start_one(tmp_path: Path) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "begun.go"
+    os.mkfifo(begun)
+    os.mkfifo(go)
+    code = f"engine = dj.load('wait:{begun}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
+    first = Kernel(code)
+    pid = begun.read_text()  # the engine is loading, whoever started it holds the lock
+    second = Kernel(code)
+    assert "waiting for" in second.heard()
+    go.write_text("go")
+    assert first.heard() == f"loading wait:{begun}"
+    assert first.heard() == second.heard() == pid
+    for kernel in (first, second):
+        kernel.go_on()
+        kernel.end()
+
+
+def test_a_launcher_that_is_killed_does_not_lead_to_two_engines(tmp_path: Path) -> None:
+    begun, go = tmp_path / "begun", tmp_path / "begun.go"
+    os.mkfifo(begun)
+    os.mkfifo(go)
+    code = f"engine = dj.load('wait:{begun}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
+    first = Kernel(code)
+    pid = begun.read_text()
+    first.kill()
+    second = Kernel(code)
+    assert "waiting for" in second.heard()
+    go.write_text("go")
+    assert second.heard() == pid
+    second.go_on()
+    second.end()
+
+
+def test_a_load_that_is_interrupted_ends_what_it_started(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    os.mkfifo(begun)
+    os.mkfifo(tmp_path / "begun.go")
+    kernel = Kernel(
+        f"""
+        try:
+            dj.load("wait:{begun}", progress=tell)
+        except KeyboardInterrupt:
+            tell("interrupted")
+        """
+    )
+    process = psutil.Process(int(begun.read_text()))
+    assert kernel.heard().startswith("loading")
+    kernel.process.send_signal(signal.SIGINT)
+    assert kernel.heard() == "interrupted"
+    process.wait(20)
+    kernel.end()
+    assert dj.engines() == ()
+
+
+def test_another_kernel_shares_the_engine_but_not_the_session() -> None:
+    mine = dj.load("fake").session("paris")
+    other = Kernel(
+        """
+        engine = dj.load("fake")
+        try:
+            engine.session("paris")
+        except dj.DjinnError as error:
+            tell(error.code)
+        tell(engine.session("rome").run([1], max_new_tokens=3).tokens)
+        try:
+            engine.stop()
+        except dj.DjinnError as error:
+            tell(error.code)
+        """
+    )
+    assert other.heard() == SessionHeld.__name__
+    assert other.heard() == "(1, 2, 3)"
+    assert other.heard() == SessionsWouldSuffer.__name__
+    other.end()
+    assert mine.info().holder is not None
+
+
+def test_a_kernel_that_ends_lets_go_and_one_that_restarts_takes_up() -> None:
+    engine = dj.load("fake")
+    code = "session = dj.load('fake').session('paris')\ntell(session.run([1, 99]).site)\ninput()\n"
+    first = Kernel(code, holder="kernel-1")
+    assert first.heard() == "resid_post.4"
+    holders = {info.name: info.holder for info in engine.sessions()}
+    assert holders == {"paris": "kernel-1"}
+    first.process.kill()  # no goodbye: only its name tells the next one
+    restarted = Kernel("tell(dj.load('fake').session('paris').stop.site)\ninput()\n", holder="kernel-1")
+    assert restarted.heard() == "resid_post.4"
+    restarted.go_on()
+    restarted.end()  # with a goodbye
+    first.end()
+    with pytest.raises(SessionHeld):  # the first one is not known to have gone yet
+        engine.session("paris")
+    assert engine.session("paris", join=True).stop.site == "resid_post.4"
+
+
+def test_an_interrupt_in_a_kernel_pauses_its_run_and_leaves_the_engine_alone() -> None:
+    kernel = Kernel(
+        """
+        session = dj.load("fake").session("paris")
+        first = [True]
+        def heard(event):
+            if first:
+                first.clear()
+                tell("running")
+        try:
+            session.run([1], max_new_tokens=10_000_000, on_token=heard)
+        except KeyboardInterrupt as interrupted:
+            tell(interrupted)
+        tell(session.stop.reason)
+        """
+    )
+    assert kernel.heard() == "running"
+    kernel.process.send_signal(signal.SIGINT)
+    assert kernel.heard().startswith("Session 'paris' is intact. Paused at resid_post.4 (interrupt)")
+    assert kernel.heard() == "interrupt"
+    kernel.end()
+    assert dj.load("fake").sessions()[0].name == "paris"
+
+
+def test_it_ends_by_itself_when_nobody_needs_it() -> None:
+    code = "engine = dj.load('fake', idle_seconds=0.2)\ntell(engine.entry.pid)\n"
+    kernel = Kernel(code)
+    pid = int(kernel.heard())
+    process = psutil.Process(pid)
+    kernel.end()
+    process.wait(20)
+    assert dj.engines() == ()
+
+
+def test_it_does_not_end_while_a_session_exists() -> None:
+    code = "engine = dj.load('fake', idle_seconds=0.2)\nengine.session('paris')\ntell(engine.entry.pid)\n"
+    kernel = Kernel(code)
+    process = psutil.Process(int(kernel.heard()))
+    kernel.end()
+    with pytest.raises(psutil.TimeoutExpired):
+        process.wait(1.5)
+
+
+def test_options_that_the_running_engine_does_not_have_are_refused() -> None:
+    dj.load("fake", device_memory="1GiB")
+    assert dj.load("fake").entry is not None
+    dj.load("fake", device_memory=2**30)
+    with pytest.raises(UsageError, match="device_memory = 1073741824"):
+        dj.load("fake", device_memory="2GiB")
+    with pytest.raises(UsageError, match="page_positions"):
+        dj.load("fake", page_positions=16)
+
+
+def test_an_engine_of_another_version_is_refused_naming_both() -> None:
+    dj.load("fake")
+    path = _only_entry_path()
+    (entry,) = running_engines()
+    path.write_bytes(encode_entry(msgspec.structs.replace(entry, version="0.0.7")))
+    with pytest.raises(VersionMismatch, match=f"0.0.7.*{__version__}"):
+        dj.load("fake")
+    path.write_bytes(encode_entry(entry))
+
+
+def test_over_tcp_with_keys() -> None:
+    engine = dj.load("fake", listen="tcp://127.0.0.1:*")
+    assert engine.entry is not None
+    assert engine.entry.keys is not None
+    heard: list[object] = []
+    engine.session("paris").run([1], max_new_tokens=3, on_token=heard.append)
+    assert len(heard) == 3
+
+
+def test_a_forked_process_is_told_to_load_again() -> None:
+    kernel = Kernel(
+        """
+        import os
+        engine = dj.load("fake")
+        child = os.fork()
+        if child == 0:
+            try:
+                engine.statistics()
+            except dj.DjinnError as error:
+                tell(error.code)
+            tell(dj.load("fake").statistics().sessions)
+            os._exit(0)
+        os.waitpid(child, 0)
+        tell(engine.statistics().sessions)
+        """
+    )
+    assert [kernel.heard() for _ in range(3)] == ["EngineUnavailable", "0", "0"]
+    kernel.end()

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import msgspec
+import pytest
+import zmq
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client.transport import Connection
+from djinn_jupyter.engine.door import Door
+from djinn_jupyter.engine.outbox import Outbox
+from djinn_jupyter.engine.service import Service
+from djinn_jupyter.errors import EngineUnavailable, IllegalMove, SessionHeld, UsageError
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.replies import (
+    Event,
+    Failed,
+    Finished,
+    Opened,
+    Paused,
+    Pong,
+    SessionFinished,
+    TokenSampled,
+    Welcome,
+)
+from djinn_jupyter.wire.requests import Hello, Open, Pause, Ping, Run
+from tests.process.fake_engine import FakeEngine
+from tests.process.served import served
+
+HELLO = Hello(version=__version__, holder="kernel-1", user="ada")
+
+
+async def test_a_run_is_answered_and_its_tokens_are_heard_in_order() -> None:
+    with served() as house:
+        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        assert client.welcome.model.name == "fake"
+        heard: list[Event] = []
+        await client.listen("paris", heard.append)
+        await client.ask(Open(session="paris"))
+        finished = await client.ask(Run(session="paris", tokens=(1,), max_new_tokens=50))
+        assert isinstance(finished, Finished)
+        while not isinstance(heard[-1], SessionFinished):
+            await asyncio.sleep(0)
+        tokens = [event.token for event in heard if isinstance(event, TokenSampled)]
+        assert tokens == list(finished.tokens)
+        await client.close()
+
+
+async def test_events_of_other_sessions_are_not_heard_even_if_their_names_begin_alike() -> None:
+    with served() as house:
+        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        short: list[Event] = []
+        long: list[Event] = []
+        forget = await client.listen("paris", short.append)
+        await client.listen("paris-2", long.append)
+        await client.ask(Open(session="paris-2"))
+        await client.ask(Run(session="paris-2", tokens=(1,), max_new_tokens=2))
+        while not (long and isinstance(long[-1], SessionFinished)):
+            await asyncio.sleep(0)
+        assert short == []
+        forget()
+        forget()
+        await client.close()
+
+
+async def test_a_run_can_be_paused_by_another_client_while_it_goes_on() -> None:
+    with served() as house:
+        runner = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        sidebar = await Connection.open(house.entry, holder="server", user="ada")
+        await runner.ask(Open(session="paris"))
+        running = asyncio.ensure_future(runner.ask(Run(session="paris", tokens=(1,), max_new_tokens=10_000_000)))
+        await asyncio.sleep(0)
+        while not (await sidebar.ask(Pause(session="paris"))).was_running:  # type: ignore[union-attr]
+            pass
+        paused = await running
+        assert isinstance(paused, Paused)
+        assert paused.reason == "interrupt"
+        for client in (runner, sidebar):
+            await client.close()
+
+
+async def test_a_session_of_another_holder_is_not_joined_silently() -> None:
+    with served() as house:
+        first = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        second = await Connection.open(house.entry, holder="kernel-2", user="ada")
+        await first.ask(Open(session="paris"))
+        with pytest.raises(SessionHeld):
+            await second.ask(Open(session="paris"))
+        assert isinstance(await second.ask(Open(session="paris", join=True)), Opened)
+        await first.close()
+        await second.close()
+
+
+async def test_what_waits_when_the_service_stops_is_answered() -> None:
+    with served() as house:
+        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        await client.ask(Open(session="paris"))
+        running = asyncio.ensure_future(client.ask(Run(session="paris", tokens=(1,), max_new_tokens=10_000_000)))
+        while house.service.statistics().pending == 0:
+            await asyncio.sleep(0.001)
+    with pytest.raises(EngineUnavailable, match="has been stopped"):
+        await running
+    await client.close()
+
+
+async def test_bytes_are_counted_on_both_sides() -> None:
+    with served() as house:
+        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        before = client.wire_bytes
+        await client.ask(Ping())
+        after = client.wire_bytes
+        assert after.sent - before.sent == len(codec.encode(2, Ping())[0])
+        assert after.received - before.received == len(codec.encode(2, Pong())[0])
+        assert after.arrays_sent == after.arrays_received == 0
+        await client.close()
+
+
+def test_the_sockets_lie_in_a_folder_of_our_own() -> None:
+    with served() as house:
+        folder = Path(house.entry.commands.removeprefix("ipc://")).parent
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert not folder.exists()
+
+
+def test_no_tcp_without_keys() -> None:
+    with pytest.raises(UsageError, match="CURVE"):
+        Service(_door(), Outbox(), commands="tcp://127.0.0.1:*", events="tcp://127.0.0.1:*")
+
+
+async def test_tcp_with_the_keys_of_the_entry_serves() -> None:
+    with served(tcp=True) as house:
+        client = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        heard: list[Event] = []
+        await client.listen("paris", heard.append)
+        await client.ask(Open(session="paris"))
+        await client.ask(Run(session="paris", tokens=(1,), max_new_tokens=1))
+        while not heard:
+            await asyncio.sleep(0.001)
+        await client.close()
+
+
+async def test_tcp_without_the_keys_gets_nothing() -> None:
+    stranger_public, stranger_secret = (key.decode() for key in zmq.curve_keypair())
+    with served(tcp=True) as house:
+        honest = await Connection.open(house.entry, holder="kernel-1", user="ada")
+        keys = house.entry.keys
+        assert keys is not None
+        stranger = msgspec.structs.replace(keys, client_public=stranger_public, client_secret=stranger_secret)
+        for entry in (
+            msgspec.structs.replace(house.entry, keys=None),
+            msgspec.structs.replace(house.entry, keys=stranger),
+        ):
+            with pytest.raises(EngineUnavailable):
+                await Connection.open(entry, holder="thief", user="eve", timeout=0.5)
+        requests = house.service.statistics().requests
+        assert isinstance(await honest.ask(Ping()), Pong)
+        assert house.service.statistics().requests == requests + 1
+        await honest.close()
+
+
+def test_a_request_number_in_use_is_not_answered_twice() -> None:
+    with served() as house, _raw(house.entry.commands) as raw:
+        assert isinstance(raw.ask(1, HELLO), Welcome)
+        raw.ask(2, Open(session="paris"))
+        raw.send(codec.encode(3, Run(session="paris", tokens=(1,), max_new_tokens=10_000_000)))
+        raw.send(codec.encode(3, Ping()))
+        raw.send(codec.encode(4, Pause(session="paris")))
+        answers = {raw.receive().id for _ in range(2)}
+        assert answers == {3, 4}
+        assert raw.ask(5, Ping()) == Pong()
+        assert house.service.statistics().dropped == 1
+
+
+def test_a_malformed_message_with_a_number_is_answered() -> None:
+    with served() as house, _raw(house.entry.commands) as raw:
+        raw.send([msgspec.msgpack.encode({"id": 8, "body": {"request": "Explode"}})])
+        answer = raw.receive()
+        assert answer.id == 8
+        assert isinstance(answer.body, Failed)
+        assert answer.body.code == "MalformedMessage"
+        assert house.service.statistics().refused == 1
+
+
+def test_requests_before_hello_are_refused() -> None:
+    with served() as house, _raw(house.entry.commands) as raw:
+        answer = raw.ask(1, Open(session="paris"))
+        assert isinstance(answer, Failed)
+        assert answer.code == IllegalMove.__name__
+
+
+class _Raw:
+    """A DEALER that sends what it is told to."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        self._socket.connect(endpoint)
+
+    def __enter__(self) -> _Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._context.term()
+
+    def send(self, frames: list[codec.Frame]) -> None:
+        self._socket.send_multipart(frames)
+
+    def receive(self) -> codec.Envelope:
+        return codec.decode_reply(self._socket.recv_multipart())
+
+    def ask(self, number: int, request: object) -> object:
+        self.send(codec.encode(number, request))  # type: ignore[arg-type]
+        return self.receive().body
+
+
+_raw = _Raw
+
+
+def _door() -> Door:
+    return Door(FakeEngine(), shut_down=lambda: None)

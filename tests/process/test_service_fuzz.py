@@ -1,0 +1,146 @@
+"""A live service under fire: garbage of every kind is sent, an honest client is served in between, nobody is hurt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+import zmq
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.replies import Opened, Pong, Welcome
+from djinn_jupyter.wire.requests import Goodbye, Hello, Open, Ping, Request, Shutdown
+from tests.process.served import Served, served
+from tests.wire import strategies
+
+LIMIT = 2**20
+FIRE = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class Raw:
+    """A DEALER that sends what it is told to."""
+
+    def __init__(self, context: zmq.Context, endpoint: str) -> None:
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        self._socket.connect(endpoint)
+        self._number = 10_000_000
+
+    def send(self, frames: list[bytes]) -> None:
+        self._socket.send_multipart(frames)
+
+    def ask(self, request: Request) -> object:
+        self._number += 1
+        self.send(codec.encode(self._number, request))
+        while True:
+            envelope = codec.decode_reply(self._socket.recv_multipart())
+            if envelope.id == self._number:
+                return envelope.body
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture(scope="module")
+def house() -> Iterator[Served]:
+    with served(message_bytes=LIMIT) as house:
+        yield house
+        assert house.service.statistics().pending == 0
+
+
+@pytest.fixture(scope="module")
+def context() -> Iterator[zmq.Context]:
+    context = zmq.Context()
+    yield context
+    context.term()
+
+
+@pytest.fixture(scope="module")
+def honest(house: Served, context: zmq.Context) -> Iterator[Raw]:
+    client = Raw(context, house.entry.commands)
+    assert isinstance(client.ask(Hello(version=__version__, holder="honest", user="ada")), Welcome)
+    assert isinstance(client.ask(Open(session="mine")), Opened)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def attacker(house: Served, context: zmq.Context) -> Iterator[Raw]:
+    """One that has said Hello, so that what it sends is looked at as closely as can be."""
+    client = Raw(context, house.entry.commands)
+    assert isinstance(client.ask(Hello(version=__version__, holder="attacker", user="eve")), Welcome)
+    yield client
+    client.close()
+
+
+@FIRE
+@given(frames=st.lists(st.binary(max_size=300), min_size=1, max_size=5))
+def test_noise_hurts_nobody(honest: Raw, attacker: Raw, frames: list[bytes]) -> None:
+    attacker.send(frames)
+    assert honest.ask(Ping()) == Pong()
+
+
+@FIRE
+@given(data=st.data())
+def test_changed_messages_hurt_nobody(honest: Raw, attacker: Raw, data: st.DataObject) -> None:
+    request = data.draw(strategies.of(Request).filter(lambda r: not isinstance(r, Shutdown | Goodbye)))
+    frames = [bytearray(f) for f in codec.encode(data.draw(st.integers(0, 5)), request)]
+    frame = frames[data.draw(st.integers(0, len(frames) - 1))]
+    if frame:
+        place = data.draw(st.integers(0, len(frame) - 1))
+        if data.draw(st.booleans()):
+            frame[place] = data.draw(st.integers(0, 255))
+        else:
+            del frame[place:]
+    attacker.send([bytes(f) for f in frames])
+    assert honest.ask(Ping()) == Pong()
+    assert attacker.ask(Ping()) == Pong()
+
+
+def test_an_oversized_message_costs_its_sender_the_connection(house: Served, context: zmq.Context, honest: Raw) -> None:
+    rude = Raw(context, house.entry.commands)
+    rude.send([bytes(LIMIT + 1)])
+    rude.send([b"small", bytes(LIMIT + 1)])
+    assert honest.ask(Ping()) == Pong()
+    assert honest.ask(Open(session="mine"))
+    rude.close()
+
+
+def test_what_claims_more_than_it_carries_is_refused(honest: Raw, attacker: Raw) -> None:
+    body = {"request": "ApplyEdit", "session": "mine", "edit": {"edit": "set", "value": None}}
+    for header in (
+        {"dtype": "float64", "shape": [2**62, 2**62], "frame": 0},
+        {"dtype": "float64", "shape": [-1], "frame": 0},
+        {"dtype": "object", "shape": [1], "frame": 0},
+        {"dtype": "uint8", "shape": [1] * 100, "frame": 0},
+        {"dtype": "uint8", "shape": [1], "frame": -1},
+        {"dtype": "uint8", "shape": [1], "frame": 2**40},
+        {"dtype": "uint8", "shape": ["1"], "frame": 0},
+    ):
+        body["edit"]["value"] = header  # type: ignore[index]
+        attacker.send([msgspec.msgpack.encode({"id": 1, "body": body}), b"x"])
+        assert honest.ask(Ping()) == Pong()
+
+
+def test_noise_on_the_events_socket_hurts_nobody(house: Served, context: zmq.Context, honest: Raw) -> None:
+    rude = context.socket(zmq.XSUB)
+    rude.setsockopt(zmq.LINGER, 0)
+    rude.connect(house.entry.events)
+    for message in (b"", b"\x01", b"\x00never", b"\x07what", b"\x01" + bytes(20_000), b"\x01" + b"\xff" * 10):
+        rude.send(message)
+    assert honest.ask(Ping()) == Pong()
+    rude.close()
+
+
+def test_the_books_say_what_was_turned_away(house: Served, attacker: Raw) -> None:
+    before = house.service.statistics()
+    attacker.send([b"noise"])
+    attacker.send([msgspec.msgpack.encode({"id": 1, "body": {"request": "Explode"}})])
+    assert attacker.ask(Ping()) == Pong()
+    after = house.service.statistics()
+    assert (after.dropped - before.dropped, after.refused - before.refused) == (1, 1)

@@ -1,0 +1,105 @@
+"""One of each view, drawn from the samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets.view import View
+from tests.widgets import samples
+
+LONG = tuple(f" w{i}" for i in range(60))
+LATER = (*samples.PROMPT, " Paris", ".")
+
+
+def pattern(heads: int = samples.HEADS) -> np.ndarray:
+    weights = np.tril(np.random.default_rng(1).random((5, 5)))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.repeat(weights[:, None], heads, axis=1).astype(np.float32)
+
+
+def look(site: str, values: np.ndarray, axes: str = "T D") -> views.Look:
+    return views.Look(
+        site=site,
+        values=values,
+        axes=axes,
+        positions=tuple(range(len(values))),
+        dtype="float32",
+        exactness="exact",
+        texts=dict(enumerate(samples.PROMPT)),
+    )
+
+
+def line(name: str, *, seed: int | None = None) -> views.Line:
+    """A session's line; with a seed it stands at resid_post.4 with values of that seed."""
+    return views.Line(
+        name=name,
+        state="finished" if seed is None else "paused at resid_post.4",
+        tokens=(1, 2, 3, 4, 5, 100 + (seed or 0), 7),
+        texts=LATER,
+        prompt_tokens=5,
+        top=samples.top(seed=seed or 0),
+        site=None if seed is None else "resid_post.4",
+        positions=() if seed is None else range(5),
+        value=None if seed is None else samples.values(5, samples.WIDTH, seed=seed),
+    )
+
+
+def all_cards() -> dict[str, View]:
+    wide = samples.values(5, samples.WIDTH)
+    rows = samples.lens_rows(tuple(range(5)))
+    edited_stop = samples.paused("z.3[1]", layer=3, edits=("scale by 0.9 at position 4",), history_length=3)
+    long_stop = samples.paused(
+        "resid_post.7",
+        layer=8,
+        texts=LONG,
+        prompt_tokens=40,
+        matched=3,
+        breakpoint=samples.breakpoint_info(when="norm > 15"),
+    )
+    step_stop = samples.paused(texts=LATER, positions=(6,), step=2, reason="step", breakpoint=None, new_text=" Paris.")
+    point = samples.breakpoint_info()
+    held = samples.session("rome", state="paused", stopped_at="resid_post.4", step=0, breakpoints=(point,), holder=None)
+    return {
+        "stop": views.stop_view(samples.paused(), value=wide, lens=rows),
+        "stop, edited": views.stop_view(edited_stop, value=wide, effect=samples.effect()),
+        "stop, long": views.stop_view(
+            long_stop,
+            value=samples.values(60, samples.WIDTH),
+            lens=samples.lens_rows(tuple(range(50, 60)), LONG),
+            effect=samples.effect(),
+        ),
+        "stop, one position": views.stop_view(step_stop, value=wide[:1], lens=samples.lens_rows((6,), LATER)),
+        "stop, nothing fetched": views.stop_view(samples.paused()),
+        "result": views.result_view(samples.finished(rules=(samples.rule(),), ignored_defaults=("temperature=0.6",))),
+        "dose-response": views.dose_response_view(
+            [-1, 0, 1],
+            {"sad <b>": [0.1, 0.25, 0.9], "happy": [0.8, 0.3, 0.0004]},
+            dose="coefficient",
+            response="probability",
+            title="Mood by dose",
+        ),
+        "running": views.running_view(" Paris. The", 3),
+        "progress": views.progress_view("reading the weights"),
+        "edit": views.edit_view(samples.edited(), samples.effect()),
+        "edit of nothing": views.edit_view(samples.edited(entries_changed=0, relative_size=None)),
+        "lens": views.lens_view("resid_post.4", rows),
+        "lens by layer": views.lens_grid_view(
+            {f"resid_post.{i}": samples.lens_rows(tuple(range(5)), count=1) for i in range(5)}
+        ),
+        "snapshot": views.snapshot_view(look("mlp_out.2", wide)),
+        "snapshot by head": views.snapshot_view(look("z.2", samples.values(5, 8, 32), "T H D")),
+        "pattern": views.snapshot_view(look("pattern.2", pattern(), "T H K")),
+        "pattern of a head": views.snapshot_view(look("pattern.2[3]", pattern(1), "T H K")),
+        "watch": views.watch_view(samples.watch(), [wide, wide[:1]], [range(5), (5,)]),
+        "watch, empty": views.watch_view(samples.watch(passes=0, bytes_held=0), [], []),
+        "breakpoints": views.breakpoints_view([point, samples.breakpoint_info(number=2, when='p(" <b>") > 0.5')]),
+        "no breakpoints": views.breakpoints_view([]),
+        "rules": views.rules_view([samples.rule()]),
+        "watches": views.watches_view([samples.watch(passes_left_out=2)]),
+        "sessions": views.sessions_view([samples.session(), held], present="rome", mine={"rome"}),
+        "loaded": views.loaded_view(samples.model(), held),
+        "status": views.status_view(samples.model(), samples.statistics(), held),
+        "diff": views.diff_view(line("work/paris.ipynb"), line("rome", seed=2)),
+        "diff of stops": views.diff_view(line("paris", seed=1), line("rome", seed=2)),
+    }

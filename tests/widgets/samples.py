@@ -1,0 +1,232 @@
+"""Values as an engine of eight layers would report them: seeded, so that every run draws the same cards."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.edits import Add
+from djinn_jupyter.wire.nouns import (
+    BreakpointInfo,
+    CheckResult,
+    EffectReading,
+    EngineStatistics,
+    LensRow,
+    ModelDescription,
+    PointInfo,
+    RuleInfo,
+    SessionInfo,
+    SlabStatistics,
+    TopToken,
+    WatchInfo,
+)
+
+LAYERS, WIDTH, HEADS = 8, 256, 8
+PROMPT = ("The", " capital", " of", " France", " is")
+WORDS = (" Paris", " Lyon", " the", " a", " Rome", "\n", " <b>", " Oslo")
+
+
+def values(*shape: int, seed: int = 0) -> np.ndarray:
+    made = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    made[..., 7] *= 6
+    return made
+
+
+def top(count: int = 5, first: float = 0.62, seed: int = 0) -> tuple[TopToken, ...]:
+    shares = [first * 0.35**i for i in range(count)]
+    names = [WORDS[(seed + i) % len(WORDS)] for i in range(count)]
+    return tuple(
+        TopToken(token=100 + WORDS.index(n), text=n, probability=p, logit=float(np.log(p)))
+        for n, p in zip(names, shares, strict=True)
+    )
+
+
+def breakpoint_info(**changes: object) -> BreakpointInfo:
+    fields = {"number": 1, "site": "resid_post.4", "when": None, "once": False, "enabled": True, "hits": 1, **changes}
+    return BreakpointInfo(**fields)
+
+
+def paused(
+    site: str = "resid_post.4", *, layer: int = 5, texts: tuple[str, ...] = PROMPT, **changes: object
+) -> replies.Paused:
+    count = len(texts)
+    positions = tuple(changes.get("positions", range(count)))
+    fields = {
+        "session": "work/paris.ipynb",
+        "site": site,
+        "reason": "breakpoint",
+        "breakpoint": breakpoint_info(site=site),
+        "also": (),
+        "matched": None,
+        "step": 0,
+        "layer": layer,
+        "layers": LAYERS,
+        "positions": positions,
+        "tokens": tuple(range(10, 10 + count)),
+        "texts": texts,
+        "prompt_tokens": count,
+        "new_text": "",
+        "shape": (len(positions), WIDTH),
+        "axes": "T D",
+        "dtype": "float32",
+        "norms": tuple(float(np.linalg.norm(row)) for row in values(len(positions), WIDTH)),
+        "edits": (),
+        "history_index": 0,
+        "history_length": 1,
+        "layers_run": layer,
+        **changes,
+    }
+    return replies.Paused(**fields)
+
+
+def finished(**changes: object) -> replies.Finished:
+    fields = {
+        "session": "work/paris.ipynb",
+        "reason": "length",
+        "detail": None,
+        "tokens": (100, 101, 102),
+        "texts": (" Paris", ".", " The"),
+        "text": " Paris. The",
+        "prompt_tokens": tuple(range(10, 15)),
+        "prompt_texts": PROMPT,
+        "top": top(),
+        "rules": (),
+        "ignored_defaults": (),
+        "layers_run": 24,
+        "passes": 3,
+        **changes,
+    }
+    return replies.Finished(**fields)
+
+
+def lens_rows(positions: tuple[int, ...], texts: tuple[str, ...] = PROMPT, count: int = 5) -> tuple[LensRow, ...]:
+    return tuple(
+        LensRow(position=p, token=10 + p, text=texts[p], top=top(count, first=0.1 + 0.15 * (p % 6), seed=p))
+        for p in positions
+    )
+
+
+def effect(**changes: object) -> EffectReading:
+    fields = {
+        "before": top(5, 0.93),
+        "after": top(5, 0.51, seed=1),
+        "kl": 1.2345,
+        "top1_changed": True,
+        "logit_difference_norm": 12.0,
+        **changes,
+    }
+    return EffectReading(**fields)
+
+
+def edited(**changes: object) -> replies.Edited:
+    fields = {
+        "site": "resid_post.4",
+        "edit": "scale by 0.9",
+        "shape": (1, WIDTH),
+        "positions": (4,),
+        "norm_before": 20.0,
+        "norm_after": 18.0,
+        "relative_size": 0.1,
+        "entries_changed": WIDTH,
+        **changes,
+    }
+    return replies.Edited(**fields)
+
+
+def rule(**changes: object) -> RuleInfo:
+    fields = {
+        "number": 1,
+        "site": "resid_post.4",
+        "edit": Add(vector=Array.scalar(1.0), coef=4.0),
+        "positions": None,
+        "passes_met": 3,
+        "passes_changed": 3,
+        "last_relative_size": 0.3123,
+        "mean_relative_size": 0.2987,
+        **changes,
+    }
+    return RuleInfo(**fields)
+
+
+def watch(**changes: object) -> WatchInfo:
+    fields = {
+        "site": "resid_post.4",
+        "passes": 3,
+        "bytes_held": 7168,
+        "byte_cap": 2**28,
+        "passes_left_out": 0,
+        **changes,
+    }
+    return WatchInfo(**fields)
+
+
+def session(name: str = "work/paris.ipynb", **changes: object) -> SessionInfo:
+    fields = {
+        "name": name,
+        "owner": "ada",
+        "holder": "kernel-1",
+        "state": "idle",
+        "tokens": 0,
+        "committed": 0,
+        "stopped_at": None,
+        "step": None,
+        "breakpoints": (),
+        "rules": (),
+        "watches": (),
+        "stops_kept": 0,
+        "pages": 0,
+        "device_bytes": 0,
+        "idle_seconds": 1.5,
+        **changes,
+    }
+    return SessionInfo(**fields)
+
+
+def model() -> ModelDescription:
+    def point(name: str, layers: tuple[int, ...] | None, shape: str = "T D", heads: int | None = None) -> PointInfo:
+        return PointInfo(point=name, layers=layers, shape=shape, heads=heads, features=WIDTH)
+
+    every = tuple(range(LAYERS))
+    return ModelDescription(
+        name="demo",
+        revision=None,
+        architecture="LlamaForCausalLM",
+        dtype="float32",
+        device="cpu",
+        attention="eager",
+        layers=LAYERS,
+        hidden_size=WIDTH,
+        vocab_size=2000,
+        context_length=1024,
+        parameters=7_000_000,
+        weight_bytes=28_000_000,
+        has_tokenizer=True,
+        has_chat_template=False,
+        eos_token_ids=(1,),
+        points=(
+            point("embed", None),
+            *(point(n, every) for n in ("resid_pre", "resid_mid", "mlp_out", "resid_post")),
+            *(point(n, every, "T H D", HEADS) for n in ("q", "k", "v", "z")),
+            point("pattern", every, "T H K", HEADS),
+            point("ln_final", None),
+            point("logits", None),
+        ),
+        cache_groups=(),
+        recurrent_state_bytes=0,
+        feeding="chunks",
+        generation_defaults={},
+        checks=(CheckResult(name="stops are exact", passed=True, detail=""),) * 9,
+    )
+
+
+def statistics() -> EngineStatistics:
+    slab = SlabStatistics(
+        pages=64, pages_free=60, pages_shared=1, page_bytes=2**18, bytes_allocated=2**24, bytes_limit=2**30,
+        working_copies=1, working_bytes=2**18,
+    )  # fmt: skip
+    return EngineStatistics(
+        pid=4242, uptime_seconds=12.5, sessions=2, sessions_running=0, passes=30, layers_run=240, tokens_sampled=24,
+        requests_answered=99, preemptions=0, weight_bytes=28_000_000, slabs=(slab,), process_bytes=500 * 2**20,
+        device_bytes_in_use=None, device_bytes_total=None,
+    )  # fmt: skip

@@ -1,0 +1,91 @@
+"""All cards: well-formed, without scripts, legible without a kernel, the same on every run."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from djinn_jupyter.widgets.view import View
+from tests.widgets.cards import all_cards
+
+CARDS = all_cards()
+VOID = {"img", "br"}
+
+
+class Checker(HTMLParser):
+    """Every tag is closed in order; what is asked of pictures and tables is noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.problems: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        given = dict(attributes)
+        if tag == "img" and not given.get("alt"):
+            self.problems.append("a picture without alt text")
+        if tag == "img" and not (given.get("src") or "").startswith("data:image/png;base64,"):
+            self.problems.append("a picture that is fetched from somewhere")
+        if any(name.startswith("on") for name in given):
+            self.problems.append(f"a script in {tag}")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(f"</{tag}> closes nothing")
+
+
+@pytest.fixture(params=list(CARDS))
+def card(request: pytest.FixtureRequest) -> View:
+    return CARDS[request.param]
+
+
+def test_markup_is_well_formed_and_static(card: View) -> None:
+    checker = Checker()
+    checker.feed(card.html)
+    checker.close()
+    assert checker.problems == []
+    assert checker.open == []
+    assert not checker.tags & {"script", "link", "iframe", "a", "button", "input"}
+
+
+def test_styles_touch_nothing_outside_the_card(card: View) -> None:
+    sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
+    assert sheet is not None
+    selectors = [s for group in re.findall(r"([^{}]+)\{", sheet[1]) for s in group.strip().split(",")]
+    assert all(selector.strip().startswith(".djinn") for selector in selectors)
+
+
+def test_a_card_is_small(card: View) -> None:
+    assert len(card.html) < 40_000
+    assert len(card.plain) < 4_000
+
+
+def test_the_same_values_give_the_same_text_and_markup() -> None:
+    again = all_cards()
+    assert {name: (card.plain, card.html) for name, card in again.items()} == {
+        name: (card.plain, card.html) for name, card in CARDS.items()
+    }
+
+
+def test_no_text_carries_addresses_clocks_or_process_numbers() -> None:
+    for card in CARDS.values():
+        text = card.plain + re.sub(r"data:image/png;base64,[^\"]*", "", card.html)
+        assert not re.search(r"0x[0-9a-f]{6}|4242|idle_seconds|12\.5", text)
+
+
+def test_the_bundle_has_text_and_markup_and_a_figure_only_on_request() -> None:
+    for card in CARDS.values():
+        assert set(card._repr_mimebundle_()) == {"text/plain", "text/html"}
+        assert repr(card) == card.plain
+
+
+def test_tokens_are_text_never_markup() -> None:
+    assert "<b>" not in CARDS["stop"].html
+    assert "&lt;b&gt;" in CARDS["stop"].html
+    assert "<b>" not in CARDS["breakpoints"].html

@@ -1,0 +1,78 @@
+"""plotly figures: values in, values out."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from djinn_jupyter.widgets import figures, views
+from djinn_jupyter.widgets.view import PLOTLY
+from tests.widgets import cards, samples
+
+
+def test_an_activation_keeps_its_values_and_is_white_at_zero() -> None:
+    values = np.array([[1.0, -2.0], [0.5, 0.0]], np.float32)
+    heat = figures.activation(values, ["0 a", "1 b"]).data[0]
+    assert [list(row) for row in heat.z] == [[1.0, -2.0], [0.5, 0.0]]
+    assert heat.zmin == -heat.zmax
+    assert heat.colorscale[2] == (0.5, "#ffffff")
+    assert list(heat.y) == ["0 a", "1 b"]
+
+
+def test_attention_is_the_mean_over_heads() -> None:
+    values = np.stack([np.eye(3), np.zeros((3, 3))], axis=1).astype(np.float32)
+    heat = figures.attention(values, ["a", "b", "c"], ["a", "b", "c"]).data[0]
+    assert heat.z[0][0] == 0.5
+    assert (heat.zmin, heat.zmax) == (0, 1)
+
+
+def test_bars_are_the_probabilities() -> None:
+    bars = figures.top_tokens(samples.top(3)).data[0]
+    assert list(bars.x) == [0.62, 0.217, 0.0759]
+    assert list(bars.y) == ["\u00b7Paris", "\u00b7Lyon", "\u00b7the"]
+
+
+def test_an_effect_has_two_bars_a_token() -> None:
+    without, with_it = figures.effect(samples.effect()).data
+    assert list(without.x) == list(with_it.x)
+    assert without.y[-1] == 0.93
+    assert with_it.y[-1] is None
+
+
+def test_a_dose_response_has_a_line_a_measure() -> None:
+    figure = figures.dose_response([0, 1, 2], {"joy": [0, 0.5, 1], "grief": [1, 0.4, 0]}, dose="coef", response="share")
+    assert [line.name for line in figure.data] == ["joy", "grief"]
+    assert figure.layout.xaxis.title.text == "coef"
+
+
+def test_norms_are_rounded() -> None:
+    assert list(figures.norms([1.23456], [4]).data[0].y) == [1.23]
+
+
+ALL = [
+    figures.activation(samples.values(5, 256), title="a"),
+    figures.attention(cards.pattern(), list("abcde"), list("abcde")),
+    figures.norms([1, 2], [0, 1]),
+    figures.top_tokens(samples.top()),
+    figures.effect(samples.effect()),
+    figures.dose_response([0, 1], {"x": [0, 1]}, dose="d", response="r"),
+]
+
+
+@pytest.mark.parametrize("figure", ALL)
+def test_figures_suit_any_page_and_are_small(figure: object) -> None:
+    layout = figure.layout
+    assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
+    assert layout.font.color == "rgb(128,128,128)"
+    assert max(layout.margin.l, layout.margin.r, layout.margin.t, layout.margin.b) <= 30
+    assert len(figure.to_json()) < 150_000
+
+
+def test_a_view_with_hover_carries_plain_json_and_the_static_card() -> None:
+    view = views.snapshot_view(cards.look("mlp_out.2", samples.values(5, 256)), hover=True)
+    bundle = view._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", PLOTLY}
+    json.dumps(bundle)
+    assert len(json.dumps(bundle[PLOTLY])) < 60_000

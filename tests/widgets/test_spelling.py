@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from djinn_jupyter.widgets import spelling
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (1, "1.00"),
+        (12.345, "12.3"),
+        (0.012345, "0.0123"),
+        (9.996, "10.0"),
+        (-3.14159, "-3.14"),
+        (1234.5, "1,230"),
+        (0.00001234, "1.23e-05"),
+        (1.5e12, "1.50e+12"),
+        (float("inf"), "inf"),
+        (None, "not measured"),
+    ],
+)
+def test_three_significant_digits(value: float | None, text: str) -> None:
+    assert spelling.figure(value) == text
+
+
+@pytest.mark.parametrize(
+    ("probability", "text"),
+    [
+        (0, "0 %"),
+        (1e-9, "<0.1 %"),
+        (0.0012, "0.1 %"),
+        (0.034, "3.4 %"),
+        (0.0996, "10 %"),
+        (0.416, "42 %"),
+        (0.9949, "99 %"),
+        (0.99999, ">99 %"),
+        (1, "100 %"),
+    ],
+)
+def test_percent_never_claims_certainty(probability: float, text: str) -> None:
+    assert spelling.percent(probability) == text
+
+
+@given(st.floats(0, 1))
+def test_a_bar_is_drawn_from_the_figure_that_is_written(probability: float) -> None:
+    """Two probabilities that read the same are drawn the same."""
+    written = spelling.percent(probability)
+    if written.endswith("%") and written[0].isdigit() and written != "0 %":
+        assert spelling.share(float(written.removesuffix(" %")) / 100) == spelling.share(probability)
+
+
+def test_noise_below_the_digits_of_a_divergence_reads_as_zero() -> None:
+    assert spelling.nats(-1e-9) == spelling.nats(3e-8) == "0.000 nats"
+    assert spelling.nats(1.23449) == "1.234 nats"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [(" Paris", "\u00b7Paris"), ("\n", "\u21b5"), ("a b", "a b"), ("  ", "\u00b7\u00b7"), ("\x07", "\ufffd")],
+)
+def test_white_space_of_a_token_is_visible(text: str, shown: str) -> None:
+    assert spelling.marked(text) == shown
+
+
+def test_a_token_without_text_is_named_by_its_number() -> None:
+    assert spelling.marked("", 17) == "#17"
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"), [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 4, 9), "0, 2-4, 9")]
+)
+def test_spans(numbers: tuple[int, ...], text: str) -> None:
+    assert spelling.spans(numbers) == text
+
+
+def test_columns_are_aligned_and_have_no_trailing_blanks() -> None:
+    assert spelling.columns([["a", "bb", ""], ["ccc", "d", ""]], ["x", "y", "z"]) == "x    y   z\na    bb\nccc  d"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(None, "not measured"), (12, "12 B"), (1536, "1.50 KiB"), (2**31, "2.00 GiB")]
+)
+def test_bytes(count: int | None, text: str) -> None:
+    assert spelling.megabytes(count) == text

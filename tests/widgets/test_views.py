@@ -1,0 +1,208 @@
+"""What each view says."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from djinn_jupyter.widgets import views
+from djinn_jupyter.widgets.diff import differing
+from djinn_jupyter.wire.nouns import StopInfo
+from tests.widgets import cards, samples
+
+CARDS = cards.all_cards()
+
+
+def test_a_stop_says_site_step_layers_and_why() -> None:
+    first = CARDS["stop"].plain.splitlines()[0]
+    assert first == "paused at resid_post.4 (step 0, the prompt; 5 of 8 layers run; breakpoint 1, hit 1)"
+
+
+def test_a_stop_lists_position_token_norm_and_lens() -> None:
+    last = CARDS["stop"].plain.splitlines()[-1]
+    assert last == "4         ' is'       16.4  ' Rome' 70 %, '\\n' 24 %, ' <b>' 8.6 %"
+
+
+def test_a_stop_after_a_step_says_so_and_shows_the_text_so_far() -> None:
+    text = CARDS["stop, one position"].plain
+    assert text.startswith("paused at resid_post.4 (step 2; 5 of 8 layers run; after a step)")
+    assert "text so far: ' Paris.'" in text
+
+
+def test_a_long_pass_shows_its_end_and_the_position_that_matched() -> None:
+    shown = [line.split()[0] for line in CARDS["stop, long"].plain.splitlines()[3:13]]
+    assert shown == ["3", *(str(p) for p in range(51, 60))]
+    assert CARDS["stop, long"].html.count("<img") == 2  # the whole pass, and the rows beside the table
+
+
+def test_a_stop_without_values_has_no_picture_and_no_empty_column() -> None:
+    assert "<img" not in CARDS["stop, nothing fetched"].html
+    assert "lens" not in CARDS["stop, nothing fetched"].html
+
+
+def test_an_edited_stop_names_the_edits_and_shows_their_effect() -> None:
+    text = CARDS["stop, edited"].plain
+    assert "edited: scale by 0.9 at position 4" in text
+    assert "top token changed from ' Paris' to ' Lyon', KL 1.234 nats" in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("interrupt", "interrupted"), ("back", "gone back"), ("fork", "forked here"), ("step", "after a step")],
+)
+def test_every_reason_has_words(reason: str, words: str) -> None:
+    stop = samples.paused(reason=reason, breakpoint=None)
+    assert words in views.stop_view(stop).plain
+
+
+@pytest.mark.parametrize(
+    ("site", "layer", "cells"),
+    [
+        ("resid_pre.0", 0, "|........"),
+        ("resid_post.4", 5, "#####|..."),
+        ("z.4", 4, "####+|-..."),
+        ("resid_post.7", 8, "########|"),
+    ],
+)
+def test_the_strip_of_layers_marks_where_the_pass_stands(site: str, layer: int, cells: str) -> None:
+    html = views.stop_view(samples.paused(site, layer=layer)).html
+    body = html[html.index('class="dj-layers"') :]
+    drawn = {
+        'class="dj-layer dj-ran"': "#",
+        'class="dj-layer"': ".",
+        'class="dj-mark"': "|",
+        'class="dj-layer dj-half dj-ran"': "+",
+        'class="dj-layer dj-half"': "-",
+    }
+    found = sorted((i, mark) for text, mark in drawn.items() for i in range(len(body)) if body.startswith(text, i))
+    assert "".join(mark for _, mark in found) == cells
+
+
+def test_a_result_names_ignored_settings_that_would_have_made_another_text() -> None:
+    ignored = ("do_sample=False", "max_new_tokens=80", "temperature=0.6")
+    said = views.result_view(samples.finished(ignored_defaults=ignored)).plain
+    assert said.endswith("generation defaults of the model not applied: temperature=0.6")
+    for nothing in ((), ignored[:2]):
+        assert "not applied" not in views.result_view(samples.finished(ignored_defaults=nothing)).html
+
+
+def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> None:
+    shown = CARDS["dose-response"]
+    assert shown.plain.splitlines()[1:3] == ["coefficient  sad <b>  happy", "-1           0.10     0.80"]
+    assert shown.html.count("<polyline") == 2
+    assert "sad &lt;b&gt;" in shown.html
+    asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="", hover=True)
+    assert asked.hover is not None
+    assert [line.name for line in asked.hover().data] == ["sad"]
+
+
+def test_a_result_has_prompt_new_text_reason_and_what_comes_next() -> None:
+    lines = CARDS["result"].plain.splitlines()
+    assert lines[0] == "finished: 3 new tokens, ended by the asked number of tokens"
+    assert lines[1] == "The capital of France is| Paris. The"
+    assert lines[2].startswith("next: ' Paris' 62 %, ' Lyon' 22 %")
+    assert "24 layers in 3 passes" in CARDS["result"].html
+
+
+def test_a_rule_says_how_often_and_how_much() -> None:
+    assert CARDS["rules"].plain == "rule 1, add at resid_post.4: changed 3 of 3 passes, mean relative size 0.299"
+    idle = views.rules_view([samples.rule(passes_changed=0, mean_relative_size=None)])
+    assert idle.plain == "rule 1, add at resid_post.4: changed 0 of 3 passes"
+
+
+def test_an_edit_that_changed_nothing_says_that_first() -> None:
+    assert CARDS["edit of nothing"].plain.startswith("nothing changed at resid_post.4")
+    assert "Nothing changed" in CARDS["edit of nothing"].html
+
+
+def test_an_effect_bounds_what_is_in_one_head_only() -> None:
+    text = CARDS["edit"].plain
+    assert "' Paris'  93 %     \u22640.8 %" in text
+    assert "'\\n'      \u22641.4 %   0.8 %" in text
+
+
+def test_an_unmeasured_figure_says_so() -> None:
+    assert "not measured (no accelerator)" in CARDS["status"].plain
+
+
+def test_a_snapshot_names_its_largest_entries_by_head_where_there_are_heads() -> None:
+    values = np.zeros((5, 8, 32), np.float32)
+    values[4, 6, 3] = -9
+    text = views.snapshot_view(cards.look("z.2", values, "T H D")).plain
+    assert "largest at the last position: 6.3: -9.00" in text
+
+
+def test_a_pattern_says_where_the_last_position_looks() -> None:
+    weights = np.zeros((5, 2, 5), np.float32)
+    weights[4, 0, 3], weights[4, 1, 0] = 1.0, 0.75
+    text = views.snapshot_view(cards.look("pattern.2[4,6]", weights, "T H K")).plain
+    rows = [line.split("  ", 1) for line in text.splitlines()[3:]]
+    assert rows[0][0] == "4"
+    assert rows[0][1].strip().startswith("3 ' France' 100 %")
+    assert rows[1][0] == "6"
+    assert rows[1][1].strip().startswith("0 'The' 75 %")
+
+
+def test_keys_behind_a_window_keep_their_positions() -> None:
+    look = dataclasses.replace(cards.look("pattern.2", cards.pattern()[:, :, 2:], "T H K"), positions=range(10, 15))
+    assert list(look.key_positions) == [12, 13, 14]
+
+
+def test_a_watch_lists_norms_by_pass() -> None:
+    assert CARDS["watch"].plain.splitlines()[-1].split() == ["1", "5", "17.1"]
+    assert "<svg" in CARDS["watch"].html
+    assert "nothing recorded yet" in CARDS["watch, empty"].html
+
+
+def test_a_watch_that_left_passes_out_says_so() -> None:
+    assert "2 passes left out at the cap of 256 MiB" in CARDS["watches"].plain
+
+
+def test_sessions_say_who_holds_them() -> None:
+    rows = CARDS["sessions"].plain.splitlines()
+    assert rows[1].startswith("\u25b8  rome")
+    assert rows[1].endswith("this notebook")
+    assert rows[2].endswith("another kernel")
+    alone = views.sessions_view([samples.session(holder=None)], present=None, mine=set())
+    assert alone.plain.endswith("nobody")
+
+
+def test_a_breakpoint_is_described_where_names_confuse() -> None:
+    assert views.breakpoint_line(samples.breakpoint_info(site="resid_pre.3")) == (
+        "breakpoint 1 at resid_pre.3, the input of layer 3"
+    )
+    assert views.breakpoint_line(samples.breakpoint_info(site="z.3[1]", once=True)) == "breakpoint 1 at z.3[1], once"
+
+
+def test_history_counts_from_one_and_marks_the_present() -> None:
+    stops = [StopInfo(index=i, site=f"resid_post.{i}", step=0, position=4, reason="step", edited=i > 0) for i in (0, 1)]
+    assert views.history_view(stops, 1).plain.splitlines()[2].split() == [
+        "\u25b8",
+        "2",
+        "resid_post.1",
+        "0",
+        "step",
+        "edited",
+    ]
+
+
+def test_a_diff_counts_and_places_the_differences() -> None:
+    assert CARDS["diff"].plain.splitlines()[0] == "paris against rome: 1 of 7 positions differ, the first at 5"
+    same = views.diff_view(cards.line("a"), cards.line("b"))
+    assert "the same 7 tokens" in same.plain
+
+
+def test_a_diff_of_stops_measures_their_distance() -> None:
+    a, b = cards.line("a", seed=1), cards.line("b", seed=1)
+    assert "values at resid_post.4: equal at 5 positions" in views.diff_view(a, b).plain
+    moved = dataclasses.replace(b, value=b.value * np.float32(1.5))
+    assert "0: 0.50, 1: 0.50, 2: 0.50, 3: 0.50, 4: 0.50 (relative" in views.diff_view(a, moved).plain
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"), [((), (), []), ((1, 2), (1, 2), []), ((1, 2), (1, 3), [1]), ((1,), (1, 2, 3), [1, 2])]
+)
+def test_differing_positions(a: tuple[int, ...], b: tuple[int, ...], expected: list[int]) -> None:
+    assert differing(a, b) == expected

@@ -1,0 +1,61 @@
+"""Any value of any struct that crosses the wire, drawn from the structs themselves."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)  # JSON knows neither
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> Array:
+    dtype = draw(st.sampled_from(sorted(ITEM_BYTES)))
+    shape = tuple(draw(st.lists(st.integers(0, 3), max_size=3)))
+    size = math.prod(shape) * ITEM_BYTES[dtype]
+    return Array(dtype=dtype, shape=shape, data=draw(st.binary(min_size=size, max_size=size)))
+
+
+@cache
+def of(kind: Any) -> st.SearchStrategy[Any]:
+    """Values of a struct class or of a union of them."""
+    return _of(msgspec.inspect.type_info(kind))
+
+
+def _of(info: Any) -> st.SearchStrategy[Any]:
+    match info:
+        case msgspec.inspect.StructType(cls=cls, fields=fields):
+            # deferred: only so can a struct contain itself
+            return st.builds(cls, **{f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields})
+        case msgspec.inspect.UnionType(types=types):
+            return st.one_of([_of(t) for t in types])
+        case msgspec.inspect.CustomType(cls=cls) if cls is Array:
+            return arrays()
+        case msgspec.inspect.VarTupleType(item_type=item, min_length=least, max_length=most):
+            drawn = st.lists(_of(item), min_size=least or 0, max_size=min(most or 3, (least or 0) + 3))
+            return drawn.map(tuple)
+        case msgspec.inspect.TupleType(item_types=items):
+            return st.tuples(*[_of(item) for item in items])
+        case msgspec.inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(_of(key), _of(value), max_size=3)
+        case msgspec.inspect.IntType(ge=least, le=most):
+            return st.integers(least if least is not None else -(2**63), most if most is not None else 2**63 - 1)
+        case msgspec.inspect.StrType(min_length=least):
+            return st.text(st.characters(codec="utf-8"), min_size=least or 0, max_size=(least or 0) + 8)
+        case msgspec.inspect.FloatType():
+            return FLOATS
+        case msgspec.inspect.BoolType():
+            return st.booleans()
+        case msgspec.inspect.NoneType():
+            return st.none()
+        case msgspec.inspect.LiteralType(values=values):
+            return st.sampled_from(values)
+    raise NotImplementedError(f"no strategy for {info}")

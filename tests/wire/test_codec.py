@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, WireError
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.replies import Event, Reply, TokenSampled
+from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run
+from tests.wire import strategies
+
+EACH = settings(max_examples=15, deadline=None)
+
+
+@pytest.mark.parametrize("kind", get_args(Request), ids=lambda kind: kind.__name__)
+@EACH
+@given(data=st.data(), number=strategies.NUMBERS)
+def test_every_request_comes_back_as_it_went(kind: type, data: st.DataObject, number: int) -> None:
+    body = data.draw(strategies.of(kind))
+    assert codec.decode_request(codec.encode(number, body)) == codec.Envelope(id=number, body=body)
+
+
+@pytest.mark.parametrize("kind", get_args(Reply), ids=lambda kind: kind.__name__)
+@EACH
+@given(data=st.data(), number=strategies.NUMBERS)
+def test_every_reply_comes_back_as_it_went(kind: type, data: st.DataObject, number: int) -> None:
+    body = data.draw(strategies.of(kind))
+    assert codec.decode_reply(codec.encode(number, body)) == codec.Envelope(id=number, body=body)
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+@EACH
+@given(data=st.data())
+def test_every_event_comes_back_as_it_went(kind: type, data: st.DataObject) -> None:
+    event = data.draw(strategies.of(kind))
+    assert codec.decode_event(codec.encode_event(event)) == event
+
+
+def test_a_confirmed_subscription_is_no_event() -> None:
+    assert codec.decode_event(codec.encode_listened(b"paris")) is None
+
+
+def test_an_event_under_the_topic_of_another_session_is_refused() -> None:
+    frames = codec.encode_event(TokenSampled(session="paris", step=1, token=2, text="x"))
+    with pytest.raises(MalformedMessage, match="another topic"):
+        codec.decode_event([b"london", frames[1]])
+
+
+def test_array_bytes_stay_out_of_the_envelope() -> None:
+    body = ApplyEdit(session="s", edit=Set(value=Array(dtype="uint8", shape=(4096,), data=bytes(4096))))
+    head, array = codec.encode(1, body)
+    assert len(head) < 200
+    assert memoryview(array).nbytes == 4096
+
+
+NOISE = st.lists(st.binary(min_size=1, max_size=200), max_size=4)  # an empty second frame is a confirmation
+
+
+@settings(max_examples=200, deadline=None)
+@given(frames=NOISE)
+def test_noise_is_refused_and_nothing_else_comes_out(frames: list[bytes]) -> None:
+    for decode in (codec.decode_request, codec.decode_reply, codec.decode_event):
+        with pytest.raises(WireError):
+            decode(frames)
+    codec.read_number(frames)
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | strategies.NUMBERS | st.floats() | st.text(max_size=5) | st.binary(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+NAMES = st.sampled_from(sorted(kind.__name__ for kind in get_args(Request)))
+FIELDS = st.sampled_from(["session", "text", "tokens", "edit", "site", "positions", "sampling", "count", "other"])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    number=PLAIN,
+    name=NAMES,
+    fields=st.dictionaries(FIELDS, PLAIN),
+    frames=st.lists(st.binary(max_size=16), max_size=2),
+)
+def test_well_formed_msgpack_of_wrong_meaning_is_refused_or_understood(
+    number: object, name: str, fields: dict[str, object], frames: list[bytes]
+) -> None:
+    head = msgspec.msgpack.encode({"id": number, "body": {"request": name, **fields}})
+    _refused_or_understood([head, *frames])
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_cut_or_changed_message_is_refused_or_understood(data: st.DataObject) -> None:
+    frames = [bytearray(f) for f in codec.encode(7, data.draw(strategies.of(Request)))]
+    which = data.draw(st.integers(0, len(frames) - 1))
+    frame = frames[which]
+    cut = data.draw(st.integers(0, len(frame)))
+    match data.draw(st.sampled_from(["cut", "change", "insert", "drop", "double"])):
+        case "cut":
+            del frame[cut:]
+        case "change" if cut < len(frame):
+            frame[cut] = data.draw(st.integers(0, 255))
+        case "insert":
+            frame[cut:cut] = data.draw(st.binary(min_size=1, max_size=5))
+        case "drop":
+            del frames[which]
+        case "double":
+            frames.append(frame)
+    _refused_or_understood([bytes(f) for f in frames])
+
+
+def _refused_or_understood(frames: list[bytes]) -> None:
+    """Only WireError comes out; what was understood is a request that says the same again."""
+    try:
+        understood = codec.decode_request(frames)
+    except WireError:
+        return
+    again = codec.decode_request(codec.encode(understood.id, understood.body))
+    assert repr(again) == repr(understood)  # by text: a NaN is not equal to itself
+
+
+def test_deep_nesting_is_refused() -> None:
+    head = b"\x82\xa2id\x01\xa4body" + b"\x91" * 100_000 + b"\x90"
+    with pytest.raises(WireError):
+        codec.decode_request([head])
+    assert codec.read_number([head]) in (1, None)
+
+
+def test_unknown_fields_and_tags_are_refused_but_their_number_is_read() -> None:
+    for body in ({"request": "Ping", "extra": 1}, {"request": "Explode"}, {"reply": "Pong"}):
+        frames = [msgspec.msgpack.encode({"id": 5, "body": body})]
+        with pytest.raises(MalformedMessage):
+            codec.decode_request(frames)
+        assert codec.read_number(frames) == 5
+
+
+def test_frames_are_referred_to_exactly_once() -> None:
+    body = ApplyEdit(session="s", edit=Set(value=Array.scalar(1.0)))
+    head, array = codec.encode(1, body)
+    for frames in ([head], [head, array, array], [codec.encode(1, Ping())[0], array]):
+        with pytest.raises(MalformedMessage):
+            codec.decode_request(frames)
+
+
+def test_an_array_says_its_length_truly() -> None:
+    body = ApplyEdit(session="s", edit=Set(value=Array(dtype="float32", shape=(4,), data=bytes(16))))
+    head, _ = codec.encode(1, body)
+    with pytest.raises(MalformedMessage, match="needs 16 bytes"):
+        codec.decode_request([head, bytes(15)])
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(codec, "MAX_ENVELOPE_BYTES", 1000)
+    monkeypatch.setattr(codec, "MAX_ARRAY_BYTES", 1000)
+    with pytest.raises(MessageTooLarge):
+        codec.decode_request([bytes(1001)])
+    with pytest.raises(MessageTooLarge):
+        codec.decode_request([b"", bytes(600), bytes(600)])
+    with pytest.raises(MessageTooLarge):
+        codec.decode_request([b""] * (codec.MAX_FRAMES + 1))
+    with pytest.raises(MessageTooLarge):
+        codec.encode(1, Run(session="s", text="x" * 1001))
