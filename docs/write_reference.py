@@ -1,0 +1,108 @@
+"""Writes what a program can say of itself into `docs/reference/`. A test says when a page is not current."""
+
+from __future__ import annotations
+
+import argparse
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from djinn_jupyter.engine.states import MOVES
+from djinn_jupyter.magics import branching, breaking, changing, loading, looking, running
+from djinn_jupyter.wire import nouns, replies, requests
+from djinn_jupyter.wire.edits import Edit
+
+FOLDER = Path(__file__).parent / "reference"
+WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
+
+
+def states() -> str:
+    """The session's transition table as a diagram."""
+    arrows = "\n".join(f"    {start} --> {end}: {move}" for (start, move), end in MOVES.items())
+    return f"# States of a session\n\n{WRITTEN}\n```mermaid\nstateDiagram-v2\n    [*] --> idle\n{arrows}\n```\n"
+
+
+def wire() -> str:
+    """Every message with its fields, as the structs declare them."""
+    parts = [
+        "# Messages\n\n" + WRITTEN,
+        _chapter("Requests", typing.get_args(requests.Request)),
+        _chapter("Replies", typing.get_args(replies.Reply)),
+        _chapter("Events", typing.get_args(replies.Event)),
+        _chapter("Edits", typing.get_args(Edit)),
+        _chapter("Nouns", _nouns()),
+    ]
+    return "\n".join(parts)
+
+
+def _nouns() -> tuple[type, ...]:
+    return tuple(kind for kind in vars(nouns).values() if isinstance(kind, type) and kind.__module__ == nouns.__name__)
+
+
+def _chapter(title: str, structs: tuple[type, ...]) -> str:
+    return f"## {title}\n\n" + "\n".join(_struct(kind) for kind in structs if issubclass(kind, msgspec.Struct))
+
+
+def _struct(kind: type[Any]) -> str:
+    said = " ".join((kind.__doc__ or "").split()) if "__doc__" in vars(kind) else ""
+    hints = typing.get_type_hints(kind)
+    rows = [
+        f"| `{field.name}` | `{_spell(hints[field.name])}` | {_default(field)} |"
+        for field in msgspec.structs.fields(kind)
+    ]
+    table = "\n".join(["| field | type | default |", "|---|---|---|", *rows]) if rows else ""
+    return "\n\n".join(part for part in (f"### {kind.__name__}", said, table) if part) + "\n"
+
+
+def _default(field: msgspec.structs.FieldInfo) -> str:
+    return "" if field.required else f"`{field.default!r}`"
+
+
+def _spell(hint: Any) -> str:
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return " or ".join(_spell(part) for part in typing.get_args(hint))
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return " or ".join(repr(value) for value in arguments)
+    if origin is not None:
+        inner = ", ".join("..." if part is Ellipsis else _spell(part) for part in arguments)
+        return f"{origin.__name__}[{inner}]"
+    return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
+
+
+def magics() -> str:
+    """Every magic with its options, from its own parser."""
+    groups = (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
+              changing.ChangingMagics, branching.BranchingMagics)  # fmt: skip
+    found = [member for group in groups for name, member in vars(group).items() if name.startswith("djinn_")]
+    return "\n".join(["# Magics\n\n" + WRITTEN, *(_magic(member) for member in found)])
+
+
+def _magic(member: Any) -> str:
+    parser: argparse.ArgumentParser = member.parser
+    rows = [f"| `{_option(action)}` | {action.help or ''} |" for action in parser._actions]
+    said = " ".join((parser.description or "").split())
+    table = "\n".join(["| argument | |", "|---|---|", *rows]) if rows else ""
+    return "\n\n".join(part for part in (f"## %{member.__name__}", said, table) if part) + "\n"
+
+
+def _option(action: argparse.Action) -> str:
+    name = ", ".join(action.option_strings) or action.dest
+    metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
+    return name if not action.option_strings or action.nargs == 0 else f"{name} {metavar}"
+
+
+PAGES = {"states.md": states, "wire.md": wire, "magics.md": magics}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, write in PAGES.items():
+        (FOLDER / name).write_text(write(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Play a notebook in the terminal: each cell as it is typed, and what it answers, as text. `make demo` calls this."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+
+def play(path: Path) -> bool:
+    """Run the cells in a kernel and print both sides. False as soon as a cell raises; the file is not changed."""
+    # What a Jupyter server would say, and: the final static form of every view, at once.
+    os.environ.update(JPY_SESSION_NAME=str(path.resolve()), DJINN_STATIC="1")
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}})
+    client.extra_arguments = ["--IPKernelApp.log_level=ERROR"]  # its warning about ports on loopback is not for readers
+    with client.setup_kernel():
+        for index, cell in enumerate(notebook.cells):
+            show_source(cell)
+            try:
+                client.execute_cell(cell, index)
+            except CellExecutionError as error:
+                print(error)
+                return False
+            for output in cell.get("outputs", []):
+                show_output(output)
+    return True
+
+
+def show_source(cell: Any) -> None:
+    if cell.cell_type == "code":
+        print("\n".join(f">>> {line}" for line in cell.source.splitlines()), flush=True)
+    else:
+        print(f"\n{cell.source}\n", flush=True)
+
+
+def show_output(output: Any) -> None:
+    text = output.get("text") or output.get("data", {}).get("text/plain", "")
+    print("\n".join(f"    {line}" for line in text.splitlines()), flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: play_notebook.py NOTEBOOK")
+    sys.exit(not play(Path(sys.argv[1])))
