@@ -20,6 +20,7 @@ from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, UnknownSite
 from djinn_jupyter.wire.replies import TokenSampled
+from tests.process.echoes import echo
 from tests.process.kernels import Kernel
 
 PROMPT = [1, 5, 6, 7, 8]
@@ -203,20 +204,27 @@ def test_a_model_that_is_not_there_is_refused_by_name(engine: RemoteEngine) -> N
         dj.load("/nowhere/at/all")
 
 
+ECHOES = 10  # a verb of a session wakes four threads in two processes, an echo two; 3 to 4 echoes on an idle machine
+
+
 @pytest.mark.alone
-def test_a_round_trip_is_short(engine: RemoteEngine) -> None:
+def test_a_round_trip_takes_a_few_bare_echoes(engine: RemoteEngine) -> None:
+    """Nobody polls or sleeps on the way. The bar in milliseconds is the benchmark's (`benchmarks/round_trip.py`)."""
     session = engine.session("quick")
     session.run(PROMPT, max_new_tokens=1)
     session.info()
-    medians = [_median_seconds(session.info, 200) for _ in range(5)]
-    assert min(medians) <= 0.3e-3, medians  # the best of five: the machine may be busy with something else
+    with echo() as bare:
+        ratios = [_median_seconds(session.info, 100) / _median_seconds(bare, 100) for _ in range(8)]
+    assert min(ratios) <= ECHOES, ratios
     session.close()
 
 
 @pytest.mark.alone
 def test_a_round_trip_stays_short_while_another_session_runs(engine: RemoteEngine) -> None:
+    """Shorter than one token of the other's: the mail is read between layers."""
     session, busy = engine.session("quick"), engine.session("busy")
     session.run(PROMPT, max_new_tokens=1)
+    token = _median_seconds(lambda: busy.run(PROMPT, max_new_tokens=60, ignore_eos=True), 3) / 60
     running = threading.Thread(target=busy.run, args=[PROMPT], kwargs={"max_new_tokens": 480, "ignore_eos": True})
     medians = []
     running.start()
@@ -226,7 +234,7 @@ def test_a_round_trip_stays_short_while_another_session_runs(engine: RemoteEngin
         medians.append(_median_seconds(session.info, 40))
     busy.pause()
     running.join()
-    assert min(medians) <= 1e-3, medians
+    assert min(medians) <= token, (medians, token)
     session.close()
     busy.close()
 
