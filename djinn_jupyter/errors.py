@@ -6,6 +6,7 @@ DjinnError
 │   ├── UnknownSession       no session of that name
 │   ├── UnknownBreakpoint    no breakpoint there to clear
 │   ├── UnknownRule          no steering rule of that number
+│   ├── UnknownCheckpoint    no checkpoint of that name
 │   ├── InvalidCondition     a condition that does not parse or names nothing
 │   ├── InvalidEdit          an edit whose shape, dtype, positions or values do not fit
 │   ├── PromptTooLong        more tokens than the model has positions for
@@ -19,7 +20,11 @@ DjinnError
 │   └── ModelDoesNotFit      weights larger than the device memory
 ├── MemoryShortage
 │   ├── SlabFull             no free page for what was asked
+│   ├── TierFull             host and disk have no room for what has to leave the device
 │   └── OutOfDeviceMemory    the device refused an allocation inside a forward pass
+├── StorageError
+│   ├── StorageFailed        the disk refused, or gave back other bytes than were written
+│   └── CheckpointRefused    a file that is no checkpoint of this model, or is damaged
 ├── EngineError
 │   ├── EngineUnavailable    no engine process answers (died, killed, never started)
 │   ├── EngineStartFailed    the process ended before it was ready; carries its last log lines
@@ -67,6 +72,9 @@ class InvalidEdit(UsageError): ...
 class PromptTooLong(UsageError): ...
 
 
+class UnknownCheckpoint(UsageError): ...
+
+
 class NoTokenizer(UsageError): ...
 
 
@@ -97,7 +105,19 @@ class MemoryShortage(DjinnError): ...
 class SlabFull(MemoryShortage): ...
 
 
+class TierFull(MemoryShortage): ...
+
+
 class OutOfDeviceMemory(MemoryShortage): ...
+
+
+class StorageError(DjinnError): ...
+
+
+class StorageFailed(StorageError): ...
+
+
+class CheckpointRefused(StorageError): ...
 
 
 class EngineError(DjinnError): ...

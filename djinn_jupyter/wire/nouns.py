@@ -16,6 +16,10 @@ class Noun(Frozen):
 SessionState = Literal["idle", "running", "paused", "closed"]
 PauseReason = Literal["breakpoint", "step", "interrupt", "back", "fork"]
 FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
+Tier = Literal["host", "disk"]
+Residency = Literal["resident", "storing", "host", "loading", "disk"]
+Exactness = Literal["exact", "recomputed"]
+Activity = Literal["busy", "idle", "focused", "blurred", "expected", "gone"]
 
 
 class Sampling(Noun, frozen=True):
@@ -141,8 +145,38 @@ class StopInfo(Noun, frozen=True):
     edited: bool
 
 
+class Transfer(Noun, frozen=True):
+    """One move of a session's bytes between the device and a tier: how many really moved, and how long it took."""
+
+    direction: Literal["out", "in"]
+    tier: Tier
+    bytes_moved: int
+    seconds: float
+    cause: Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
+
+
+class CheckpointInfo(Noun, frozen=True):
+    """A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle."""
+
+    name: str
+    session: str
+    model: str
+    dtype: str
+    tokens: int
+    stopped_at: str | None
+    step: int | None
+    bytes_stored: int
+    saved: float
+    version: str
+
+
 class SessionInfo(Noun, frozen=True):
-    """A session as others see it. `holder` is the kernel or process that has it open, None when detached."""
+    """A session as others see it. `holder` is the kernel or process that has it open, None when detached.
+
+    `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
+    while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
+    `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
+    user accepts. `last_transfer` says why the last resume was slow, if it was."""
 
     name: str
     owner: str
@@ -159,6 +193,12 @@ class SessionInfo(Noun, frozen=True):
     pages: int
     device_bytes: int
     idle_seconds: float
+    residency: Residency = "resident"
+    host_bytes: int = 0
+    disk_bytes: int = 0
+    dirty_bytes: int = 0
+    exactness: Exactness = "exact"
+    last_transfer: Transfer | None = None
 
 
 class TopToken(Noun, frozen=True):
@@ -181,8 +221,38 @@ class SlabStatistics(Noun, frozen=True):
     working_bytes: int
 
 
+class TierStatistics(Noun, frozen=True):
+    """The books of the host or the disk tier, in bytes; `bytes_out` have come to it since the start, `bytes_in` gone
+    back from it."""
+
+    tier: Tier
+    pages: int
+    bytes_used: int
+    bytes_allocated: int
+    bytes_limit: int
+    bytes_out: int
+    bytes_in: int
+
+
+class WeightsStatistics(Noun, frozen=True):
+    """Where the weights are. `napping`: all have left the device. Streamed ones go through a ring of slots;
+    `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`."""
+
+    residency: Literal["resident", "napping", "streamed"]
+    bytes_total: int
+    bytes_on_device: int
+    bytes_streamed_per_pass: int = 0
+    ring_slots: int = 0
+    bytes_moved: int = 0
+    copy_gigabytes_per_second: float | None = None
+    waited_seconds: float = 0.0
+    pass_seconds: float = 0.0
+    used_fraction: float | None = None
+
+
 class EngineStatistics(Noun, frozen=True):
-    """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None."""
+    """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
+    `other_bytes` belong to other processes on the device."""
 
     pid: int
     uptime_seconds: float
@@ -198,6 +268,9 @@ class EngineStatistics(Noun, frozen=True):
     process_bytes: int | None
     device_bytes_in_use: int | None
     device_bytes_total: int | None
+    other_bytes: int | None = None
+    tiers: tuple[TierStatistics, ...] = ()
+    weights: WeightsStatistics | None = None
 
 
 class Snapshot(Noun, frozen=True):

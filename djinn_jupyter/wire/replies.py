@@ -6,6 +6,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import (
     BreakpointInfo,
+    CheckpointInfo,
     EffectReading,
     EngineStatistics,
     FinishReason,
@@ -18,7 +19,9 @@ from djinn_jupyter.wire.nouns import (
     Snapshot,
     StopInfo,
     TopToken,
+    Transfer,
     WatchInfo,
+    WeightsStatistics,
 )
 
 
@@ -204,6 +207,32 @@ class History(ReplyBase, frozen=True, tag="History"):
     present: int | None
 
 
+class Swapped(ReplyBase, frozen=True, tag="Swapped"):
+    """`transfer` is None when nothing had to move."""
+
+    session: SessionInfo
+    transfer: Transfer | None
+
+
+class WeightsMoved(ReplyBase, frozen=True, tag="WeightsMoved"):
+    """`seconds` is 0 when they were there already."""
+
+    weights: WeightsStatistics
+    seconds: float
+
+
+class CheckpointSaved(ReplyBase, frozen=True, tag="CheckpointSaved"):
+    checkpoint: CheckpointInfo
+    path: str
+
+
+class Checkpoints(ReplyBase, frozen=True, tag="Checkpoints"):
+    checkpoints: tuple[CheckpointInfo, ...]
+
+
+class Noted(ReplyBase, frozen=True, tag="Noted"): ...
+
+
 Reply = (
     Failed
     | Welcome
@@ -232,6 +261,11 @@ Reply = (
     | WatchRead
     | Logits
     | History
+    | Swapped
+    | WeightsMoved
+    | CheckpointSaved
+    | Checkpoints
+    | Noted
 )
 
 
@@ -274,4 +308,22 @@ class SessionFailed(EventBase, frozen=True, tag="SessionFailed"):
     message: str
 
 
-Event = SessionOpened | SessionClosed | SessionRunning | TokenSampled | SessionPaused | SessionFinished | SessionFailed
+class SessionSwapped(EventBase, frozen=True, tag="SessionSwapped"):
+    transfer: Transfer
+
+
+class SessionChanged(EventBase, frozen=True, tag="SessionChanged"):
+    """Its breakpoints, rules, watches or holder are others than before."""
+
+
+Event = (
+    SessionOpened
+    | SessionClosed
+    | SessionRunning
+    | TokenSampled
+    | SessionPaused
+    | SessionFinished
+    | SessionFailed
+    | SessionSwapped
+    | SessionChanged
+)

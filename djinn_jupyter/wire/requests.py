@@ -27,6 +27,14 @@
     ReadLogits                  Logits
     ReadHistory                 History
     Describe                    Described
+    SwapOut / SwapIn            Swapped, when the bytes have moved
+    Nap / Wake                  WeightsMoved
+    SaveCheckpoint              CheckpointSaved
+    RestoreCheckpoint           Opened
+    ListCheckpoints             Checkpoints
+    DropCheckpoint              Cleared
+    AcceptRecomputed            Described
+    Note                        Noted
 Any of them may be answered by Failed.
 """
 
@@ -38,7 +46,7 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
 
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -244,6 +252,56 @@ class ReadLogits(SessionRequest, frozen=True, tag="ReadLogits"):
 class ReadHistory(SessionRequest, frozen=True, tag="ReadHistory"): ...
 
 
+class SwapOut(SessionRequest, frozen=True, tag="SwapOut"):
+    """The session's pages and states leave the device for `tier`; it comes back when it is next needed."""
+
+    tier: Tier = "host"
+
+
+class SwapIn(SessionRequest, frozen=True, tag="SwapIn"):
+    """Bring the session back now. Answered at once when it is resident."""
+
+
+class Nap(RequestBase, frozen=True, tag="Nap"):
+    """The weights leave the device until the next request that needs them. Refused while a session runs."""
+
+
+class Wake(RequestBase, frozen=True, tag="Wake"): ...
+
+
+class SaveCheckpoint(SessionRequest, frozen=True, tag="SaveCheckpoint"):
+    """Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`."""
+
+    name: Name
+    replace: bool = False
+
+
+class RestoreCheckpoint(SessionRequest, frozen=True, tag="RestoreCheckpoint"):
+    """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
+    is replaced only with `replace`."""
+
+    name: Name
+    replace: bool = False
+
+
+class ListCheckpoints(RequestBase, frozen=True, tag="ListCheckpoints"): ...
+
+
+class DropCheckpoint(RequestBase, frozen=True, tag="DropCheckpoint"):
+    name: Name
+
+
+class AcceptRecomputed(SessionRequest, frozen=True, tag="AcceptRecomputed"):
+    """The user has seen that the session was recomputed after a recovery; from now on it counts as exact again."""
+
+
+class Note(SessionRequest, frozen=True, tag="Note"):
+    """What its notebook is doing, which says how soon the session will be wanted: a cell of its kernel runs or has
+    ended, it has the focus or lost it, a cell that uses it is about to run, its kernel is gone."""
+
+    activity: Activity
+
+
 Request = (
     Hello
     | Goodbye
@@ -280,4 +338,14 @@ Request = (
     | ReadStop
     | ReadLogits
     | ReadHistory
+    | SwapOut
+    | SwapIn
+    | Nap
+    | Wake
+    | SaveCheckpoint
+    | RestoreCheckpoint
+    | ListCheckpoints
+    | DropCheckpoint
+    | AcceptRecomputed
+    | Note
 )
