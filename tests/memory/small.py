@@ -40,6 +40,8 @@ def write(table: PageTable, start: int, end: int, value: float) -> None:
     for position in range(start, end):
         for number, view in enumerate(row(table, position)):
             view.fill_(-value if number % 2 else value)
+    for piece in table.pieces(start, end):
+        table.slab.wrote(piece.page)
 
 
 def read(table: PageTable, position: int) -> float:

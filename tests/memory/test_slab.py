@@ -13,7 +13,7 @@ from .small import CPU, GEOMETRY, slab
 
 def books(subject: Slab) -> object:
     subject.check()
-    references = {page: subject.references(page) for page in range(40)}
+    references = {page: subject.references(page) for page in range(60)}
     return subject.statistics(), references, subject.budget.taken
 
 
@@ -84,10 +84,10 @@ def test_what_is_not_held_can_neither_be_freed_nor_shared(verb):
 def test_freed_pages_are_poisoned():
     one = slab()
     (page,) = one.allocate(1)
-    one.key_view(page, 4).fill_(1)
+    view, whole = one.key_view(page, 4).fill_(1), one.bytes_of(page)
     one.free([page])
-    assert one.bytes_of(page).eq(0xFF).all()
-    assert one.key_view(page, 4).isnan().all()
+    assert whole.eq(0xFF).all()
+    assert view.isnan().all()
 
 
 def test_shrink_returns_the_empty_segments_and_only_those():
@@ -136,10 +136,15 @@ def test_what_the_device_refuses_leaves_the_books_as_they_were(monkeypatch):
 def test_check_finds_a_page_in_two_places_and_a_lost_one():
     one = slab()
     (page,) = one.allocate(1)
-    one._free.append(page)
-    with pytest.raises(BooksBroken, match="both free and in use"):
+    slot = one.page(page).slot
+    one.segments._free.append(slot)
+    with pytest.raises(BooksBroken, match="in two places"):
         one.check()
-    one._free.remove(page)
-    del one._references[page]
+    one.segments._free.remove(slot)
+    one.segments._taken.remove(slot)
     with pytest.raises(BooksBroken, match="neither free nor in use"):
+        one.check()
+    one.segments._taken.add(slot)
+    del one._pages[page]
+    with pytest.raises(BooksBroken, match="held by no page"):
         one.check()

@@ -22,7 +22,8 @@ from .states import LayerState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatistics:
-    """The books of one session's cache. Pages that others hold too are counted in full."""
+    """The books of one session's cache. Pages that others hold too are counted in full; `page_bytes` are those of the
+    pages on the device."""
 
     length: int
     pages: int
@@ -209,7 +210,7 @@ class PagedCache(Cache):
             length=self.length,
             pages=sum(len(table) for table in tables),
             pages_shared=sum(table.slab.references(page) > 1 for table in tables for page in table.pages),
-            page_bytes=sum(len(table) * table.slab.geometry.page_bytes for table in tables),
+            page_bytes=sum(t.slab.page(page).nbytes for t in tables for page in t.pages if t.slab.page(page).resident),
             working_bytes=self.working_bytes,
             recurrent_bytes=sum(states.nbytes(layer) for layer in self.layers if states.is_recurrent(layer)),
         )

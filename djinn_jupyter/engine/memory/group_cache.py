@@ -85,6 +85,7 @@ class GroupCache:
             here = slice(p.start - start, p.start - start + p.count)
             key_view(p.page, layer).narrow(1, p.row, p.count).copy_(k_1HqD[0, :, here])
             value_view(p.page, layer).narrow(1, p.row, p.count).copy_(v_1HqD[0, :, here])
+            self.slab.wrote(p.page)
         pieces = list(self.table.pieces(self.geometry.first_needed(start), end))
         keys = torch.cat([key_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)
         values = torch.cat([value_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)

@@ -1,48 +1,71 @@
-"""The device memory that the pages of one group are cut from: segments, reference counts, views. Knows no session.
+"""The pages of one group: numbers, reference counts, versions, and where each one is. Knows no session and no tier.
 
-Shapes: S pages of a segment, n layers of a run, H key-value heads, P positions of a page, D features of a head.
+Shapes: n layers of a run, H key-value heads, P positions of a page, D features of a head.
 """
 
 from __future__ import annotations
 
-import heapq
+import itertools
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import SlabStatistics
 
-from .budget import BooksBroken, Budget, Copy, mebibytes
-from .geometry import GroupGeometry, Run
+from .budget import BooksBroken, Budget, Copy
+from .geometry import GroupGeometry
+from .items import Item
+from .segments import Segments
+from .spans import Span
 
-SEGMENT_BYTES = 64 << 20
-POISON = 0xFF  # every float made of these bytes is NaN
 
+class Page(Item):
+    """One page: who holds it how often, and its slot on the device, None when it is elsewhere."""
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Segment:
-    """One allocation. `keys[r]` and `values[r]` are views `knHPD_S` [S, n, H, P, D] of run r."""
+    __slots__ = ("_slots", "arriving", "references", "slot")
 
-    storage: Tensor
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
+    def __init__(self, slots: Segments, slot: int) -> None:
+        super().__init__(slots.geometry.page_bytes)
+        self._slots = slots
+        self.references = 1
+        self.slot: int | None = slot
+        self.arriving = False
 
     @property
-    def pages(self) -> int:
-        return self.storage.shape[0]
+    def resident(self) -> bool:
+        return self.slot is not None and not self.arriving
+
+    def span(self) -> Span:
+        return self._slots.span(self.place)
+
+    @property
+    def place(self) -> int:
+        """Its slot; BooksBroken when it has none."""
+        if self.slot is None:
+            raise BooksBroken("A page was to be read or written that is not on the device.")
+        return self.slot
+
+    def make_place(self) -> None:
+        (self.slot,) = self._slots.take(1)
+        self.arriving = True
+
+    def arrive(self) -> None:
+        self.arriving = False
+
+    def give_up_place(self) -> None:
+        self._slots.give_back([self.place])
+        self.slot, self.arriving = None, False
 
 
 class Slab:
-    """Pages of one group, `uint8[pages, page_bytes]`, in segments that come and go with the demand.
+    """Pages of one group, each in a slot of the device's segments or away in a tier.
 
-    Invariants: a page is free or has a reference count of at least 1, never both; a verb that raises has changed
-    nothing; a page's bytes are the holder's alone to write while its count is 1, and nobody's while it is more.
-    Page numbers are stable: page p lies in segment p // segment_pages. A segment may be shorter than that where the
-    budget ran out. Freed memory goes back to the device only by `shrink`, which on CUDA waits for the device.
+    Invariants: a page that somebody holds has a reference count of at least 1, and one that nobody holds is not there;
+    a verb that raises has changed nothing; a page's bytes are the holder's alone to write while its count is 1, and
+    nobody's while it is more; whoever writes them says so (`wrote`). Page numbers are never used twice, and are not
+    slots: a page that left the device comes back to any slot. Views are of pages on the device only.
     """
 
     def __init__(
@@ -56,43 +79,43 @@ class Slab:
         self.geometry = geometry
         self.device = torch.device(device)
         self.budget = limit_bytes if isinstance(limit_bytes, Budget) else Budget(limit_bytes)
-        self.segment_pages = segment_pages or max(1, SEGMENT_BYTES // geometry.page_bytes)
-        self.poison = poison
-        self._segments: dict[int, Segment] = {}
-        self._free: list[int] = []  # a heap: the lowest pages are used first, so that the last segments empty
-        self._references: dict[int, int] = {}
+        self.segments = Segments(geometry, self.device, self.budget, segment_pages, poison)
+        self._numbers = itertools.count()
+        self._pages: dict[int, Page] = {}
         self._lent: dict[object, int] = {}
-        self._slot = {layer.cache_layer: slot for slot, layer in enumerate(geometry.layers)}
-        self.budget.register(self, self._empty_segments_bytes, self.shrink)
 
     # -------------------------------------------------------------------------------------------- pages
 
     def allocate(self, pages: int) -> list[int]:
         """So many pages, each with a reference count of 1 and undefined contents. Raises SlabFull."""
-        if pages > len(self._free):
-            self._grow(pages - len(self._free), asked=pages)
-        taken = [heapq.heappop(self._free) for _ in range(pages)]
-        self._references.update(dict.fromkeys(taken, 1))
+        slots = self.segments.take(pages)
+        taken = [next(self._numbers) for _ in slots]
+        self._pages.update({page: Page(self.segments, slot) for page, slot in zip(taken, slots, strict=True)})
         return taken
 
     def share(self, pages: Iterable[int]) -> None:
         """One more reference to each page."""
         for page, times in self._held(pages).items():
-            self._references[page] += times
+            self._pages[page].references += times
 
     def free(self, pages: Iterable[int]) -> None:
-        """One reference less to each page; a page without any is free."""
+        """One reference less to each page; a page without any is gone, from the tiers too."""
         for page, times in self._held(pages).items():
-            self._references[page] -= times
-            if not self._references[page]:
-                del self._references[page]
-                heapq.heappush(self._free, page)
-                if self.poison:
-                    self.bytes_of(page).fill_(POISON)
+            self._pages[page].references -= times
+            if not self._pages[page].references:
+                self._pages.pop(page).discard()
 
     def references(self, page: int) -> int:
-        """How many hold this page; 0 when it is free."""
-        return self._references.get(page, 0)
+        """How many hold this page; 0 when there is none of that number."""
+        return self._pages[page].references if page in self._pages else 0
+
+    def page(self, page: int) -> Page:
+        """The page of that number, for the tiers."""
+        return self._pages[page]
+
+    def wrote(self, page: int) -> None:
+        """The bytes of a page have changed: what the tiers have of it is stale."""
+        self._pages[page].wrote()
 
     def copy(self, source: int, target: int) -> None:
         """All bytes of a page into another, on the device's current stream."""
@@ -109,86 +132,19 @@ class Slab:
 
     def bytes_of(self, page: int) -> Tensor:
         """All bytes of a page, `uint8[page_bytes]`."""
-        return self._segments[page // self.segment_pages].storage[page % self.segment_pages]
+        return self.segments.bytes_of(self._pages[page].place)
 
     def run_views(self, page: int, run: int) -> tuple[Tensor, Tensor]:
         """Keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a page."""
-        segment, place = self._segments[page // self.segment_pages], page % self.segment_pages
-        return segment.keys[run][place], segment.values[run][place]
+        return self.segments.run_views(self._pages[page].place, run)
 
     def key_view(self, page: int, layer: int) -> Tensor:
         """Keys [H, P, Dk] of a cache layer in a page."""
-        run, place = self._run_of(layer)
-        return self.run_views(page, run)[0][place]
+        return self.segments.layer_views(self._pages[page].place, layer)[0]
 
     def value_view(self, page: int, layer: int) -> Tensor:
         """Values [H, P, Dv] of a cache layer in a page."""
-        run, place = self._run_of(layer)
-        return self.run_views(page, run)[1][place]
-
-    def _run_of(self, layer: int) -> tuple[int, int]:
-        slot = self._slot[layer]
-        for number, run in enumerate(self.geometry.runs):
-            if slot < run.first + run.layers:
-                return number, slot - run.first
-        raise BooksBroken(f"Layer {layer} is in no run of its group.")
-
-    # ----------------------------------------------------------------------------------------- segments
-
-    def _grow(self, short: int, asked: int) -> None:
-        """Segments for at least `short` more pages, the last one as large as the budget allows."""
-        size, free = self.geometry.page_bytes, len(self._free)
-        held = len(self._references)
-        try:
-            self.budget.take(short * size, by=self)
-        except SlabFull as error:
-            raise SlabFull(
-                f"Asked for {asked} pages of {mebibytes(size)}; {free} are free and {held} in use, and the limit is "
-                f"{mebibytes(self.budget.limit)} for all. Close a session, or allow more device memory."
-            ) from error
-        more = min(-short % self.segment_pages, self.budget.free // size)
-        self.budget.take(more * size, by=self)
-        try:
-            self._add_segments(short + more)
-        except RuntimeError as error:  # torch has no narrower class for it on the CPU
-            raise SlabFull(f"The device refused {mebibytes((short + more) * size)} for pages: {error}") from error
-
-    def _add_segments(self, pages: int) -> None:
-        """Allocate what the budget has just granted; what the device refuses is given back to the budget."""
-        left = pages
-        try:
-            while left:
-                count = min(left, self.segment_pages)
-                segment = _segment(self.geometry, count, self.device)
-                if self.poison:
-                    segment.storage.fill_(POISON)
-                number = next(n for n in range(len(self._segments) + 1) if n not in self._segments)
-                self._segments[number] = segment
-                for page in range(number * self.segment_pages, number * self.segment_pages + count):
-                    heapq.heappush(self._free, page)
-                left -= count
-        finally:
-            self.budget.give_back(left * self.geometry.page_bytes)
-
-    def shrink(self) -> int:
-        """Release the segments that hold no page in use; bytes released.
-
-        On CUDA this waits for the device, and returns to other programs what working copies gave up, too.
-        """
-        empty = self._empty_segments()
-        released = sum(self._segments.pop(number).storage.nbytes for number in empty)
-        self._free = [page for page in self._free if page // self.segment_pages not in empty]
-        heapq.heapify(self._free)
-        self.budget.give_back(released)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        return released
-
-    def _empty_segments(self) -> set[int]:
-        return self._segments.keys() - {page // self.segment_pages for page in self._references}
-
-    def _empty_segments_bytes(self) -> int:
-        return sum(self._segments[number].storage.nbytes for number in self._empty_segments())
+        return self.segments.layer_views(self._pages[page].place, layer)[1]
 
     # ------------------------------------------------------------------------------------ working copies
 
@@ -203,13 +159,18 @@ class Slab:
 
     # -------------------------------------------------------------------------------------------- books
 
+    def shrink(self) -> int:
+        """Release the segments that hold no page; bytes released. On CUDA this waits for the device."""
+        return self.segments.shrink()
+
     @property
     def pages_in_use(self) -> int:
-        return len(self._references)
+        """Pages that somebody holds, also those that are away."""
+        return len(self._pages)
 
     @property
     def segment_bytes(self) -> int:
-        return sum(segment.storage.nbytes for segment in self._segments.values())
+        return self.segments.bytes_allocated
 
     @property
     def working_bytes(self) -> int:
@@ -217,9 +178,9 @@ class Slab:
 
     def statistics(self) -> SlabStatistics:
         return SlabStatistics(
-            pages=sum(segment.pages for segment in self._segments.values()),
-            pages_free=len(self._free),
-            pages_shared=sum(count > 1 for count in self._references.values()),
+            pages=self.segments.slots,
+            pages_free=self.segments.free,
+            pages_shared=sum(page.references > 1 for page in self._pages.values()),
             page_bytes=self.geometry.page_bytes,
             bytes_allocated=self.segment_bytes,
             bytes_limit=self.budget.limit,
@@ -227,42 +188,13 @@ class Slab:
             working_bytes=self.working_bytes,
         )
 
-    def check(self) -> None:
-        """Raise BooksBroken unless every page is free or referenced, not both, and the sums add up."""
-        every = {
-            page
-            for number, segment in self._segments.items()
-            for page in range(number * self.segment_pages, number * self.segment_pages + segment.pages)
-        }
-        free = Counter(self._free)
-        if twice := [page for page, times in free.items() if times > 1]:
-            raise BooksBroken(f"Pages free more than once: {twice}.")
-        if both := free.keys() & self._references.keys():
-            raise BooksBroken(f"Pages both free and in use: {sorted(both)}.")
-        if lost := every ^ (free.keys() | self._references.keys()):
-            raise BooksBroken(f"Pages neither free nor in use, or of no segment: {sorted(lost)}.")
-        if wrong := {page: count for page, count in self._references.items() if count < 1}:
+    def check(self, leaving: Iterable[Item] = ()) -> None:
+        """Raise BooksBroken unless every slot is free or of one page, and every page held and somewhere.
+
+        `leaving` are pages that nobody holds any more and whose slot a copy under way still needs."""
+        pages = [*self._pages.values(), *(item for item in leaving if isinstance(item, Page) and item.gone)]
+        self.segments.check([page.slot for page in pages if page.slot is not None and page._slots is self.segments])
+        if wrong := {number: page.references for number, page in self._pages.items() if page.references < 1}:
             raise BooksBroken(f"Pages in use by nobody: {wrong}.")
-
-
-def _segment(geometry: GroupGeometry, pages: int, device: torch.device) -> Segment:
-    storage = uninitialised((pages, geometry.page_bytes), torch.uint8, device)
-    with torch.inference_mode(False):  # a view of another dtype made inside it could not be written outside
-        views = [_run_views(storage, run, geometry.page_positions) for run in geometry.runs]
-    return Segment(storage=storage, keys=tuple(k for k, _ in views), values=tuple(v for _, v in views))
-
-
-def _run_views(storage: Tensor, run: Run, page_positions: int) -> tuple[Tensor, Tensor]:
-    """The keys [S, n, H, P, Dk] and values [S, n, H, P, Dv] of a run in all pages of a segment."""
-    rows = storage[:, run.offset : run.offset + page_positions * run.position_bytes].view(run.dtype)
-    layers = rows.unflatten(1, (run.layers, -1))
-    key_size = run.kv_heads * page_positions * run.key_dim
-    keys = layers[..., :key_size].unflatten(-1, (run.kv_heads, page_positions, run.key_dim))
-    values = layers[..., key_size:].unflatten(-1, (run.kv_heads, page_positions, run.value_dim))
-    return keys, values
-
-
-def uninitialised(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An ordinary tensor, also when asked for inside an inference mode, so that it can be written in any mode."""
-    with torch.inference_mode(False):
-        return torch.empty(tuple(shape), dtype=dtype, device=device)
+        for page in self._pages.values():
+            page.check()

@@ -15,7 +15,7 @@ from djinn_jupyter.errors import SlabFull
 from .budget import BooksBroken, Copy, mebibytes
 from .geometry import Run
 from .page_table import PageTable, Piece
-from .slab import uninitialised
+from .segments import uninitialised
 
 
 class WorkingCopy:
@@ -111,6 +111,8 @@ class WorkingCopy:
             for piece in self.table.pieces(start, end):
                 for rows, paged in self._beside(piece, number):
                     paged[first : last + 1].copy_(rows[first : last + 1])
+        for piece in self.table.pieces(start, end):
+            self.slab.wrote(piece.page)
         self.dirty_start = self.dirty_end = 0
         self.paged_to = max(self.paged_to, end)
 

@@ -93,7 +93,8 @@ def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
     """Whether the pages that only `old` holds, with what is free, are enough for a new line."""
     short_bytes = 0
     for group in old.groups:
-        own = sum(group.slab.references(page) == 1 for page in group.table.pages)
+        pages = [group.slab.page(page) for page in group.table.pages]
+        own = sum(page.references == 1 and page.resident for page in pages)
         wanted = -(-positions // group.geometry.page_positions)
         short = wanted - own - group.slab.statistics().pages_free
         short_bytes += max(0, short) * group.geometry.page_bytes

@@ -1,0 +1,43 @@
+"""Runs of bytes in memory, on the device or the host, and the plan that moves many of them in few copies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Span:
+    """`nbytes` of `memory`, a contiguous uint8 tensor of any shape, from its byte `start` on."""
+
+    memory: Tensor
+    start: int
+    nbytes: int
+
+    def view(self) -> Tensor:
+        """The bytes, `uint8[nbytes]`."""
+        with torch.inference_mode(False):
+            return self.memory.view(-1)[self.start : self.start + self.nbytes]
+
+    def goes_on_in(self, other: Span) -> bool:
+        return self.memory is other.memory and self.start + self.nbytes == other.start
+
+    def with_more(self, nbytes: int) -> Span:
+        return Span(memory=self.memory, start=self.start, nbytes=self.nbytes + nbytes)
+
+
+def coalesced(copies: Iterable[tuple[Span, Span]]) -> Iterator[tuple[Span, Span]]:
+    """The same copies (source, target), those that follow each other on both sides made into one."""
+    pending: tuple[Span, Span] | None = None
+    for source, target in copies:
+        if pending and pending[0].goes_on_in(source) and pending[1].goes_on_in(target):
+            pending = (pending[0].with_more(source.nbytes), pending[1].with_more(target.nbytes))
+            continue
+        if pending:
+            yield pending
+        pending = (source, target)
+    if pending:
+        yield pending
