@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     add("--random-seed", type=int, default=0)
     add("--stops-kept", type=int, default=EngineConfig(model="").stops_kept, metavar="N")
     add("--threads", type=int, metavar="N", help="threads for computing; default: torch's choice")
+    add("--nap-seconds", type=float, metavar="S", help="the weights leave the device after so long without work")
     add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
     add("--idle-seconds", type=float, default=1800.0, help="end after so long without clients and sessions")
     add("--silence-seconds", type=float, default=20.0, help="a client silent for so long has gone")
@@ -108,6 +109,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         random_seed=options.random_seed,
         stops_kept=options.stops_kept,
         threads=options.threads,
+        nap_seconds=options.nap_seconds,
     )
 
 

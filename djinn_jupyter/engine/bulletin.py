@@ -18,6 +18,7 @@ from djinn_jupyter.engine import device
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionInfo
 
 PERIOD: Final = 0.2
@@ -51,10 +52,10 @@ class Bulletin:
         slabs: Sequence[Slab],
         scheduler: Scheduler,
         where: torch.device,
-        weights: int,
+        weights: Weights,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
-        self._weight_bytes = weights
+        self._weights = weights
         self._touched: set[str] = set()
         self._described: dict[str, SessionInfo] = {}
         self._published = 0.0
@@ -95,9 +96,10 @@ class Bulletin:
             tokens_sampled=self.books.tokens_sampled,
             requests_answered=self.books.requests_answered,
             preemptions=self._scheduler.preemptions,
-            weight_bytes=self._weight_bytes,
+            weight_bytes=self._weights.total,
             slabs=tuple(slab.statistics() for slab in self._slabs),
             process_bytes=self._outside.process_bytes,
             device_bytes_in_use=self._outside.device_in_use,
             device_bytes_total=self._outside.device_total,
+            weights=self._weights.statistics(),
         )

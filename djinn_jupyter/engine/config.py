@@ -10,7 +10,8 @@ class EngineConfig:
     """`model`: `demo`, a folder or a hub name. `dtype`, `device` and `attention` of None: the model's own dtype, the
     best device, sdpa. `device_memory` in bytes bounds weights and pages together; None takes what is free less
     headroom. `page_positions` of None follows the page-size rule of docs/design.md. `random_weights`: build the
-    architecture of `model`'s config with weights drawn from `random_seed` instead of reading weights."""
+    architecture of `model`'s config with weights drawn from `random_seed` instead of reading weights. `nap_seconds`:
+    after so long without work the weights leave the device; None: 900 on CUDA, never on the CPU; `inf`: never."""
 
     model: str
     revision: str | None = None
@@ -24,3 +25,4 @@ class EngineConfig:
     random_seed: int = 0
     stops_kept: int = 64
     threads: int | None = None
+    nap_seconds: float | None = None

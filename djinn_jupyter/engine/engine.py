@@ -14,7 +14,6 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
-from djinn_jupyter.engine import device
 from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.forward import Forward
@@ -28,7 +27,9 @@ from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.scheduler import Job, JobKind, Scheduler, Steps
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.verbs import VERBS, WHILE_RUNNING
+from djinn_jupyter.engine.verbs import NEEDS_WEIGHTS, VERBS, WHILE_RUNNING
+from djinn_jupyter.engine.weights.drowsiness import Drowsiness
+from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.errors import DjinnError, IllegalMove, UnknownSession, UsageError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -51,19 +52,22 @@ class Engine:
         slabs: tuple[Slab, ...],
         forward: Forward,
         tokenizer: TokenText,
+        weights: Weights,
         publish: Callable[[Event], None],
     ) -> None:
         self.config, self.model, self.anatomy, self.geometry = config, model, anatomy, geometry
-        self.slabs, self.forward, self.tokenizer, self.publish = slabs, forward, tokenizer, publish
+        self.slabs, self.forward, self.tokenizer, self.weights = slabs, forward, tokenizer, weights
+        self.publish = publish
         self.mailbox, self.scheduler = Mailbox(), Scheduler()
         self.sessions: dict[str, Session] = {}
-        self.bulletin = Bulletin(self.sessions, slabs, self.scheduler, forward.device, device.weight_bytes(model))
+        self.bulletin = Bulletin(self.sessions, slabs, self.scheduler, forward.device, weights)
         self.one_by_one = False
         self.recurrent = geometry.recurrent_state_bytes > 0
         self.description: ModelDescription  # by `opening`, when the self-test has been passed
         self._answers: list[tuple[Letter, Reply]] = []
         self._checked = True
         self._prefilling = False
+        self._drowsy = Drowsiness(weights, config.nap_seconds, forward.device)
 
     def start_books(self, publish: Callable[[Event], None]) -> None:
         """From now on it counts: events are published, and what the self-test did is not in the books."""
@@ -131,6 +135,7 @@ class Engine:
         if not busy and not self._checked:
             check_books(self.slabs, [session.cache for session in self.sessions.values()])
         self._checked = not busy
+        self._drowsy.tell(busy)
         self._send(idle=not busy)
         return busy
 
@@ -181,6 +186,8 @@ class Engine:
             verb = VERBS.get(type(request))
             if verb is None:
                 raise UsageError(f"The engine has no verb {type(request).__name__}.")
+            if type(request) in NEEDS_WEIGHTS:
+                self.weights.wake()  # before the verb changes anything: it may find no room
             result = verb(self, request, letter.holder)
         except DjinnError as error:
             self._answer(letter, Failed(code=error.code, message=str(error)))

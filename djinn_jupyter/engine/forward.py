@@ -24,6 +24,7 @@ from djinn_jupyter.engine.model.rotary import RotaryBuffers
 from djinn_jupyter.engine.model.taps import Tap, catch
 from djinn_jupyter.engine.moment import Lens
 from djinn_jupyter.engine.plan import Plan
+from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory
 
 
@@ -46,8 +47,8 @@ class EpilogueCrossing:
 class Forward:
     """Enters passes of one model. Holds no session."""
 
-    def __init__(self, model: PreTrainedModel, anatomy: Anatomy, geometry: CacheGeometry) -> None:
-        self.model, self.anatomy, self.geometry = model, anatomy, geometry
+    def __init__(self, model: PreTrainedModel, anatomy: Anatomy, geometry: CacheGeometry, weights: Weights) -> None:
+        self.model, self.anatomy, self.geometry, self.weights = model, anatomy, geometry, weights
         self.device: torch.device = next(model.parameters()).device
         self.gates = Gates(anatomy)
         self.layers = len(anatomy.layers)
@@ -109,7 +110,7 @@ class Forward:
         self._rotary.reset()
         taps = crossing.taps()
         caught = catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
-        with self.gates.entered(crossing), self._experts_for(frame), caught:
+        with self.weights.passing(), self.gates.entered(crossing), self._experts_for(frame), caught:
             logits: Tensor = self.model(tokens_1T, **arguments).logits
             for tap in taps:
                 if tap.kind == "result":
@@ -134,7 +135,7 @@ class Forward:
         stream."""
         crossing = EpilogueCrossing(self.layers, rows_nD[None].to(self.device))
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
-        with self.gates.entered(crossing):
+        with self.weights.passing(), self.gates.entered(crossing):
             logits: Tensor = self.model(tokens_1n, use_cache=False).logits
         return logits[0]
 

@@ -19,6 +19,7 @@ from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import LoadedModel, load_model
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.selftest import prove
+from djinn_jupyter.engine.weights.residence import Reload, ResidentWeights
 from djinn_jupyter.errors import ModelDoesNotFit
 from djinn_jupyter.wire.replies import Event
 
@@ -31,15 +32,20 @@ def open_engine(
 ) -> Engine:
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
     progress(f"loading {config.model}")
-    return build_engine(config, load_model(config), publish, progress)
+    return build_engine(config, load_model(config), publish, progress, reload=lambda: load_model(config).model)
 
 
 @torch.inference_mode()
 def build_engine(
-    config: EngineConfig, loaded: LoadedModel, publish: Callable[[Event], None], progress: Progress
+    config: EngineConfig,
+    loaded: LoadedModel,
+    publish: Callable[[Event], None],
+    progress: Progress,
+    reload: Reload | None = None,
 ) -> Engine:
-    """The engine of a model that is in memory already."""
+    """The engine of a model that is in memory already. `reload` loads it once more, which a nap on the CPU needs."""
     where = torch.device(loaded.device)
+    weights = ResidentWeights(loaded.model, where, reload)
     progress("finding the layers and the points")
     geometry = probe_geometry(loaded.model, where, _page_positions(config))
     anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
@@ -51,8 +57,9 @@ def build_engine(
         anatomy=anatomy,
         geometry=geometry,
         slabs=slabs,
-        forward=Forward(loaded.model, anatomy, geometry),
+        forward=Forward(loaded.model, anatomy, geometry, weights),
         tokenizer=TokenText(loaded.tokenizer),
+        weights=weights,
         publish=lambda event: None,
     )
     progress("proving that a stopped pass goes on bit for bit")

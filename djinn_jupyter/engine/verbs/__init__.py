@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.scheduler import Steps
-from djinn_jupyter.engine.verbs import changing, looking, moving, sessions
+from djinn_jupyter.engine.verbs import changing, looking, moving, sessions, weights
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
@@ -47,7 +47,12 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.ReadStop: looking.read_stop,
     ask.ReadLogits: looking.read_logits,
     ask.ReadHistory: looking.read_history,
+    ask.Nap: weights.nap,
+    ask.Wake: weights.wake,
 }
+
+NEEDS_WEIGHTS: frozenset[type[ask.RequestBase]] = frozenset({ask.Run, ask.Resume, ask.Step, ask.Back})
+"""Requests whose session begins to run; a look wakes the weights only where it comes to a forward pass."""
 
 WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
     {

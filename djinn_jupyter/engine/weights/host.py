@@ -1,0 +1,66 @@
+"""The store of host weights: where loading, naps and streaming all take a weight's bytes from.
+
+A weight on the host is its bytes as loading left them (a piece of a safetensors file, read through the page cache and
+part of no process's own memory) or a place in a flat buffer, which is pinned where a CUDA device reads from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.weights.flat import Layout, flat_buffer, raw_bytes
+from djinn_jupyter.engine.weights.parameters import Weight
+
+HOST = torch.device("cpu")
+REGISTERED_AT_ONCE = 64 << 30  # bytes; cudaHostRegister has refused larger pieces
+
+
+class HostRun:
+    """The bytes of some weights on the host, in the layout that a device's flat buffer has. Never written again.
+
+    `pieces` are one `uint8` tensor for each part, or a single one for all of them, gaps included.
+    """
+
+    def __init__(self, layout: Layout, pieces: Sequence[Tensor]) -> None:
+        self.layout = layout
+        self.pieces = tuple(pieces)
+
+    @classmethod
+    def as_loaded(cls, weights: Sequence[Weight]) -> HostRun:
+        """The weights where they are, in host memory or mapped from their files; nothing is copied."""
+        return cls(Layout.of(weights), [raw_bytes(weight.tensor) for weight in weights])
+
+    @classmethod
+    def copied(cls, weights: Sequence[Weight], *, pinned: bool) -> HostRun:
+        """A flat buffer of its own, filled weight by weight, from the host or from the device."""
+        layout = Layout.of(weights)
+        buffer = pinned_buffer(layout.nbytes) if pinned else flat_buffer(layout.nbytes, HOST)
+        for part, weight in zip(layout.parts, weights, strict=True):
+            buffer[part.offset : part.offset + part.nbytes].copy_(raw_bytes(weight.tensor))
+        return cls(layout, [buffer])
+
+    def transfers(self, target: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The copies, as (source, target) of equal sizes, that fill the flat buffer `target`."""
+        if len(self.pieces) == 1 and self.pieces[0].numel() == self.layout.nbytes:
+            return [(self.pieces[0], target[: self.layout.nbytes])]
+        return [
+            (piece, target[part.offset : part.offset + part.nbytes])
+            for piece, part in zip(self.pieces, self.layout.parts, strict=True)
+        ]
+
+
+def pinned_buffer(nbytes: int) -> Tensor:
+    """A flat host buffer that the device reads at full speed. Where the system refuses to lock so much memory it stays
+    as it is: copies from it are slower, and as right. Registered for good: what is made here lives as long as the
+    engine."""
+    buffer = flat_buffer(nbytes, HOST)
+    runtime: Any = torch.cuda.cudart()
+    for begin in range(0, nbytes, REGISTERED_AT_ONCE):
+        address, size = buffer.data_ptr() + begin, min(REGISTERED_AT_ONCE, nbytes - begin)
+        if int(runtime.cudaHostRegister(address, size, 0)) != 0:
+            break
+    return buffer

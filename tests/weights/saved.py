@@ -1,0 +1,24 @@
+"""Tiny models in folders of their own, and engines that load them from there as a user's engine does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.opening import open_engine
+from tests.engine.desk import PAGE, Desk
+from tests.families import build
+
+
+def save(folder: Path, family: str = "llama", **options: Any) -> Path:
+    build(family, **options).save_pretrained(folder)
+    return folder
+
+
+def desk_from(folder: Path, progress: Any = lambda line: None, **config: Any) -> Desk:
+    desk = Desk.__new__(Desk)
+    desk.events = []
+    wanted = EngineConfig(**{"model": str(folder), "page_positions": PAGE, "device": "cpu", **config})
+    desk.engine = open_engine(wanted, desk.events.append, progress)
+    return desk
