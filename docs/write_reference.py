@@ -1,8 +1,10 @@
-"""Writes what a program can say of itself into `docs/reference/`. A test says when a page is not current."""
+"""Writes what a program can say of itself into `docs/reference/`, and the wire's types for TypeScript. A test says when
+one of them is not current."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import types
 import typing
 from pathlib import Path
@@ -14,6 +16,9 @@ from djinn_jupyter.engine.states import MOVES
 from djinn_jupyter.magics import branching, breaking, changing, loading, looking, running
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.edits import Edit
+
+sys.path.insert(0, str(Path(__file__).parent))
+from wire_ts import wire_ts  # its neighbour; `docs` is no package
 
 FOLDER = Path(__file__).parent / "reference"
 WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.\n"
@@ -95,12 +100,12 @@ def _option(action: argparse.Action) -> str:
     return name if not action.option_strings or action.nargs == 0 else f"{name} {metavar}"
 
 
-PAGES = {"states.md": states, "wire.md": wire, "magics.md": magics}
+PAGES = {"states.md": states, "wire.md": wire, "magics.md": magics, "../../labextension/src/wire.ts": wire_ts}
 
 
 def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
     for name, write in PAGES.items():
+        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
         (FOLDER / name).write_text(write(), encoding="utf-8")
 
 

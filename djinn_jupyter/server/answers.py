@@ -1,0 +1,59 @@
+"""What a browser may ask of an engine, and the reply that each request has. `wire.ts` is typed by this map too."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from djinn_jupyter.server.messages import Accepted
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire import requests as ask
+
+MOVES: Final = (ask.Run, ask.Resume, ask.Step, ask.Back)
+"""Answered when the engine has taken them; their outcome comes later."""
+
+OPENING: Final = (ask.Open, ask.Fork, ask.RestoreCheckpoint)
+"""Leave the asker as the session's holder, which a server never is."""
+
+ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accepted]]] = {
+    ask.Ping: replies.Pong,
+    ask.ListModules: replies.Modules,
+    ask.Tokenize: replies.Tokenized,
+    ask.Detokenize: replies.Tokenized,
+    ask.ReadStatistics: replies.Statistics,
+    ask.ListSessions: replies.Sessions,
+    ask.Shutdown: replies.ShuttingDown,
+    ask.Open: replies.Opened,
+    ask.Describe: replies.Described,
+    ask.Close: replies.Closed,
+    ask.Fork: replies.Opened,
+    ask.Run: Accepted,
+    ask.Resume: Accepted,
+    ask.Step: Accepted,
+    ask.Pause: replies.Pausing,
+    ask.Back: Accepted,
+    ask.SetBreakpoint: replies.BreakpointSet,
+    ask.EnableBreakpoint: replies.BreakpointSet,
+    ask.ClearBreakpoints: replies.Cleared,
+    ask.ApplyEdit: replies.Edited,
+    ask.RevertEdits: replies.Paused,
+    ask.MeasureEffect: replies.Effect,
+    ask.Steer: replies.Steered,
+    ask.Unsteer: replies.Cleared,
+    ask.Inspect: replies.Inspected,
+    ask.Lens: replies.LensRead,
+    ask.Watch: replies.Watching,
+    ask.Unwatch: replies.Cleared,
+    ask.ReadWatch: replies.WatchRead,
+    ask.ReadStop: replies.Paused,
+    ask.ReadLogits: replies.Logits,
+    ask.ReadHistory: replies.History,
+    ask.SwapOut: replies.Swapped,
+    ask.SwapIn: replies.Swapped,
+    ask.Nap: replies.WeightsMoved,
+    ask.Wake: replies.WeightsMoved,
+    ask.SaveCheckpoint: replies.CheckpointSaved,
+    ask.RestoreCheckpoint: replies.Opened,
+    ask.ListCheckpoints: replies.Checkpoints,
+    ask.DropCheckpoint: replies.Cleared,
+    ask.AcceptRecomputed: replies.Described,
+}

@@ -1,0 +1,136 @@
+"""Writes the wire's structs as TypeScript, for the JupyterLab extension. `write_reference.py` calls it."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+from djinn_jupyter.server import answers, messages
+from djinn_jupyter.wire import edits, nouns, replies, requests
+from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+
+HEAD = """/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+/** What an engine measured or computed; null when it is not finite. */
+export type Float = number | null;
+
+/** Little-endian, row-major. */
+export interface ArrayJson {
+  readonly dtype: %s;
+  readonly shape: readonly number[];
+  readonly base64: string;
+}
+"""
+# Names that TypeScript's own library has for something else.
+RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
+ASKED = (
+    nouns.Sampling,
+    *typing.get_args(edits.Edit),
+    *typing.get_args(requests.Request),
+    *typing.get_args(messages.Said),
+)
+
+
+def wire_ts() -> str:
+    """Every struct that crosses between browser and server, the unions over them, and the map from request to reply."""
+    parts = [
+        HEAD % " | ".join(f"'{name}'" for name in ITEM_BYTES),
+        *_aliases(),
+        *(_interface(kind) for kind in _structs()),
+        _union("Edit", typing.get_args(edits.Edit)),
+        _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
+        _union("WireReply", typing.get_args(replies.Reply)),
+        _union("WireEvent", typing.get_args(replies.Event)),
+        _union("Live", typing.get_args(messages.Live)),
+        _union("Said", typing.get_args(messages.Said)),
+        _answers(),
+    ]
+    return "\n".join(parts)
+
+
+def _structs() -> list[type]:
+    """All of them, in the order of their modules; requests that a browser may not send are left out."""
+    found: list[type] = []
+    for module in (edits, nouns, requests, replies, messages):
+        own = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
+        found += [kind for kind in own if issubclass(kind, msgspec.Struct) and not _is_base(kind)]
+    return [kind for kind in found if not issubclass(kind, requests.RequestBase) or kind in answers.ANSWERS]
+
+
+def _is_base(kind: type) -> bool:
+    return bool(kind.__subclasses__())
+
+
+def _aliases() -> Iterable[str]:
+    for module in (nouns, messages):
+        for name, value in vars(module).items():
+            if typing.get_origin(value) is typing.Literal:
+                yield f"export type {name} = {_spell(value, asked=True)};\n"
+
+
+def _interface(kind: type[Any]) -> str:
+    config = kind.__struct_config__
+    hints = typing.get_type_hints(kind, include_extras=False)
+    tag = [f"  readonly {config.tag_field}: '{config.tag}';"] if config.tag_field else []
+    fields = [_field(kind, field, hints[field.name]) for field in msgspec.structs.fields(kind)]
+    return "\n".join([*_said(kind), f"export interface {_name(kind)} {{", *tag, *fields, "}\n"])
+
+
+def _said(kind: type) -> list[str]:
+    said = [line.strip() for line in (kind.__doc__ or "").strip().splitlines()] if "__doc__" in vars(kind) else []
+    if len(said) < 2:
+        return [f"/** {said[0]} */"] if said else []
+    return ["/**", *(f" * {line}".rstrip() for line in said), " */"]
+
+
+def _field(kind: type, field: msgspec.structs.FieldInfo, hint: Any) -> str:
+    optional = msgspec.UnsetType in typing.get_args(hint) or (kind in ASKED and not field.required)
+    return f"  readonly {field.encode_name}{'?' if optional else ''}: {_spell(hint, asked=kind in ASKED)};"
+
+
+def _spell(hint: Any, *, asked: bool) -> str:
+    """`asked`: as the browser sends it, where a number is a number."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Union or isinstance(hint, types.UnionType):
+        parts = [_spell(part, asked=asked) for part in arguments if part is not msgspec.UnsetType]
+        return " | ".join(dict.fromkeys(parts)) if len(parts) < 7 else _union_name(arguments)
+    if origin is typing.Literal:
+        return " | ".join(f"'{value}'" for value in arguments)
+    if origin is tuple:
+        return _many(_spell(arguments[0], asked=asked))
+    if origin is dict:
+        return f"{{ readonly [name: string]: {_spell(arguments[1], asked=asked)} }}"
+    plain = {str: "string", int: "number", bool: "boolean", type(None): "null", Array: "ArrayJson"}
+    if hint is float:
+        return "number" if asked else "Float"
+    return plain[hint] if hint in plain else _name(hint)
+
+
+def _many(item: str) -> str:
+    return f"readonly ({item})[]" if " " in item else f"readonly {item}[]"
+
+
+def _union_name(members: tuple[Any, ...]) -> str:
+    named = {edits.Edit: "Edit", replies.Reply: "WireReply", replies.Event: "WireEvent"}
+    return next(name for union, name in named.items() if set(typing.get_args(union)) == set(members))
+
+
+def _name(kind: type) -> str:
+    if issubclass(kind, edits.EditBase):
+        return f"{kind.__name__}Edit"
+    return RENAMED.get(kind.__name__, kind.__name__)
+
+
+def _union(name: str, members: Iterable[type]) -> str:
+    rows = "\n".join(f"  | {_name(member)}" for member in members)
+    return f"export type {name} =\n{rows};\n"
+
+
+def _answers() -> str:
+    rows = "\n".join(f"  readonly {asked.__name__}: {_name(reply)};" for asked, reply in answers.ANSWERS.items())
+    said = "/** What each request is answered with; `Failed` comes as an error. */"
+    return f"{said}\nexport interface Answers {{\n{rows}\n}}\n"
