@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import signal
-import threading
 import time
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
@@ -61,11 +60,11 @@ class Daemon:
     ) -> None:
         self._config, self._daemon = config, daemon
         self._open_engine, self._launcher = open_engine, launcher
-        self._stopping = threading.Event()
+        self._stopping = False  # plain: `stop` is called by a signal handler, which may not wait for a lock
         self._mailbox: Mailbox | None = None
 
     def stop(self) -> None:
-        self._stopping.set()
+        self._stopping = True
         if self._mailbox is not None:
             self._mailbox.wake()
 
@@ -113,7 +112,7 @@ class Daemon:
 
     def _move(self, engine: Movable, door: Door) -> None:
         last_used = time.monotonic()
-        while not self._stopping.is_set():
+        while not self._stopping:
             if engine.tick():
                 if not len(engine.scheduler):
                     engine.mailbox.wait(QUIET_SECONDS)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Request
@@ -37,11 +37,15 @@ class Departure:
 
 
 class Mailbox:
-    """First in, first out. `waiting` is read between layers, so it costs one attribute look-up and no lock."""
+    """First in, first out. `waiting` is read between layers, so it costs one attribute look-up and no lock.
+
+    The bell is a SimpleQueue because `wake` is called by a signal handler on the engine's own thread: its `put` is
+    reentrant, where the lock of a threading.Event that the same thread was waiting on would be taken twice, for ever.
+    """
 
     def __init__(self) -> None:
         self._letters: deque[Letter | Departure] = deque()
-        self._arrived = threading.Event()
+        self._bell: SimpleQueue[None] = SimpleQueue()
 
     @property
     def waiting(self) -> bool:
@@ -49,7 +53,7 @@ class Mailbox:
 
     def post(self, letter: Letter | Departure) -> None:
         self._letters.append(letter)
-        self._arrived.set()
+        self._bell.put(None)
 
     def take_all(self) -> list[Letter | Departure]:
         """What is there now, oldest first."""
@@ -58,10 +62,19 @@ class Mailbox:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until a letter is there or the timeout (seconds) has passed; True when one is."""
         if not self._letters:
-            self._arrived.wait(timeout)
-        self._arrived.clear()
+            self._heard(timeout)
+        while self._heard(0):
+            pass
         return bool(self._letters)
 
     def wake(self) -> None:
         """End a `wait` without a letter, so that the engine's thread can see that it is to stop."""
-        self._arrived.set()
+        self._bell.put(None)
+
+    def _heard(self, timeout: float | None) -> bool:
+        """Whether the bell has rung within the timeout; takes one stroke of it."""
+        try:
+            self._bell.get(timeout=timeout)
+        except Empty:
+            return False
+        return True
