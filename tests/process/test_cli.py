@@ -6,7 +6,7 @@ import signal
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import cli
+import djinn_jupyter.cli.main as cli
 from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.registry import is_alive
 

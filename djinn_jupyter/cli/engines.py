@@ -1,4 +1,4 @@
-"""The `djinn` command line: start, stop, list, log, doctor. Says one clear sentence and ends with 1 when it cannot."""
+"""Engines from the command line: start, stop, list, log, doctor."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from djinn_jupyter._version import __version__
+from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.loading import attach, load
@@ -21,22 +20,7 @@ from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
 KILL_SECONDS = 5.0
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    options = parser().parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = options.command
-    try:
-        return command(options)
-    except DjinnError as error:
-        print(f"djinn: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-
-
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
-    top.add_argument("--version", action="version", version=__version__)
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
+def add_to(commands: Commands) -> None:
     _add_start(commands.add_parser("start", help="start the engine of a model, or find it running"))
     stop = commands.add_parser("stop", help="end an engine")
     stop.add_argument("model", nargs="?", help="which, when several run")
@@ -49,7 +33,6 @@ def parser() -> argparse.ArgumentParser:
     log.add_argument("-n", "--lines", type=int, default=40)
     log.set_defaults(command=_log)
     commands.add_parser("doctor", help="what is well here and what is not").set_defaults(command=_doctor)
-    return top
 
 
 def _add_start(start: argparse.ArgumentParser) -> None:
@@ -174,7 +157,3 @@ def _means(model: str, entry: Entry) -> bool:
 
 def _with(lost: tuple[str, ...]) -> str:
     return f", and with it the sessions {', '.join(lost)}" if lost else ""
-
-
-if __name__ == "__main__":
-    sys.exit(main())

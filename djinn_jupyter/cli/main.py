@@ -1,0 +1,36 @@
+"""`djinn COMMAND ...`. Says one clear sentence and ends with 1 when it cannot."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.cli import engines
+from djinn_jupyter.errors import DjinnError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except DjinnError as error:
+        print(f"djinn: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
+    top.add_argument("--version", action="version", version=__version__)
+    commands = top.add_subparsers(required=True, metavar="COMMAND")
+    for family in (engines,):
+        family.add_to(commands)
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())
