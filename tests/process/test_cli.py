@@ -7,6 +7,7 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
+from djinn_jupyter.cli import engines
 from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.registry import is_alive
 
@@ -60,8 +61,8 @@ def test_an_engine_that_does_not_answer_is_ended_with_force(monkeypatch: pytest.
     def silent(entry: object) -> None:
         raise dj.client.engine.EngineUnavailable("it does not answer")
 
-    monkeypatch.setattr(cli, "attach", silent)
-    monkeypatch.setattr(cli, "KILL_SECONDS", 0.5)
+    monkeypatch.setattr(engines, "attach", silent)
+    monkeypatch.setattr(engines, "KILL_SECONDS", 0.5)
     assert cli.main(["stop"]) == 1
     assert is_alive(entry)
     os.kill(entry.pid, signal.SIGSTOP)  # not even SIGTERM reaches it now
