@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -11,7 +12,8 @@ class EngineConfig:
     best device, sdpa. `device_memory` in bytes bounds weights and pages together; None takes what is free less
     headroom. `page_positions` of None follows the page-size rule of docs/design.md. `random_weights`: build the
     architecture of `model`'s config with weights drawn from `random_seed` instead of reading weights. `nap_seconds`:
-    after so long without work the weights leave the device; None: 900 on CUDA, never on the CPU; `inf`: never."""
+    after so long without work the weights leave the device; None: 900 on CUDA, never on the CPU; `inf`: never.
+    `data_folder`: where checkpoints lie; None is `djinn` in the user's Jupyter data folder."""
 
     model: str
     revision: str | None = None
@@ -26,3 +28,4 @@ class EngineConfig:
     stops_kept: int = 64
     threads: int | None = None
     nap_seconds: float | None = None
+    data_folder: Path | None = None

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.forward import Forward
+from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
 from djinn_jupyter.engine.memory.books import check_books
 from djinn_jupyter.engine.memory.cache import PagedCache
@@ -25,7 +26,7 @@ from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
-from djinn_jupyter.engine.scheduler import Job, JobKind, Scheduler, Steps
+from djinn_jupyter.engine.scheduler import Job, JobKind, Scheduler, Steps, Underway
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.verbs import NEEDS_WEIGHTS, VERBS, WHILE_RUNNING
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
@@ -33,7 +34,17 @@ from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.errors import DjinnError, IllegalMove, UnknownSession, UsageError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.replies import Event, Failed, Modules, Reply, SessionFailed, SessionOpened, Tokenized
+from djinn_jupyter.wire.replies import (
+    Checkpoints,
+    Cleared,
+    Event,
+    Failed,
+    Modules,
+    Reply,
+    SessionFailed,
+    SessionOpened,
+    Tokenized,
+)
 from djinn_jupyter.wire.sites import Site
 
 log = logging.getLogger(__name__)
@@ -64,6 +75,7 @@ class Engine:
         self.one_by_one = False
         self.recurrent = geometry.recurrent_state_bytes > 0
         self.description: ModelDescription  # by `opening`, when the self-test has been passed
+        self.keeping: Keeping  # likewise
         self._answers: list[tuple[Letter, Reply]] = []
         self._checked = True
         self._prefilling = False
@@ -103,6 +115,11 @@ class Engine:
                 return self._tokenized(self.tokenizer.encode(text, chat=chat))
             case ask.Detokenize(tokens=tokens):
                 return self._tokenized(list(tokens))
+            case ask.ListCheckpoints():
+                return Checkpoints(checkpoints=self.keeping.checkpoints.list())
+            case ask.DropCheckpoint(name=name):
+                self.keeping.checkpoints.drop(name)
+                return Cleared(count=1)
         return None
 
     def _tokenized(self, tokens: list[int]) -> Tokenized:
@@ -196,14 +213,15 @@ class Engine:
         else:
             self._accept(letter, result)
 
-    def _accept(self, letter: Letter, result: Reply | Steps) -> None:
-        if not isinstance(result, Generator):
+    def _accept(self, letter: Letter, result: Reply | Steps | Underway) -> None:
+        if isinstance(result, Generator):
+            request = cast(ask.SessionRequest, letter.request)
+            result = Underway(session=self.sessions[request.session], steps=result)
+        if not isinstance(result, Underway):
             self._answer(letter, result)
             return
-        request = cast(ask.SessionRequest, letter.request)
-        session = self.sessions[request.session]
-        kind: JobKind = "run" if session.state == "running" else "look"
-        self.scheduler.add(Job(kind=kind, session=session, steps=result, letter=letter))
+        kind: JobKind = "run" if result.session.state == "running" else "look"
+        self.scheduler.add(Job(kind=kind, session=result.session, steps=result.steps, letter=letter))
 
     def _advance(self, job: Job) -> None:
         """One slice of a job. Whatever comes out of it, the letter gets one reply and the others go on."""
@@ -274,6 +292,10 @@ class Engine:
         self.sessions[session.name] = session
         self.publish(SessionOpened(session=session.name))
         return session
+
+    def close(self) -> None:
+        """The end of the engine: threads that work on files finish what they have begun."""
+        self.keeping.close()
 
     def drop_session(self, session: Session) -> int:
         """Forget a session and give its pages back; the number of pages it held."""

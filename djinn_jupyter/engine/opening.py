@@ -12,6 +12,8 @@ from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.describe import describe
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.forward import Forward
+from djinn_jupyter.engine.keeping.identity import identity_of
+from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.geometry import probe_geometry
 from djinn_jupyter.engine.memory.slab import Slab
@@ -45,6 +47,7 @@ def build_engine(
 ) -> Engine:
     """The engine of a model that is in memory already. `reload` loads it once more, which a nap on the CPU needs."""
     where = torch.device(loaded.device)
+    identity = identity_of(loaded.model, where)
     weights = ResidentWeights(loaded.model, where, reload)
     progress("finding the layers and the points")
     geometry = probe_geometry(loaded.model, where, _page_positions(config))
@@ -67,6 +70,7 @@ def build_engine(
     proof = prove(engine)
     engine.one_by_one = proof.feeds_one_by_one
     engine.description = describe(loaded, anatomy, geometry, proof.checks, one_by_one=proof.feeds_one_by_one)
+    engine.keeping = Keeping(config, identity, where)
     engine.start_books(publish)
     return engine
 

@@ -18,6 +18,8 @@ from djinn_jupyter.engine.model.tokenizer import Stream
 from djinn_jupyter.engine.plan import Target, make_plan
 from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.trail import same_rules
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
 from djinn_jupyter.wire.replies import Reply, SessionFinished, SessionPaused, TokenSampled
@@ -42,6 +44,8 @@ def run(
     for token in session.line.new_tokens(session.tokens):
         stream.add(token)
     version, plan = -1, make_plan()
+    rules: tuple[Rule, ...] = ()
+    begun_under: tuple[Rule, ...] | None = None
     while True:
         frame = session.frame
         assert frame is not None and session.line is not None
@@ -50,7 +54,9 @@ def run(
             version, reason = -1, "interrupt"
         if version != session.plan_version:
             plan = session.plan(free=free, targets=targets, yields=engine.wanted_elsewhere)
-            version = session.plan_version
+            version, rules = session.plan_version, tuple(session.rules.values())
+        if frame.hidden is None and frame.tap is None:
+            begun_under = rules
         try:
             outcome = engine.forward.enter(frame, plan, session.cache, session.journal)
         except SlabFull as full:
@@ -69,6 +75,8 @@ def run(
             case Halted():
                 return pause(engine, session, outcome, reason)
             case Completed():
+                whole = begun_under is not None and same_rules(begun_under, rules)
+                session.trail.record(frame, rules, whole=whole)
                 ended = _after_pass(engine, session, outcome, stream)
                 if ended is not None:
                     return ended

@@ -19,8 +19,11 @@ from djinn_jupyter.wire.nouns import Sampling
 
 @dataclass(slots=True, kw_only=True)
 class Sampler:
-    """`draws` says whether a random number is drawn per token. `generator` is the only state."""
+    """`draws` says whether a random number is drawn per token. `generator` is the only state; `sampling` and
+    `prompt_length` are what it was made from."""
 
+    sampling: Sampling
+    prompt_length: int
     processors: Callable[[Tensor, Tensor], Tensor]
     draws: bool
     generator: torch.Generator
@@ -49,7 +52,9 @@ def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int,
     generator = torch.Generator(device=device)
     generator.manual_seed(sampling.seed)
     processors = _processors(model, config, prompt_length, device)
-    return Sampler(processors=processors, draws=draws, generator=generator)
+    return Sampler(
+        sampling=sampling, prompt_length=prompt_length, processors=processors, draws=draws, generator=generator
+    )
 
 
 def _configure(config: GenerationConfig, sampling: Sampling) -> bool:

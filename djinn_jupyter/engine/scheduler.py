@@ -31,11 +31,21 @@ class Job:
     letter: Letter
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Underway:
+    """What a verb returns whose steps are for a session that is not, or not yet, among the engine's."""
+
+    session: Session
+    steps: Steps
+
+
 class Scheduler:
-    """The jobs in rotation. A session has at most one."""
+    """The jobs in rotation. A session has at most one. `waiting` of them have nothing to do until another thread is
+    done."""
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
+        self.waiting = 0
         self.preemptions = 0
 
     def __len__(self) -> int:

@@ -20,8 +20,9 @@ from djinn_jupyter.engine.mailbox import Letter
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.plan import Plan, Target, make_plan
 from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
-from djinn_jupyter.wire.nouns import SessionInfo, SessionState
+from djinn_jupyter.wire.nouns import Exactness, SessionInfo, SessionState
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.scheduler import Job
@@ -41,6 +42,8 @@ class Session:
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     journal: Journal = field(default_factory=dict)
+    trail: Trail = field(default_factory=Trail)
+    exactness: Exactness = "exact"
     frame: Frame | None = None
     edits: list[str] = field(default_factory=list)
     line: Line | None = None
@@ -109,6 +112,7 @@ class Session:
         for length in [length for length in self.line.states if length > committed]:
             del self.line.states[length]  # what comes there now may be something else
         self.cache.rewind(committed)
+        self.trail.cut(committed)
 
     def describe(self) -> SessionInfo:
         frame = self.frame if self.state == "paused" else None
@@ -128,5 +132,6 @@ class Session:
             stops_kept=len(self.history.stops),
             pages=pages.pages,
             device_bytes=pages.device_bytes,
+            exactness=self.exactness,
             idle_seconds=time.monotonic() - self.last_used,
         )

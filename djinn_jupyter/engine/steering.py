@@ -6,6 +6,7 @@ them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,11 +64,15 @@ class Rule:
         size = (after.to(torch.float32) - before.to(torch.float32)).norm() / before.to(torch.float32).norm()
         self._sizes.append(size)
 
-    def describe(self) -> RuleInfo:
+    def sizes(self) -> tuple[float, ...]:
+        """The relative size of every change so far; waits for the device where they still are."""
         if self._sizes:
             self._read.extend(float(size) for size in self._sizes)
             self._sizes.clear()
-        sizes = self._read
+        return tuple(self._read)
+
+    def describe(self) -> RuleInfo:
+        sizes = self.sizes()
         return RuleInfo(
             number=self.number,
             site=str(self.site),
@@ -77,8 +82,13 @@ class Rule:
             passes_changed=self.passes_changed,
             last_relative_size=sizes[-1] if sizes else None,
             mean_relative_size=sum(sizes) / len(sizes) if sizes else None,
-            relative_sizes=tuple(sizes[-SIZES_TOLD:]),
+            relative_sizes=sizes[-SIZES_TOLD:],
         )
+
+    def take_up(self, passes_met: int, passes_changed: int, sizes: Iterable[float]) -> None:
+        """The books that it had when it was kept."""
+        self.passes_met, self.passes_changed = passes_met, passes_changed
+        self._read = list(sizes)
 
     def reset(self) -> None:
         """New books for a new run."""

@@ -123,6 +123,10 @@ class Desk:
     def logits(self, name: str = "a") -> Tensor:
         return to_tensor(self.ask(ask.ReadLogits(session=name)).logits)
 
+    def logits_ahead(self, name: str = "a") -> told.Effect:
+        """What the stopped pass would end in."""
+        return self.ask(ask.MeasureEffect(session=name))
+
     def outcome(self, finished: told.Finished, name: str = "a") -> Outcome:
         assert isinstance(finished, told.Finished), finished
         return Outcome(finished.tokens, self.logits(name))

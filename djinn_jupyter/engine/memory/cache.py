@@ -101,7 +101,7 @@ class PagedCache(Cache):
             if length > group.written:
                 raise BooksBroken(f"Commit of {length} positions; rows were written for {group.written}.")
             group.flush()
-        self._stand_at(length)
+        self.stand_at(length)
 
     def may_enter(self, length: int) -> bool:
         """Whether a pass entered at `length` after a `rewind` finds its rows: those behind a window are given up."""
@@ -120,13 +120,13 @@ class PagedCache(Cache):
             group.check_enterable(length)
         for group in self.groups:
             group.rewind(length)
-        self._stand_at(length)
+        self.stand_at(length)
 
     def _must_stand_at(self, start: int) -> None:
         if start != self.length:
             raise IllegalMove(f"A pass cannot enter at position {start}; {self.length} are committed. Rewind first.")
 
-    def _stand_at(self, length: int) -> None:
+    def stand_at(self, length: int) -> None:
         self.length = length
         for layer in self._paged:
             layer.set_length(length)
@@ -154,14 +154,14 @@ class PagedCache(Cache):
             taken.append(group.fork(session))
         twin = type(self)(self.model_config, self.geometry, taken)
         twin.restore_all(self.capture_all())
-        twin._stand_at(self.length)
+        twin.stand_at(self.length)
         return twin
 
     def free(self) -> None:
         """Give everything back. The cache is then empty."""
         for group in self.groups:
             group.free()
-        self._stand_at(0)
+        self.stand_at(0)
         self.restore_all(_unused_states(self.model_config))
 
     def build_working(self) -> None:

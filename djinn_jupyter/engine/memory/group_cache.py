@@ -31,15 +31,17 @@ class GroupCache:
         self.table = table
         self.session = session
         self.written = written
+        self.known_from = 0  # rows before it are not there, though their page may be
         self.working: WorkingCopy | None = None
 
     # --------------------------------------------------------------------------------------- before a pass
 
     def check_enterable(self, length: int) -> None:
         """Raise IllegalMove unless a pass entered at `length` finds the rows of its window."""
-        if length and self.geometry.first_needed(length) < self.table.first:
+        first = max(self.table.first, self.known_from)
+        if length and self.geometry.first_needed(length) < first:
             raise IllegalMove(
-                f"A pass cannot enter at position {length}: the window's rows before {self.table.first} were given up."
+                f"A pass cannot enter at position {length}: the window's rows before {first} were given up."
             )
 
     def prepare(self, start: int, end: int) -> None:
@@ -107,13 +109,16 @@ class GroupCache:
     def fork(self, session: object) -> GroupCache:
         """The same rows for another session, by reference to the same pages."""
         self.flush()
-        return type(self)(self.table.share(), session, self.written)
+        twin = type(self)(self.table.share(), session, self.written)
+        twin.known_from = self.known_from
+        return twin
 
     def rewind(self, length: int) -> None:
         """To a length at which a pass can enter. Rows stay; only a table without its beginning begins anew at 0."""
         self.flush()
-        if not length and self.table.first:
+        if not length and max(self.table.first, self.known_from):
             self.truncate(0)
+            self.known_from = 0
 
     def truncate(self, length: int) -> None:
         """Forget the rows from `length` on, and give back the pages wholly beyond it."""
@@ -133,7 +138,7 @@ class GroupCache:
             self.working.release()
             self.working = None
         self.table.free()
-        self.written = 0
+        self.written = self.known_from = 0
 
     def check(self, contents: bool = False) -> None:
         """Raise BooksBroken unless the table holds what was written; with `contents`, compare the working copy too."""

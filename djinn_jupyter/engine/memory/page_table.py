@@ -52,6 +52,12 @@ class PageTable:
 
     # -------------------------------------------------------------------------------------------- verbs
 
+    def begin_at(self, position: int) -> None:
+        """Let an empty table begin with the page of `position`: what comes before was given up elsewhere."""
+        if self._pages:
+            raise BooksBroken(f"A table with pages from {self.first} on was to begin at {position}.")
+        self._behind = position // self._size
+
     def allocate(self, end: int) -> None:
         """Pages for all positions before `end`. Raises SlabFull."""
         self.reserve(end, end)

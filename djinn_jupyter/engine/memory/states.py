@@ -60,3 +60,8 @@ def nbytes(layer: object) -> int:
     """Bytes of the states a layer holds now."""
     held = LayerState(fields=tuple((name, vars(layer)[name]) for name in _FIELDS))
     return held.nbytes
+
+
+def known_fields() -> tuple[str, ...]:
+    """The names of what a recurrent layer holds, in this version of the library."""
+    return _FIELDS

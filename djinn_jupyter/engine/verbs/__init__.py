@@ -10,15 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.engine.mailbox import Holder
-from djinn_jupyter.engine.scheduler import Steps
-from djinn_jupyter.engine.verbs import changing, looking, moving, sessions, weights
+from djinn_jupyter.engine.scheduler import Steps, Underway
+from djinn_jupyter.engine.verbs import changing, keeping, looking, moving, sessions, weights
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
 
-Verb = Callable[["Engine", Any, Holder], Reply | Steps]
+Verb = Callable[["Engine", Any, Holder], Reply | Steps | Underway]
 
 VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.Open: sessions.open_,
@@ -49,6 +49,9 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.ReadHistory: looking.read_history,
     ask.Nap: weights.nap,
     ask.Wake: weights.wake,
+    ask.SaveCheckpoint: keeping.save_checkpoint,
+    ask.RestoreCheckpoint: keeping.restore_checkpoint,
+    ask.AcceptRecomputed: keeping.accept_recomputed,
 }
 
 NEEDS_WEIGHTS: frozenset[type[ask.RequestBase]] = frozenset({ask.Run, ask.Resume, ask.Step, ask.Back})
@@ -70,6 +73,7 @@ WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
         ask.Unwatch,
         ask.ReadWatch,
         ask.ReadHistory,
+        ask.AcceptRecomputed,
     }
 )
 """Requests that a session answers while a run of its own is under way."""

@@ -44,6 +44,8 @@ def run(engine: Engine, request: ask.Run, holder: Holder) -> Steps:
     else:
         _fresh_cache(engine, session, len(tokens))
         session.history.stops.clear()
+        session.trail.cut(0)
+        session.exactness = "exact"
         session.texts.clear()
         for rule in session.rules.values():
             rule.reset()

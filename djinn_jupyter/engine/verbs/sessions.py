@@ -90,6 +90,8 @@ def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
         tokens=list(parent.tokens),
         texts=list(parent.texts),
         journal=dict(parent.journal),
+        trail=parent.trail.copy(),
+        exactness=parent.exactness,
         frame=parent.frame,
         edits=list(parent.edits),
         line=None if parent.line is None else lines(parent.line),

@@ -1,0 +1,1 @@
+"""Sessions that outlive a process: images of them, files that hold images, and the way back."""

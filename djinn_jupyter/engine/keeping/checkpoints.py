@@ -1,0 +1,274 @@
+"""The checkpoints of a user: one file each, in the user data folder. Written whole or not at all; checked when read.
+
+Works on any thread but the engine's, which goes on serving. Knows images and files, no session.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.keeping import records
+from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
+from djinn_jupyter.engine.keeping.image import SessionImage
+from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
+from djinn_jupyter.engine.keeping.shelf import Shelf, decode
+from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.nouns import CheckpointInfo
+
+SUFFIX: Final = ".djinn"
+LONGEST_NAME: Final = 100
+_NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # file systems without hard links
+
+
+class Label(Frozen, frozen=True):
+    """The first record of a file: what it holds and which model it is for. `bytes_stored` is filled in on reading."""
+
+    checkpoint: CheckpointInfo
+    model: ModelIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A checkpoint that was read."""
+
+    label: Label
+    image: SessionImage
+
+
+class Abandoned(Exception):
+    """Nobody waits for the file any more."""
+
+
+class CheckpointFolder:
+    """Names to files. The folder is made when something is saved."""
+
+    def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
+        self.folder, self.identity, self.device = folder, identity, device
+
+    # --------------------------------------------------------------------------------------------- names
+
+    def file_of(self, name: str) -> Path:
+        """Where a checkpoint to be saved under `name` lies. UsageError for what is no name."""
+        strange = {c for c in name if c in '/\\:*?"<>|' or not c.isprintable()}
+        if strange or name.startswith(".") or len(name.encode()) > LONGEST_NAME or name != name.strip():
+            raise UsageError(
+                f"{name!r} cannot be the name of a checkpoint: up to {LONGEST_NAME} bytes, not beginning with a dot, "
+                "without slashes and other characters that file systems refuse."
+            )
+        return self.folder / f"{name}{SUFFIX}"
+
+    def find(self, name: str) -> Path:
+        """The file of a saved checkpoint, by its name or by a path. UnknownCheckpoint names those there are."""
+        if "/" in name:
+            path = Path(name).expanduser()
+            if not path.is_absolute():
+                raise UsageError(f"{name!r} is neither the name of a checkpoint nor a full path.")
+            if not path.is_file():
+                raise UnknownCheckpoint(f"There is no file {path}.")
+            return path
+        path = self.file_of(name.removesuffix(SUFFIX))
+        if not path.is_file():
+            names = ", ".join(sorted(p.name.removesuffix(SUFFIX) for p in self._files())) or "none"
+            raise UnknownCheckpoint(f"There is no checkpoint {name!r}; there are: {names}.")
+        return path
+
+    def require_free(self, name: str) -> None:
+        if self.file_of(name).exists():
+            raise UsageError(f"There is a checkpoint {name!r} already; choose another name, or replace it (--replace).")
+
+    def _files(self) -> Iterable[Path]:
+        return self.folder.glob(f"*{SUFFIX}")
+
+    # --------------------------------------------------------------------------------------------- verbs
+
+    def save(
+        self, name: str, image: SessionImage, info: CheckpointInfo, *, replace: bool, abandoned: threading.Event
+    ) -> tuple[CheckpointInfo, Path]:
+        """Write the file: aside, then under its name when it is whole and on the disk. StorageFailed when the disk
+        refuses; then nothing is left of it. UsageError when the name was taken meanwhile."""
+        path = self.file_of(name)
+        body, arrays = Shelf().encode(image)
+        label = msgspec.msgpack.encode(Label(checkpoint=info, model=self.identity))
+        with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with _aside(path) as (file, aside):
+                writer = Writer(file, self.device)
+                writer.begin()
+                writer.record(LABEL, label)
+                _write_arrays(writer, arrays, abandoned)
+                writer.record(SESSION, body)
+                _to_disk(file)
+                if abandoned.is_set():
+                    raise Abandoned
+                _put_in_place(aside, path, name, replace=replace)
+            _folder_to_disk(self.folder)
+        return msgspec.structs.replace(info, bytes_stored=writer.written), path
+
+    def read(self, path: Path) -> Kept:
+        """The checkpoint in a file, every byte of it checked. CheckpointRefused says why it is none of this model."""
+        with _storage(f"{path} could not be read"), path.open("rb") as file:
+            try:
+                return self._read(file)
+            except CheckpointRefused as refused:
+                raise CheckpointRefused(f"{path} is refused. {refused}") from None
+
+    def _read(self, file: BinaryIO) -> Kept:
+        with _sentences():
+            reader = Reader(file)
+            label = _label(reader)
+            check_identity(label.model, self.identity)
+            arrays: dict[int, Tensor] = {}
+            while True:
+                found = reader.next()
+                if found is None:
+                    raise Torn
+                kind, content = found
+                if isinstance(content, tuple):
+                    head, tensor = content
+                    arrays[head.number] = tensor.to(self.device) if head.at_home else tensor
+                elif kind == SESSION:
+                    break
+                else:
+                    raise Damaged
+            if reader.next() is not None:
+                raise Damaged
+        return Kept(label=label, image=decode(content, SessionImage, arrays))
+
+    def list(self) -> tuple[CheckpointInfo, ...]:
+        """Those in the folder, newest first; files that are none or damaged at their beginning are left out."""
+        found = [info for path in self._files() if (info := _told(path)) is not None]
+        return tuple(sorted(found, key=lambda info: -info.saved))
+
+    def drop(self, name: str) -> None:
+        path = self.find(name)
+        if path.parent != self.folder:
+            raise UsageError(f"{path} lies outside {self.folder}; delete it yourself.")
+        with _storage(f"The checkpoint {name!r} could not be deleted"):
+            path.unlink()
+
+
+def describe(name: str, image: SessionImage, model: str, dtype: str) -> CheckpointInfo:
+    """What a list of checkpoints says of one that is about to be written."""
+    frame = None if image.frame is None else image.frames[image.frame]
+    return CheckpointInfo(
+        name=name,
+        session=image.name,
+        model=model,
+        dtype=dtype,
+        tokens=len(image.tokens),
+        stopped_at=None if frame is None or frame.tap is None else str(frame.tap.site),
+        step=None if frame is None else frame.step,
+        bytes_stored=0,
+        saved=time.time(),
+        version=__version__,
+    )
+
+
+def _label(reader: Reader) -> Label:
+    found = reader.next()
+    if found is None:
+        raise Torn
+    kind, content = found
+    if kind != LABEL or isinstance(content, tuple):
+        raise Damaged
+    return decode(content, Label, {})
+
+
+def _told(path: Path) -> CheckpointInfo | None:
+    """By the file's own name: it may have been renamed or come from elsewhere."""
+    try:
+        with path.open("rb") as file:
+            info = _label(Reader(file)).checkpoint
+            size = os.fstat(file.fileno()).st_size
+    except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
+        return None
+    return msgspec.structs.replace(info, name=path.name.removesuffix(SUFFIX), bytes_stored=size)
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What is wrong with a file, in words."""
+    try:
+        yield
+    except NotOurs:
+        raise CheckpointRefused("It is not a checkpoint of Djinn.") from None
+    except OtherFormat as other:
+        number = other.args[0]
+        remedy = "upgrade Djinn to read it" if number > records.FORMAT else "it is damaged or not one of ours"
+        raise CheckpointRefused(
+            f"It has format {number}, and Djinn {__version__} reads format {records.FORMAT}: {remedy}."
+        ) from None
+    except Torn:
+        raise CheckpointRefused("It is truncated: its end is missing.") from None
+    except Damaged:
+        raise CheckpointRefused("It is damaged: its bytes are not those that were written.") from None
+
+
+@contextmanager
+def _storage(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{what}: {error.strerror or error}.") from error
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new file beside `path`, gone at the end unless it was renamed."""
+    descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file, Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _write_arrays(writer: Writer, arrays: Sequence[tuple[int, Tensor]], abandoned: threading.Event) -> None:
+    for number, tensor in arrays:
+        if abandoned.is_set():
+            raise Abandoned
+        writer.array(number, tensor)
+
+
+def _to_disk(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _folder_to_disk(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:
+    taken = UsageError(f"There is a checkpoint {name!r} already; choose another name, or replace it (--replace).")
+    if not replace:
+        try:
+            os.link(aside, path)  # unlike a rename it fails where the name is taken
+            return
+        except FileExistsError:
+            raise taken from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+        if path.exists():
+            raise taken
+    aside.replace(path)

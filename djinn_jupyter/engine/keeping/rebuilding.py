@@ -1,0 +1,247 @@
+"""From an image to a session of this engine: taps found again, samplers made again, values on the device.
+
+Refuses an image that contradicts itself or this model, before anything of the engine is changed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine import conditions
+from djinn_jupyter.engine.breakpoints import Breakpoint
+from djinn_jupyter.engine.frame import Frame, Inlay
+from djinn_jupyter.engine.history import Checkpoint, History
+from djinn_jupyter.engine.keeping import image as kept
+from djinn_jupyter.engine.keeping.values import Kept, give_back
+from djinn_jupyter.engine.line import Line
+from djinn_jupyter.engine.memory.rows import Rows
+from djinn_jupyter.engine.memory.states import LayerState, known_fields
+from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.sampling import make_sampler
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.trail import Passes, Trail
+from djinn_jupyter.engine.watches import Watch
+from djinn_jupyter.errors import CheckpointRefused, DjinnError
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+HAS_MAPPING: Final = "what its layers hand on"
+
+
+def rebuild(engine: Engine, image: kept.SessionImage, *, name: str, owner: str, holder: str | None) -> Session:
+    """A session like the image, not yet among the engine's and without rows. CheckpointRefused where it cannot be one
+    of this engine."""
+    try:
+        check(engine, image)
+        return _Rebuilding(engine, image).session(name, owner, holder)
+    except CheckpointRefused:
+        raise
+    except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointRefused(f"It does not fit this engine: {str(error) or type(error).__name__}") from error
+
+
+def check(engine: Engine, image: kept.SessionImage) -> None:
+    """CheckpointRefused where numbers of the image contradict each other or the model."""
+    vocabulary, length = engine.description.vocab_size, len(image.tokens)
+    wrong = [
+        not 0 <= image.committed <= length,
+        any(not 0 <= token < vocabulary for token in image.tokens),
+        image.paused != (image.frame is not None and image.history.present is not None),
+        image.committed > 0 and (not image.trail.passes or image.trail.passes[-1].end != image.committed),
+        image.line is None and bool(image.tokens),
+        any(frame.committed + len(frame.tokens) > length for frame in image.frames[:1] if image.paused),
+    ]
+    if any(wrong):
+        raise CheckpointRefused("It contradicts itself, so it was not written by Djinn or is damaged.")
+
+
+def rows_of(engine: Engine, image: kept.SessionImage) -> tuple[Rows, ...]:
+    """The image's rows, checked against the page groups of this engine."""
+    groups = engine.geometry.groups
+    given = image.rows or ()
+    rows = tuple(Rows(first=g.first, end=g.end, runs=tuple((r.keys, r.values) for r in g.runs)) for g in given)
+    layers = [(tuple(layer.cache_layer for layer in group.layers), group.window) for group in groups]
+    fits = [(g.layers, g.window) for g in given] == layers
+    fits = fits and all(r.fits(group) for r, group in zip(rows, groups, strict=True))
+    if not fits or any(not 0 <= r.first <= r.end or r.end < image.committed for r in rows):
+        raise CheckpointRefused("Its keys and values have other layers or shapes than this model.")
+    return rows
+
+
+def states_of(engine: Engine, states: kept.StatesImage) -> dict[int, LayerState]:
+    return {layer: _layer_state(value, engine.forward.device) for layer, value in states.items()}
+
+
+class _Rebuilding:
+    """One session under way: each frame and line is made once."""
+
+    def __init__(self, engine: Engine, image: kept.SessionImage) -> None:
+        self.engine, self.image, self.device = engine, image, engine.forward.device
+        self.lines = [self._line(line) for line in image.lines]
+        self.frames = [self._frame(frame) for frame in image.frames]
+
+    def session(self, name: str, owner: str, holder: str | None) -> Session:
+        image = self.image
+        return Session(
+            name=name,
+            owner=owner,
+            holder=holder,
+            cache=self.engine.new_cache(),
+            history=self._history(image.history),
+            state="paused" if image.paused else "idle",
+            tokens=list(image.tokens),
+            journal=states_of(self.engine, image.journal),
+            trail=self._trail(image.trail),
+            exactness=image.exactness,
+            frame=None if image.frame is None else self.frames[image.frame],
+            edits=list(image.edits),
+            line=None if image.line is None else self.lines[image.line],
+            logits_1V=image.logits,
+            breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
+            rules={one.number: self._rule(one) for one in image.rules},
+            watches={str(one.tap.site): self._watch(one) for one in image.watches},
+            numbers_given=image.numbers_given,
+        )
+
+    def _history(self, image: kept.HistoryImage) -> History:
+        stops = [self._stop(stop) for stop in image.stops]
+        if image.present is not None and not 0 <= image.present < len(stops):
+            raise CheckpointRefused("It stands at a stop that it does not have.")
+        return History(kept=self.engine.config.stops_kept, stops=stops, present=image.present, dropped=image.dropped)
+
+    def _stop(self, image: kept.StopImage) -> Checkpoint:
+        return Checkpoint(
+            frame=self.frames[image.frame],
+            line=self.lines[image.line],
+            tokens=(*self.image.tokens[: image.tokens.shared], *image.tokens.rest),
+            generator=image.generator,
+            reason=image.reason,
+            breakpoint=image.breakpoint,
+            also=image.also,
+            matched=image.matched,
+            left_as=None if image.left_as is None else self.frames[image.left_as],
+        )
+
+    def _line(self, image: kept.LineImage) -> Line:
+        sampler = make_sampler(self.engine.model, image.sampling, image.prompt_length, self.device)
+        sampler.generator.set_state(image.generator)
+        return Line(
+            begins=image.begins,
+            fed_from=image.fed_from,
+            max_new_tokens=image.max_new_tokens,
+            sampler=sampler,
+            stop=image.stop,
+            eos=frozenset(image.eos),
+            ignored_defaults=image.ignored_defaults,
+            layers_run=image.layers_run,
+            passes=image.passes,
+            drawn=list(image.drawn),
+            states={length: states_of(self.engine, states) for length, states in image.states.items()},
+        )
+
+    def _frame(self, image: kept.FrameImage) -> Frame:
+        self._check_hidden(image)
+        shared = give_back(image.shared, self.device)
+        if not isinstance(shared, dict) or not set(shared) <= set(self.engine.anatomy.mappings):
+            raise CheckpointRefused(f"A frame of it holds {HAS_MAPPING}, and this model hands on nothing of that name.")
+        return Frame(
+            tokens=image.tokens,
+            committed=image.committed,
+            step=image.step,
+            boundary=image.boundary,
+            hidden=image.hidden,
+            tap=None if image.tap is None else self._tap(image.tap).at(image.tap.site.whole()),
+            raw=image.raw,
+            inlays=tuple(self._inlay(inlay) for inlay in image.inlays),
+            shared=shared,
+            states=None if image.states is None else states_of(self.engine, image.states),
+            start_states=None if image.start_states is None else states_of(self.engine, image.start_states),
+        )
+
+    def _check_hidden(self, image: kept.FrameImage) -> None:
+        width, dtype = self.engine.anatomy.hidden_size, self.engine.model.dtype
+        hidden = image.hidden
+        if hidden is not None and (
+            hidden.shape[-1:] != (width,) or len(image.tokens) not in hidden.shape or hidden.dtype != dtype
+        ):
+            raise CheckpointRefused("A hidden state in it has not the shape and dtype of this model.")
+        if not 0 <= image.boundary <= self.engine.forward.layers:
+            raise CheckpointRefused("A frame of it stands at a layer that this model does not have.")
+
+    def _inlay(self, image: kept.InlayImage) -> Inlay:
+        return Inlay(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw.to(self.device))
+
+    def _tap(self, image: kept.TapImage) -> Tap:
+        tap = self.engine.resolve(image.site)
+        if tap.kind != image.kind:
+            raise CheckpointRefused(f"{image.site} is met as {tap.kind} in this engine, and was as {image.kind} there.")
+        return tap
+
+    def _breakpoint(self, image: kept.BreakpointImage) -> Breakpoint:
+        return Breakpoint(
+            number=image.number,
+            site=image.tap.site,
+            tap=self._tap(image.tap),
+            condition=None if image.when is None else conditions.parse(image.when),
+            once=image.once,
+            text_of=self.engine.text_of,
+            id_of=self.engine.token_id,
+            enabled=image.enabled,
+            hits=image.hits,
+        )
+
+    def _rule(self, image: kept.RuleImage) -> Rule:
+        rule = self._held(kept.HeldRule(number=image.number, tap=image.tap, edit=image.edit, positions=image.positions))
+        rule.take_up(image.passes_met, image.passes_changed, image.sizes)
+        return rule
+
+    def _held(self, image: kept.HeldRule) -> Rule:
+        return Rule(
+            number=image.number,
+            site=image.tap.site,
+            tap=self._tap(image.tap),
+            edit=image.edit,
+            positions=image.positions,
+        )
+
+    def _watch(self, image: kept.WatchImage) -> Watch:
+        values: list[Tensor] = list(image.values)
+        return Watch(
+            site=image.tap.site,
+            tap=self._tap(image.tap),
+            byte_cap=image.byte_cap,
+            values=values,
+            positions=list(image.positions),
+            bytes_held=image.bytes_held,
+            passes_left_out=image.passes_left_out,
+        )
+
+    def _trail(self, image: kept.TrailImage) -> Trail:
+        rules = [tuple(self._held(rule) for rule in held) for held in image.rules]
+        return Trail([self._passes(one, rules[one.rules]) for one in image.passes])
+
+    def _passes(self, image: kept.PassesImage, rules: tuple[Rule, ...]) -> Passes:
+        entry = None if image.entry is None else self._entry(image, image.entry)
+        return Passes(start=image.start, end=image.end, each=image.each, decode=image.decode, rules=rules, entry=entry)
+
+    def _entry(self, image: kept.PassesImage, entry: kept.EntryImage) -> Frame:
+        return Frame(
+            tokens=self.image.tokens[image.start : image.end],
+            committed=image.start,
+            step=int(image.decode),
+            boundary=entry.boundary,
+            tap=None if entry.tap is None else self._tap(entry.tap).at(entry.tap.site.whole()),
+            inlays=tuple(Inlay(tap=self._tap(i.tap).at(i.tap.site.whole()), raw=i.raw) for i in entry.inlays),
+        )
+
+
+def _layer_state(value: Kept, device: torch.device) -> LayerState:
+    fields = give_back(value, device)
+    if not isinstance(fields, dict) or tuple(fields) != known_fields():
+        raise CheckpointRefused("Its recurrent states are those of another version of transformers.")
+    return LayerState(fields=tuple(fields.items()))

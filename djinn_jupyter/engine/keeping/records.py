@@ -1,0 +1,156 @@
+"""Files of records, each with its own checksum: what checkpoints and journals are made of. Knows no session.
+
+    file     magic (8 bytes)  format (u32)  record  record ...
+    record   kind (4 bytes)  length of the body (u64)  checksum (16 bytes)  body
+    array    length of the head (u32)  head (msgpack, `ArrayHead`)  raw values, row-major
+
+Numbers are little-endian; the checksum is BLAKE2b over kind, length and body. No pickle, nothing that runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import struct
+from typing import BinaryIO, Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.keeping.shelf import ArrayHead, head_of
+from djinn_jupyter.engine.keeping.values import DTYPES
+
+MAGIC: Final = b"DJINNKPT"
+FORMAT: Final = 1
+LABEL: Final = b"LABL"
+ARRAY: Final = b"ARRY"
+SESSION: Final = b"SESS"
+
+_PREFIX = struct.Struct("<8sI")
+_RECORD = struct.Struct("<4sQ")
+_LENGTH = struct.Struct("<I")
+_DIGEST_BYTES: Final = 16
+_PIECE: Final = 1 << 20
+_HEAD_LIMIT: Final = 1 << 16
+
+
+class NotOurs(Exception):
+    """The file does not begin as files of records do."""
+
+
+class OtherFormat(Exception):
+    """The file has another format; its number is the argument."""
+
+
+class Torn(Exception):
+    """The file ends within a record."""
+
+
+class Damaged(Exception):
+    """A record's bytes are not those that were written."""
+
+
+class Writer:
+    """Appends records to a binary file. `written` counts bytes."""
+
+    def __init__(self, file: BinaryIO, device: torch.device) -> None:
+        self._file, self._device = file, device
+        self.written = 0
+
+    def begin(self) -> None:
+        self._write(_PREFIX.pack(MAGIC, FORMAT))
+
+    def record(self, kind: bytes, *parts: bytes | memoryview) -> None:
+        head = _RECORD.pack(kind, sum(memoryview(part).nbytes for part in parts))
+        digest = hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
+        for part in parts:
+            digest.update(part)
+        self._write(head, digest.digest(), *parts)
+
+    def array(self, number: int, tensor: Tensor) -> None:
+        head = msgspec.msgpack.encode(head_of(number, tensor, self._device))
+        self.record(ARRAY, _LENGTH.pack(len(head)), head, raw_bytes(tensor))
+
+    def _write(self, *parts: bytes | memoryview) -> None:
+        for part in parts:
+            self._file.write(part)
+            self.written += memoryview(part).nbytes
+
+
+class Reader:
+    """Reads records from a binary file, each checked before it is handed out. Raises NotOurs and OtherFormat at once.
+
+    `good` is where the last whole record ended.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        prefix = file.read(_PREFIX.size)
+        if len(prefix) < _PREFIX.size or prefix[: len(MAGIC)] != MAGIC:
+            raise NotOurs
+        _, number = _PREFIX.unpack(prefix)
+        if number != FORMAT:
+            raise OtherFormat(number)
+        self.good = _PREFIX.size
+
+    def next(self) -> tuple[bytes, bytes | tuple[ArrayHead, Tensor]] | None:
+        """Kind and body of the next record, an array's as its head and a tensor on the host; None at the end of the
+        file. Raises Torn and Damaged."""
+        head = self._file.read(_RECORD.size)
+        if not head:
+            return None
+        expected = self._file.read(_DIGEST_BYTES)
+        if len(expected) < _DIGEST_BYTES:
+            raise Torn
+        kind, length = _RECORD.unpack(head)
+        if length > self._size - self._file.tell():
+            raise Torn
+        digest = hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
+        raw = self._bytes(length, digest) if kind != ARRAY else self._array_bytes(length, digest)
+        if digest.digest() != expected:
+            raise Damaged
+        self.good = self._file.tell()
+        return kind, raw if isinstance(raw, bytes) else _array(*raw)
+
+    def _bytes(self, length: int, digest: hashlib.blake2b) -> bytes:
+        body = self._file.read(length)
+        digest.update(body)
+        return body
+
+    def _array_bytes(self, length: int, digest: hashlib.blake2b) -> tuple[bytes, Tensor]:
+        """Head and raw bytes, not yet believed."""
+        lead = self._bytes(min(length, _LENGTH.size), digest)
+        size = _LENGTH.unpack(lead)[0] if len(lead) == _LENGTH.size else 0
+        if size > min(_HEAD_LIMIT, length - len(lead)):
+            raise Damaged
+        head = self._bytes(size, digest)
+        raw = torch.empty(length - len(lead) - size, dtype=torch.uint8)
+        view = raw.numpy().data
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE]
+            if self._file.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                raise Torn
+            digest.update(piece)
+        return head, raw
+
+
+def _array(head: bytes, raw: Tensor) -> tuple[ArrayHead, Tensor]:
+    try:
+        said = msgspec.msgpack.decode(head, type=ArrayHead)
+        dtype = DTYPES[said.dtype]
+    except (msgspec.MsgspecError, KeyError):
+        raise Damaged from None
+    if any(n < 0 for n in said.shape) or math.prod(said.shape) * dtype.itemsize != raw.numel():
+        raise Damaged
+    if not raw.numel():
+        return said, torch.empty(said.shape, dtype=dtype)
+    return said, raw.view(dtype).reshape(said.shape)
+
+
+def raw_bytes(tensor: Tensor) -> memoryview:
+    """The values of a tensor, row-major, as bytes on the host; shares its memory where it can."""
+    host = tensor.detach().to("cpu").contiguous()
+    return host.reshape(-1).view(torch.uint8).numpy().data if host.numel() else memoryview(b"")

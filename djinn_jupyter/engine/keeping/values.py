@@ -1,0 +1,97 @@
+"""Values of a session that have no fixed shape (what layers hand on, recurrent states) as tagged structs, and back.
+
+Knows tensors, numbers, text, tuples, lists, mappings, dtypes and devices. Anything else is refused: what cannot be kept
+whole is not kept at all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.wire.frozen import Frozen
+
+DTYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
+
+
+class KeptBase(Frozen, tag_field="is"):
+    """A value inside a session's image."""
+
+
+class KeptTensor(KeptBase, frozen=True, tag="tensor"):
+    value: Tensor
+
+
+class KeptPlain(KeptBase, frozen=True, tag="plain"):
+    value: bool | int | float | str | None
+
+
+class KeptTuple(KeptBase, frozen=True, tag="tuple"):
+    items: tuple[Kept, ...]
+
+
+class KeptList(KeptBase, frozen=True, tag="list"):
+    items: tuple[Kept, ...]
+
+
+class KeptMapping(KeptBase, frozen=True, tag="mapping"):
+    entries: tuple[tuple[Kept, Kept], ...]
+
+
+class KeptDtype(KeptBase, frozen=True, tag="dtype"):
+    name: str
+
+
+class KeptDevice(KeptBase, frozen=True, tag="device"):
+    """The device of the engine that reads it."""
+
+
+Kept = KeptTensor | KeptPlain | KeptTuple | KeptList | KeptMapping | KeptDtype | KeptDevice
+
+
+def keep(value: Any, where: str) -> Kept:
+    """`value` as structs. CheckpointRefused names the kind that is not known; `where` says what it is a part of."""
+    kind = type(value)
+    if kind is Tensor:
+        return KeptTensor(value=value)
+    if value is None or kind in (bool, int, float, str):
+        return KeptPlain(value=value)
+    if kind is tuple:
+        return KeptTuple(items=tuple(keep(item, where) for item in value))
+    if kind is list:
+        return KeptList(items=tuple(keep(item, where) for item in value))
+    if kind is dict:
+        return KeptMapping(entries=tuple((keep(key, where), keep(item, where)) for key, item in value.items()))
+    if kind is torch.dtype:
+        return KeptDtype(name=str(value).removeprefix("torch."))
+    if kind is torch.device:
+        return KeptDevice()
+    raise CheckpointRefused(
+        f"{where} holds a {kind.__module__}.{kind.__qualname__}, which cannot be kept; this session stays in memory."
+    )
+
+
+def give_back(kept: Kept, device: torch.device) -> Any:
+    """What `keep` was given. CheckpointRefused for a dtype that torch does not have."""
+    match kept:
+        case KeptTensor() | KeptPlain():
+            return kept.value
+        case KeptTuple(items=items):
+            return tuple(give_back(item, device) for item in items)
+        case KeptList(items=items):
+            return [give_back(item, device) for item in items]
+        case KeptMapping(entries=entries):
+            return {give_back(key, device): give_back(item, device) for key, item in entries}
+        case KeptDtype(name=name):
+            return dtype_of(name)
+        case KeptDevice():
+            return device
+
+
+def dtype_of(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise CheckpointRefused(f"It holds values of dtype {name}, which this torch does not have.")
+    return DTYPES[name]

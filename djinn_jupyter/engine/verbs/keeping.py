@@ -1,0 +1,96 @@
+"""Checkpoints: a session to a file and back. The engine's thread gathers and places values; files are errands."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from djinn_jupyter.engine.history import History
+from djinn_jupyter.engine.keeping import checkpoints, rebuilding, taking
+from djinn_jupyter.engine.keeping.errands import until_done
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.memory.rows import put_rows, take_rows
+from djinn_jupyter.engine.scheduler import Steps, Underway
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+
+def save_checkpoint(engine: Engine, request: ask.SaveCheckpoint, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    folder = engine.keeping.checkpoints
+    folder.file_of(request.name)
+    if not request.replace:
+        folder.require_free(request.name)
+    end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
+    rows = yield from take_rows(session.cache, end)
+    groups = tuple(taking.group_rows(g, r) for g, r in zip(engine.geometry.groups, rows, strict=True))
+    image = taking.take_image(session, groups)
+    told = checkpoints.describe(request.name, image, engine.description.name, engine.description.dtype)
+    abandoned = threading.Event()
+    write = engine.keeping.errands.start(
+        lambda: folder.save(request.name, image, told, replace=request.replace, abandoned=abandoned)
+    )
+    try:
+        saved, path = yield from until_done(engine, write)
+    finally:
+        abandoned.set()
+    return CheckpointSaved(checkpoint=saved, path=str(path))
+
+
+def restore_checkpoint(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
+    """The session is the engine's when all of it is there; until then nothing is changed."""
+    _check_place(engine, request, holder)
+    path = engine.keeping.checkpoints.find(request.name)
+    empty = Session(
+        name=request.session,
+        owner=holder.user,
+        holder=holder.name,
+        cache=engine.new_cache(),
+        history=History(kept=engine.config.stops_kept),
+    )
+    return Underway(session=empty, steps=_restore(engine, request, holder, path))
+
+
+def _restore(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder, path: Path) -> Steps:
+    folder = engine.keeping.checkpoints
+    kept = yield from until_done(engine, engine.keeping.errands.start(lambda: folder.read(path)))
+    session = rebuilding.rebuild(engine, kept.image, name=request.session, owner=holder.user, holder=holder.name)
+    try:
+        yield from put_rows(session.cache, rebuilding.rows_of(engine, kept.image), kept.image.committed)
+        session.cache.restore_all(rebuilding.states_of(engine, kept.image.states or {}))
+        _check_place(engine, request, holder)
+    except BaseException:
+        session.cache.free()
+        raise
+    before = engine.sessions.get(request.session)
+    if before is not None:
+        engine.drop_session(before)
+    engine.add_session(session)
+    return Opened(session=session.describe(), created=True)
+
+
+def _check_place(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder) -> None:
+    """Whether a session of that name may be opened or replaced now."""
+    there = engine.sessions.get(request.session)
+    if there is None:
+        return
+    if not request.replace:
+        raise UsageError(
+            f"There is a session {there.name!r} already; restore under another name, or replace it (--replace)."
+        )
+    if there.holder not in (None, holder.name):
+        raise SessionHeld(f"Session {there.name!r} is open in another kernel ({there.holder}); use another name.")
+    if there.job is not None and there.job.kind == "run":
+        raise IllegalMove(f"Session {there.name!r} is running; pause it before it is replaced.")
+
+
+def accept_recomputed(engine: Engine, request: ask.AcceptRecomputed, holder: Holder) -> Described:
+    session = engine.session(request.session)
+    session.exactness = "exact"
+    return Described(session=session.describe())
