@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, shelf, values
 from djinn_jupyter.engine.states import MOVES
 from djinn_jupyter.magics import branching, breaking, changing, loading, looking, running
 from djinn_jupyter.wire import nouns, replies, requests
@@ -38,13 +39,9 @@ def wire() -> str:
         _chapter("Replies", typing.get_args(replies.Reply)),
         _chapter("Events", typing.get_args(replies.Event)),
         _chapter("Edits", typing.get_args(Edit)),
-        _chapter("Nouns", _nouns()),
+        _chapter("Nouns", _structs(nouns)),
     ]
     return "\n".join(parts)
-
-
-def _nouns() -> tuple[type, ...]:
-    return tuple(kind for kind in vars(nouns).values() if isinstance(kind, type) and kind.__module__ == nouns.__name__)
 
 
 def _chapter(title: str, structs: tuple[type, ...]) -> str:
@@ -78,6 +75,24 @@ def _spell(hint: Any) -> str:
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))
 
 
+def checkpoint() -> str:
+    """The file format of checkpoints and journals: records, and the structs in them."""
+    layout = (records.__doc__ or "").split("\n\n")[1]
+    owners = {"Label": checkpoints, "Model": identity, "Array": shelf, "Session": image, "Values": values}
+    chapters = [_chapter(title, _structs(module)) for title, module in owners.items()]
+    said = (
+        f"Format {records.FORMAT}. A checkpoint is a `{records.LABEL.decode()}` record (a label), "
+        f"`{records.ARRAY.decode()}` records, and one `{records.SESSION.decode()}` record (a session), in msgpack. "
+        "A field of type Tensor holds the number of an array."
+    )
+    return "\n".join(["# Files of records\n\n" + WRITTEN, said, f"\n```\n{layout}\n```\n", *chapters])
+
+
+def _structs(module: Any) -> tuple[type, ...]:
+    """The message structs that a module defines, in its order."""
+    return tuple(k for k in vars(module).values() if isinstance(k, type) and k.__module__ == module.__name__)
+
+
 def magics() -> str:
     """Every magic with its options, from its own parser."""
     groups = (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
@@ -100,7 +115,13 @@ def _option(action: argparse.Action) -> str:
     return name if not action.option_strings or action.nargs == 0 else f"{name} {metavar}"
 
 
-PAGES = {"states.md": states, "wire.md": wire, "magics.md": magics, "../../labextension/src/wire.ts": wire_ts}
+PAGES = {
+    "states.md": states,
+    "wire.md": wire,
+    "magics.md": magics,
+    "checkpoint.md": checkpoint,
+    "../../labextension/src/wire.ts": wire_ts,
+}
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ class Movable(Served, Protocol):
     @property
     def scheduler(self) -> Sized: ...
     def tick(self) -> bool: ...
+    def close(self) -> None: ...
 
 
 OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], None]], Movable]
@@ -99,6 +100,7 @@ class Daemon:
             self._launcher.ready(entry)
             self._move(engine, door)
         finally:
+            engine.close()  # before the entry goes: who waits for its end may then find all files as they will be
             if registration is not None:
                 registration.withdraw()
             service.stop()

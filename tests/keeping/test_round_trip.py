@@ -21,12 +21,11 @@ def in_prefill(desk: Desk) -> None:
 
 
 def inside_a_layer(desk: Desk) -> None:
-    modules = desk.engine.anatomy.modules
-    desk.stop_at(
-        next(m.path for m in modules if m.layer == 5 and m.called == 1 and m.path.count(".") > 2) + ".output",
-        when="step == 2",
-    )
-    desk.run(PROMPT, new=6)
+    modules = [m for m in desk.engine.anatomy.modules if m.layer == 5 and m.called == 1]
+    deepest = max(modules, key=lambda module: module.path.count("."))
+    desk.stop_at(f"{deepest.path}.output", when="step == 2")
+    stop = desk.run(PROMPT, new=6)
+    assert desk.session().frame.inside, stop
 
 
 def in_decode(desk: Desk) -> None:

@@ -77,6 +77,8 @@ class FakeEngine:
         self.departed.append(holder.name)
         self.mailbox.post(Departure(holder=holder))
 
+    def close(self) -> None: ...
+
     def tick(self) -> bool:
         busy = False
         for letter in self.mailbox.take_all():
