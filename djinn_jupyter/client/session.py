@@ -87,7 +87,7 @@ class RemoteSession:
         """Go on from the stop; `free` ignores breakpoints to the end."""
         return self._move(ask.Resume(session=self.name, free=free), on_token)
 
-    def step(self, count: int = 1, *, by: Literal["layer", "token"] = "layer") -> Stop:
+    def step(self, count: int = 1, *, by: Literal["layer", "token", "point"] = "layer") -> Stop:
         return self._move(ask.Step(session=self.name, count=count, by=by))
 
     def back(self, count: int = 1, *, by: Literal["stop", "layer", "token"] = "stop") -> Paused:
@@ -171,6 +171,11 @@ class RemoteSession:
         spelled = spell_positions(positions, self._ends)
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k)
         return Lens(self._ask(request, replies.LensRead))
+
+    def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:
+        """What an expression of the condition language is at a position of the stopped pass."""
+        request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
+        return self._ask(request, replies.Evaluated).value
 
     def watch(self, site: str | int, byte_cap: int = 256 * 2**20) -> WatchInfo:
         """Record a site at every pass, without stopping."""

@@ -60,6 +60,11 @@ class Breakpoint:
         )
 
 
+def evaluate(condition: Condition, moment: Moment, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
+    """What the condition's expression is for one row of a moment."""
+    return condition.value(_MomentScope(moment, site, text_of, id_of, row))
+
+
 @dataclass(slots=True)
 class _MomentScope:
     """Answers a condition's questions about one row of a moment. Norms and lens are computed for all rows at once, on

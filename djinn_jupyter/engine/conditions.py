@@ -51,12 +51,15 @@ Compiled = Callable[[Scope], Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A parsed expression. `names` are those it asks for, `tokens` the texts given to `p`. With no name beyond `step`
-    it holds for all positions or for none."""
+    it holds for all positions or for none. `value` is what the expression is, `holds` whether that is true."""
 
     text: str
     names: frozenset[str]
     tokens: frozenset[str]
-    holds: Compiled
+    value: Compiled
+
+    def holds(self, scope: Scope) -> bool:
+        return bool(self.value(scope))
 
     @property
     def needs_lens(self) -> bool:
@@ -77,13 +80,13 @@ def parse(text: str) -> Condition:
     body = _compile(tree.body, names)
     tokens = {text for node in ast.walk(tree) for text in _asked_tokens(node)}
 
-    def holds(scope: Scope) -> bool:
+    def value(scope: Scope) -> Any:
         try:
-            return bool(body(scope))
+            return body(scope)
         except (TypeError, ZeroDivisionError, ValueError, OverflowError) as error:
             raise InvalidCondition(f"The condition {text!r} could not be evaluated: {error}.") from None
 
-    return Condition(text=text, names=frozenset(names), tokens=frozenset(tokens), holds=holds)
+    return Condition(text=text, names=frozenset(names), tokens=frozenset(tokens), value=value)
 
 
 def _asked_tokens(node: ast.AST) -> list[str]:

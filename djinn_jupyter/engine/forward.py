@@ -66,7 +66,7 @@ class Forward:
         end = frame.committed + len(frame.tokens)
         cache.reserve(frame.committed, end)
         self._put_back(frame, cache, journal)
-        crossing = PassCrossing(frame, plan, self.anatomy, cache, journal, self._lens_at)
+        crossing = PassCrossing(frame, plan, self.anatomy, cache, journal, self.lens_at)
         try:
             logits = self._call(frame, crossing, cache)
         except Leave:
@@ -126,7 +126,7 @@ class Forward:
             return context
         return nullcontext()
 
-    def _lens_at(self, tap: Tap) -> Lens | None:
+    def lens_at(self, tap: Tap) -> Lens | None:
         return self.lens if tap.width == self.anatomy.hidden_size and tap.axes == "T D" else None
 
     @torch.inference_mode()

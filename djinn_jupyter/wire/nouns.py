@@ -36,7 +36,9 @@ class Sampling(Noun, frozen=True):
 class PointInfo(Noun, frozen=True):
     """A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
 
-    `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing.
+    `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing. `module` is
+    the module whose input or output it is, or within whose call it is met: its path below the layer, or in the model
+    for points outside the layers; None for the layers' own borders and where it is not the same in all layers.
     """
 
     point: str
@@ -46,6 +48,7 @@ class PointInfo(Noun, frozen=True):
     features: int | None = None
     editable: bool = True
     absent: str | None = None
+    module: str | None = None
 
 
 class ModuleInfo(Noun, frozen=True):

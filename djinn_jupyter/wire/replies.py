@@ -185,6 +185,14 @@ class LensRead(ReplyBase, frozen=True, tag="LensRead"):
     rows: tuple[LensRow, ...]
 
 
+class Evaluated(ReplyBase, frozen=True, tag="Evaluated"):
+    """`value` of the expression at the absolute `position`."""
+
+    value: bool | int | float | str
+    site: str
+    position: int
+
+
 class Watching(ReplyBase, frozen=True, tag="Watching"):
     watch: WatchInfo
 
@@ -257,6 +265,7 @@ Reply = (
     | Steered
     | Inspected
     | LensRead
+    | Evaluated
     | Watching
     | WatchRead
     | Logits

@@ -22,6 +22,7 @@
     Steer / Unsteer             Steered / Cleared
     Inspect                     Inspected
     Lens                        LensRead
+    Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
     ReadStop                    Paused
     ReadLogits                  Logits
@@ -153,8 +154,11 @@ class Resume(SessionRequest, frozen=True, tag="Resume"):
 
 
 class Step(SessionRequest, frozen=True, tag="Step"):
+    """By layers, by tokens (to the same site of a later pass), or by points: to the next point of the layer that the
+    pass stands before or inside, at its end to the layer's output."""
+
     count: Count = 1
-    by: Literal["layer", "token"] = "layer"
+    by: Literal["layer", "token", "point"] = "layer"
 
 
 class Pause(SessionRequest, frozen=True, tag="Pause"): ...
@@ -224,6 +228,15 @@ class Lens(SessionRequest, frozen=True, tag="Lens"):
     site: Spelling | None = None
     positions: Positions | None = None
     top: Annotated[int, Meta(ge=1, le=1000)] = 5
+
+
+class Evaluate(SessionRequest, frozen=True, tag="Evaluate"):
+    """What an expression of the condition language is at a position of the stopped pass, as a breakpoint there would
+    read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass."""
+
+    expression: Annotated[str, Meta(min_length=1, max_length=2000)]
+    site: Spelling | None = None
+    position: int = -1
 
 
 class Watch(SessionRequest, frozen=True, tag="Watch"):
@@ -332,6 +345,7 @@ Request = (
     | Unsteer
     | Inspect
     | Lens
+    | Evaluate
     | Watch
     | Unwatch
     | ReadWatch

@@ -88,7 +88,9 @@ export interface Sampling {
 /**
  * A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
  *
- * `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing.
+ * `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing. `module` is
+ * the module whose input or output it is, or within whose call it is met: its path below the layer, or in the model
+ * for points outside the layers; None for the layers' own borders and where it is not the same in all layers.
  */
 export interface PointInfo {
   readonly point: string;
@@ -98,6 +100,7 @@ export interface PointInfo {
   readonly features: number | null;
   readonly editable: boolean;
   readonly absent: string | null;
+  readonly module: string | null;
 }
 
 /** A module of the model by its path. `layer` is None outside the decoder layers; `called`: calls in one pass. */
@@ -439,11 +442,15 @@ export interface Resume {
   readonly free?: boolean;
 }
 
+/**
+ * By layers, by tokens (to the same site of a later pass), or by points: to the next point of the layer that the
+ * pass stands before or inside, at its end to the layer's output.
+ */
 export interface Step {
   readonly request: 'Step';
   readonly session: string;
   readonly count?: number;
-  readonly by?: 'layer' | 'token';
+  readonly by?: 'layer' | 'token' | 'point';
 }
 
 export interface Pause {
@@ -806,6 +813,14 @@ export interface LensRead {
   readonly rows: readonly LensRow[];
 }
 
+/** `value` of the expression at the absolute `position`. */
+export interface Evaluated {
+  readonly reply: 'Evaluated';
+  readonly value: boolean | number | Float | string;
+  readonly site: string;
+  readonly position: number;
+}
+
 export interface Watching {
   readonly reply: 'Watching';
   readonly watch: WatchInfo;
@@ -1116,6 +1131,7 @@ export type WireReply =
   | Steered
   | Inspected
   | LensRead
+  | Evaluated
   | Watching
   | WatchRead
   | Logits

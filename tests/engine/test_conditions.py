@@ -213,3 +213,23 @@ def test_a_breakpoint_set_while_a_run_is_under_way_is_met(desk: Desk) -> None:
     assert (ends[0].step, ends[0].site) == (3, "resid_post.3")
     assert desk.resume().step == 4
     assert desk.resume().tokens == generate(plain_of("llama"), PROMPT, NEW).tokens
+
+
+@pytest.mark.parametrize("text", ["step", "position", "token", "token_id", "norm", "top1", "p(' w7')", "norm * 2 > 1"])
+def test_an_expression_is_at_a_stop_what_a_breakpoint_reads_there(desk: Desk, text: str) -> None:
+    desk.stop_at(LAYER, "step == 0")
+    desk.run(PROMPT, NEW)
+    found = desk.ask(ask.Evaluate(session="a", expression=text, position=4))
+    assert (found.site, found.position) == (f"resid_post.{LAYER}", 4)
+    literal = repr(found.value)
+    desk.clear()
+    desk.stop_at(LAYER, f"position == 4 and {text} == {literal}")
+    assert desk.run(PROMPT, NEW).matched == 4
+
+
+def test_an_expression_that_means_nothing_is_refused(desk: Desk) -> None:
+    desk.stop_at(LAYER, "step == 0")
+    desk.run(PROMPT, NEW)
+    for text in ("weather", "(1, 2)", "1 / 0", "__import__('os')"):
+        with pytest.raises(InvalidCondition):
+            desk.ask(ask.Evaluate(session="a", expression=text))

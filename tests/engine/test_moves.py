@@ -12,7 +12,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Scale
 from djinn_jupyter.wire.nouns import Sampling
-from djinn_jupyter.wire.replies import Finished, Paused
+from djinn_jupyter.wire.replies import Finished, Paused, SessionPaused
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
@@ -232,3 +232,40 @@ def test_more_stops_than_are_kept_drop_the_oldest(desk: Desk, plain: Outcome) ->
     assert (len(history.stops), history.dropped) == (4, NEW - 4)
     assert desk.back(4).step == NEW - 4
     assert desk.outcome(desk.resume(free=True)) == plain
+
+
+def test_steps_by_point_meet_every_point_once_and_change_no_bit(desk: Desk, plain: Outcome) -> None:
+    desk.stop_at("resid_pre.0", "step == 0")
+    reply: Any = desk.run(PROMPT, 2)
+    met: list[tuple[int, str]] = []
+    while isinstance(reply := desk.step(by="point"), Paused):
+        met.append((reply.step, reply.site))
+    assert len(set(met)) == len(met)
+    layers = [f"resid_post.{layer}" for layer in range(desk.layers)]
+    assert [site for step, site in met if step == 0 and site in layers] == layers
+    assert {site for _, site in met} >= {"embed", "attn_in.3", "mlp_out.3", "logits"} - absent(desk)
+    assert reply.tokens == plain.tokens[:2]
+
+
+def absent(desk: Desk) -> set[str]:
+    """Points of layer 3 that this family does not have."""
+    points = desk.engine.description.points
+    return {f"{p.point}.3" for p in points if p.layers is not None and 3 not in p.layers}
+
+
+def test_points_are_stepped_to_one_at_a_time(desk: Desk) -> None:
+    desk.stop_at("resid_post.2", "step == 0")
+    desk.run(PROMPT, NEW)
+    with pytest.raises(UsageError, match="one at a time"):
+        desk.step(2, by="point")
+
+
+@pytest.mark.parametrize("by", ["stop", "layer", "token"])
+def test_going_back_is_told_to_those_who_follow_the_session(desk: Desk, by: Any) -> None:
+    desk.stop_at("resid_post.2", "step < 2")
+    desk.run(PROMPT, NEW)
+    desk.resume()
+    del desk.events[:]
+    stop = desk.back(by=by)
+    told = [event for event in desk.events if isinstance(event, SessionPaused)]
+    assert [(event.site, event.step, event.reason) for event in told] == [(stop.site, stop.step, "back")]

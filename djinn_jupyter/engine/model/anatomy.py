@@ -96,7 +96,12 @@ class Anatomy:
             features=first.width if first else None,
             editable=first.editable if first else False,
             absent="; ".join(reasons) or None,
+            module=self._module_of(list(taps.values())),
         )
+
+    def _module_of(self, taps: Sequence[Tap]) -> str | None:
+        paths = {self.modules_found.below_layer(tap.module) for tap in taps if tap.module is not None}
+        return next(iter(paths)) or None if len(paths) == 1 else None
 
 
 def study(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:

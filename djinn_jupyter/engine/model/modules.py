@@ -24,6 +24,15 @@ class Modules:
         self._layers = {layer: index for index, layer in enumerate(probes.stack.layers)}
         self.infos = tuple(self._info(path) for path in self._modules if path)
 
+    def path_of(self, module: nn.Module) -> str:
+        return str(next(path for path, one in self._modules.items() if one is module))
+
+    def below_layer(self, module: nn.Module) -> str:
+        """The module's path below the layer that contains it; outside the layers its path in the model."""
+        path = self.path_of(module)
+        layer = self.layer_of(path)
+        return path if layer is None else path.removeprefix(f"{self.probes.stack.path}.{layer}").removeprefix(".")
+
     def layer_of(self, path: str) -> int | None:
         start = f"{self.probes.stack.path}."
         return int(path.removeprefix(start).split(".")[0]) if path.startswith(start) else None

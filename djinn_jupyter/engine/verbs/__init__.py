@@ -43,6 +43,7 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.MeasureEffect: looking.measure_effect,
     ask.Inspect: looking.inspect,
     ask.Lens: looking.lens,
+    ask.Evaluate: looking.evaluate,
     ask.ReadWatch: looking.read_watch,
     ask.ReadStop: looking.read_stop,
     ask.ReadLogits: looking.read_logits,

@@ -33,7 +33,7 @@ def set_breakpoint(engine: Engine, request: ask.SetBreakpoint, holder: Holder) -
     session = engine.session(request.session)
     site = parse_site(request.site)
     tap = engine.resolve(site)
-    condition = None if request.when is None else _checked_condition(engine, request.when, tap)
+    condition = None if request.when is None else checked_condition(engine, request.when, tap)
     for one in session.breakpoints.values():
         if one.site == site and (one.condition.text if one.condition else None) == request.when:
             one.enabled, one.once = True, request.once
@@ -53,7 +53,8 @@ def set_breakpoint(engine: Engine, request: ask.SetBreakpoint, holder: Holder) -
     return BreakpointSet(breakpoint=made.describe(), existed=False)
 
 
-def _checked_condition(engine: Engine, text: str, tap: Tap) -> conditions.Condition:
+def checked_condition(engine: Engine, text: str, tap: Tap) -> conditions.Condition:
+    """The condition that `text` says, where it can be asked at this tap."""
     condition = conditions.parse(text)
     if condition.needs_lens and (tap.axes != "T D" or tap.width != engine.anatomy.hidden_size):
         raise InvalidCondition(

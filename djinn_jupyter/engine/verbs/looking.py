@@ -6,15 +6,17 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from djinn_jupyter.engine import edits, looks, reports
+from djinn_jupyter.engine import breakpoints, edits, looks, reports
 from djinn_jupyter.engine.arrays import dtype_name, to_array
 from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.errors import IllegalMove, UnknownSite, UsageError
+from djinn_jupyter.engine.verbs import changing
+from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Snapshot
-from djinn_jupyter.wire.replies import Effect, History, Inspected, LensRead, Logits, Paused, WatchRead
+from djinn_jupyter.wire.replies import Effect, Evaluated, History, Inspected, LensRead, Logits, Paused, WatchRead
 from djinn_jupyter.wire.sites import Site, parse_site
 
 if TYPE_CHECKING:
@@ -81,6 +83,29 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
         found.extend(reports.lens_rows(engine, logits, positions, tokens, request.top))
         yield
     return LensRead(site=str(site.whole()), rows=tuple(found))
+
+
+def evaluate(engine: Engine, request: ask.Evaluate, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    frame = looks.stopped_frame(session)
+    site = _site(request.site, session)
+    tap = engine.resolve(site)
+    condition = changing.checked_condition(engine, request.expression, tap)
+    seen = yield from looks.value_at(engine, session, tap, ahead=False)
+    moment = Moment(
+        tap=tap,
+        raw=seen.raw,
+        tokens=frame.tokens,
+        positions=frame.positions,
+        step=frame.step,
+        lens=engine.forward.lens_at(tap),
+    )
+    rows = edits.rows_of((request.position,), moment.row_positions())
+    assert rows is not None
+    value = breakpoints.evaluate(condition, moment, site, rows[0], engine.text_of, engine.token_id)
+    if not isinstance(value, bool | int | float | str):
+        raise InvalidCondition(f"{request.expression!r} is {value!r} there; ask for one number, truth or text.")
+    return Evaluated(value=value, site=str(site), position=moment.row_positions()[rows[0]])
 
 
 def _site(spelling: str | None, session: Session) -> Site:

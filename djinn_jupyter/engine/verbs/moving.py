@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine import looks, reports
 from djinn_jupyter.engine.back import to_layer, to_token
+from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.plan import Target
 from djinn_jupyter.engine.run import run as run_line
 from djinn_jupyter.engine.sampling import Sampler, make_sampler
@@ -16,7 +18,7 @@ from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Paused, Pausing, SessionRunning
+from djinn_jupyter.wire.replies import Paused, Pausing, SessionPaused, SessionRunning
 from djinn_jupyter.wire.sites import Site
 
 if TYPE_CHECKING:
@@ -129,13 +131,31 @@ def step(engine: Engine, request: ask.Step, holder: Holder) -> Steps:
     session.check_move("go_on")
     frame = looks.stopped_frame(session)
     assert frame.tap is not None
-    if request.by == "token":
-        target = Target(tap=frame.tap, step=frame.step + request.count)
-    else:
-        passes, layer = divmod(frame.boundary + request.count - 1, engine.forward.layers)
-        target = Target(tap=engine.resolve(Site(point="resid_post", layer=layer)), step=frame.step + passes)
+    match request.by:
+        case "point":
+            targets = _next_points(engine, frame, request.count)
+        case "token":
+            targets = (Target(tap=frame.tap, step=frame.step + request.count),)
+        case "layer":
+            passes, layer = divmod(frame.boundary + request.count - 1, engine.forward.layers)
+            targets = (Target(tap=engine.resolve(Site(point="resid_post", layer=layer)), step=frame.step + passes),)
     _go_on(engine, session)
-    return run_line(engine, session, targets=(target,))
+    return run_line(engine, session, targets=targets)
+
+
+def _next_points(engine: Engine, frame: Frame, count: int) -> tuple[Target, ...]:
+    """All points of the stage in which the pass goes on, and the border after it. Only the pass itself knows their
+    order (parallel layers, post-norms): the first one met is the next one. Another name of the stopped tensor is no
+    step away."""
+    assert frame.tap is not None
+    if count != 1:
+        raise UsageError("Points are stepped to one at a time; step by layers to go further.")
+    taps = [tap for tap in engine.anatomy.taps.values() if isinstance(tap, Tap) and not tap.same_tensor(frame.tap)]
+    stage, last = frame.tap.stage if frame.inside else frame.boundary, engine.forward.layers
+    here = [Target(tap=tap, step=frame.step) for tap in taps if tap.boundary is None and tap.stage == stage]
+    if stage == last:
+        return (*here, *(Target(tap=tap, step=frame.step + 1) for tap in taps if tap.stage == -1 or tap.boundary == 0))
+    return (*here, *(Target(tap=tap, step=frame.step) for tap in taps if tap.boundary == stage + 1))
 
 
 def _go_on(engine: Engine, session: Session) -> None:
@@ -166,10 +186,24 @@ def back(engine: Engine, request: ask.Back, holder: Holder) -> Paused | Steps:
     session.check_move("go_back")
     match request.by:
         case "layer":
-            return to_layer(engine, session, request.count)
+            return _told(engine, to_layer(engine, session, request.count))
         case "token":
-            return to_token(engine, session, request.count)
+            return _told(engine, to_token(engine, session, request.count))
     checkpoint = session.history.go_back(request.count)
     session.stand_at(checkpoint)
     session.move("go_back")
-    return reports.paused(engine, session)
+    reply = reports.paused(engine, session)
+    _publish(engine, reply)
+    return reply
+
+
+def _told(engine: Engine, steps: Steps) -> Steps:
+    """The same steps; whoever follows the session hears where it stands then."""
+    reply = yield from steps
+    assert isinstance(reply, Paused)
+    _publish(engine, reply)
+    return reply
+
+
+def _publish(engine: Engine, reply: Paused) -> None:
+    engine.publish(SessionPaused(session=reply.session, site=reply.site, step=reply.step, reason="back"))
