@@ -15,6 +15,7 @@ from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
+from djinn_jupyter.wire.nouns import SessionInfo
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
 
 KILL_SECONDS = 5.0
@@ -101,7 +102,7 @@ def _list(options: argparse.Namespace) -> int:
 def _row(entry: Entry) -> tuple[str, ...]:
     found = entry.found
     try:
-        sessions = ", ".join(f"{s.name} ({s.state})" for s in attach(entry).sessions()) or "none"
+        sessions = ", ".join(f"{s.name} ({_stands(s)})" for s in attach(entry).sessions()) or "none"
     except DjinnError as error:
         sessions = error.code
     up = time.strftime("%H:%M:%S", time.gmtime(time.time() - entry.started))
@@ -111,6 +112,11 @@ def _row(entry: Entry) -> tuple[str, ...]:
         sessions,
         up,
     )
+
+
+def _stands(session: SessionInfo) -> str:
+    """`paused`, or `paused, on disk` for a session that has left the device."""
+    return session.state if session.residency == "resident" else f"{session.state}, on {session.residency}"
 
 
 def _log(options: argparse.Namespace) -> int:

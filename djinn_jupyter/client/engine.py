@@ -12,7 +12,7 @@ from djinn_jupyter.client.transport import WireBytes
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, ModuleInfo, SessionInfo
+from djinn_jupyter.wire.nouns import CheckpointInfo, EngineStatistics, ModelDescription, ModuleInfo, SessionInfo
 from djinn_jupyter.wire.registry import Entry
 
 END_SECONDS = 30.0
@@ -50,6 +50,30 @@ class RemoteEngine:
 
     def statistics(self) -> EngineStatistics:
         return ask_for(self.line, ask.ReadStatistics(), replies.Statistics).statistics
+
+    def checkpoints(self) -> tuple[CheckpointInfo, ...]:
+        """The checkpoints of this model that are kept in files, also those of earlier engines."""
+        return ask_for(self.line, ask.ListCheckpoints(), replies.Checkpoints).checkpoints
+
+    def restore(self, name: str, session: str | None = None, *, replace: bool = False) -> RemoteSession:
+        """Open `session`, by default this notebook's, as it was when the checkpoint (by name, or a file's path) was
+        saved. A session of that name is replaced only with `replace`. UnknownCheckpoint; CheckpointRefused for one of
+        another model, or a damaged one."""
+        chosen = session if session is not None else default_session_name()
+        request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace)
+        return RemoteSession(self.line, ask_for(self.line, request, replies.Opened).session.name)
+
+    def drop_checkpoint(self, name: str) -> int:
+        """Delete the file of a checkpoint; how many there were."""
+        return ask_for(self.line, ask.DropCheckpoint(name=name), replies.Cleared).count
+
+    def nap(self) -> replies.WeightsMoved:
+        """The weights leave the device until the next request that needs them. IllegalMove while a session runs."""
+        return ask_for(self.line, ask.Nap(), replies.WeightsMoved)
+
+    def wake(self) -> replies.WeightsMoved:
+        """Bring the weights back now; `seconds` is 0 when they were there."""
+        return ask_for(self.line, ask.Wake(), replies.WeightsMoved)
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
         return ask_for(self.line, ask.Tokenize(text=text, chat=chat), replies.Tokenized)

@@ -17,7 +17,7 @@ from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
 from djinn_jupyter.errors import DjinnError, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import BreakpointInfo, RuleInfo, Sampling, SessionInfo, WatchInfo
+from djinn_jupyter.wire.nouns import BreakpointInfo, RuleInfo, Sampling, SessionInfo, Tier, Transfer, WatchInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -198,6 +198,10 @@ class RemoteSession:
         self._ask(ask.Fork(session=self.name, name=name), replies.Opened)
         return RemoteSession(self._line, name)
 
+    def accept_recomputed(self) -> SessionInfo:
+        """The user has seen that a recovery ran tokens of this session again; it counts as exact from now on."""
+        return self._ask(ask.AcceptRecomputed(session=self.name), replies.Described).session
+
     def detach(self) -> None:
         """Let go of it; it stays as it is for whoever opens it next."""
         self._ask(ask.Detach(session=self.name), replies.Detached)
@@ -209,6 +213,32 @@ class RemoteSession:
 
     def __repr__(self) -> str:
         return f"Session {self.label} of {self._line.welcome.model.name}"
+
+    # ---------------------------------------------------------------------------------------- memory and files
+
+    def swap_out(self, tier: Tier = "host") -> Transfer | None:
+        """Its pages and states leave the device for `host` or `disk`, and come back when they are next needed; None
+        when nothing had to move. TierFull when there is no room."""
+        return self._ask(ask.SwapOut(session=self.name, tier=tier), replies.Swapped).transfer
+
+    def swap_in(self) -> Transfer | None:
+        """Bring it back now; None when it is on the device already. SlabFull when there is no room."""
+        return self._ask(ask.SwapIn(session=self.name), replies.Swapped).transfer
+
+    def checkpoint(self, name: str, *, replace: bool = False) -> replies.CheckpointSaved:
+        """Keep it as it stands in a file called `name`; one of that name is replaced only with `replace`."""
+        request = ask.SaveCheckpoint(session=self.name, name=name, replace=replace)
+        return self._ask(request, replies.CheckpointSaved)
+
+    def restore(self, name: str) -> SessionInfo:
+        """Go back to how a checkpoint (by name, or a file's path) was saved; what the session holds now is lost, as by
+        `back`. CheckpointRefused for one of another model, or a damaged one."""
+        self._complete_finished()
+        request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True)
+        restored = self._ask(request, replies.Opened).session
+        self.moves += 1
+        self._last = None
+        return restored
 
     # ------------------------------------------------------------------------------------------------ private
 

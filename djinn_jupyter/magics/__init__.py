@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 
 def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
     """Register all magics and their completion. `client` stands in for `djinn_jupyter` in tests."""
-    from djinn_jupyter.magics import branching, breaking, changing, loading, looking, running
+    from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, running
     from djinn_jupyter.magics.completion import Matcher, register
     from djinn_jupyter.magics.workbench import Workbench
 
     bench = Workbench(shell, client)
     for group in (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
-                  changing.ChangingMagics, branching.BranchingMagics):  # fmt: skip
+                  changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics):  # fmt: skip
         shell.register_magics(group(bench))
     register(shell, Matcher(bench))
 

@@ -1,4 +1,5 @@
-"""Completion of a line that begins with a djinn magic: options, sites, sessions, models, edits.
+"""Completion of a line that begins with a djinn magic: options, sites, sessions, checkpoints, models,
+edits.
 
 Works with IPython 8 and 9 through `Completer.custom_matchers`. Asks the engine for what it already has in hand or
 answers within a millisecond; an engine that does not answer completes nothing.
@@ -59,6 +60,10 @@ class Matcher:
         positional = [w for w in words if not w.startswith("-")]
         if name == "djinn_load":
             return self._models(word) if not positional else []
+        if name == "djinn_swap":
+            return ["out", "in"] if not positional else []
+        if name in ("djinn_checkpoint", "djinn_restore"):
+            return self._checkpoints() if not positional else []
         if name in _SESSION_FIRST or last == "patch_from":
             return self._sessions()
         if name == "djinn_edit" or (name == "djinn_steer" and len(positional) == 1):
@@ -87,6 +92,9 @@ class Matcher:
         if self.bench.loaded is None:
             return []
         return [naming.label(info.name) for info in self.bench.loaded.sessions()]
+
+    def _checkpoints(self) -> list[str]:
+        return [kept.name for kept in self.bench.loaded.checkpoints()] if self.bench.loaded is not None else []
 
     def _models(self, word: str) -> list[str]:
         folder = Path(word or ".").expanduser()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 from argparse import Namespace
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import EFFECT, KEEP, SESSION, Group, given, option, read_prompt, unquoted, verb
-from djinn_jupyter.magics.showing import outcome_view, sentence
+from djinn_jupyter.magics.showing import outcome_view, restored_by, sentence
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.session import RemoteSession
 
 
 @magics_class
@@ -53,6 +56,7 @@ class RunningMagics(Group):
         prompt = self._prompt(args, cell)
         self._move(
             args,
+            session,
             lambda on_token: session.run(
                 prompt,
                 chat=args.chat,
@@ -86,7 +90,7 @@ class RunningMagics(Group):
     def djinn_resume(self, args: Namespace) -> None:
         """Go on from the stop, with the edits made there, until the next breakpoint or the end."""
         session = self.bench.session(args.session)
-        self._move(args, lambda on_token: session.resume(free=args.free, on_token=on_token))
+        self._move(args, session, lambda on_token: session.resume(free=args.free, on_token=on_token))
 
     @verb(
         option("count", nargs="?", type=int, default=1, help="how many; default 1"),
@@ -98,7 +102,7 @@ class RunningMagics(Group):
     def djinn_step(self, args: Namespace) -> None:
         """Go on by some layers (or tokens) and stop again."""
         session = self.bench.session(args.session)
-        self._move(args, lambda _: session.step(_count(args), by="token" if args.token else "layer"))
+        self._move(args, session, lambda _: session.step(_count(args), by="token" if args.token else "layer"))
 
     @verb(
         option("count", nargs="?", type=int, default=1, help="how many; default 1"),
@@ -120,11 +124,12 @@ class RunningMagics(Group):
             self.bench.screen.show(views.history_view(history.stops, history.present))
             return
         by: Literal["stop", "layer", "token"] = "layer" if args.layer else "token" if args.token else "stop"
-        self._move(args, lambda _: session.back(_count(args), by=by))
+        self._move(args, session, lambda _: session.back(_count(args), by=by))
 
-    def _move(self, args: argparse.Namespace, go: Callable[[Any], Any]) -> None:
+    def _move(self, args: argparse.Namespace, session: RemoteSession, go: Callable[[Any], Any]) -> None:
         """Run until it stands still; an interrupt leaves it stopped, shows where, and ends the cell in one line."""
         live = self.bench.screen.live()
+        before = session.info()
         interrupted = self.bench.client.Interrupted
         try:
             outcome = go(lambda event: live.gained(event.text))
@@ -135,7 +140,7 @@ class RunningMagics(Group):
             raise UsageError(f"Interrupted. {sentence(stop)}") from None
         self.bench.outcomes[outcome.session.name] = outcome
         self.bench.keep(args.keep, outcome)
-        live.end(outcome_view(outcome, effect=args.effect))
+        live.end(outcome_view(outcome, effect=args.effect, restored=restored_by(session, before)))
 
 
 def _count(args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.widgets.diff import Line
     from djinn_jupyter.widgets.snapshot import Look
     from djinn_jupyter.widgets.view import View
+    from djinn_jupyter.wire.nouns import SessionInfo, Transfer
 
 FETCHED_BYTES = 8 * 2**20
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
@@ -22,13 +23,23 @@ TOP = 5
 CARD_TOP = 3  # guesses that fit beside the activation; %djinn_lens shows more
 
 
-def outcome_view(outcome: Stop, *, effect: bool) -> View:
-    """The stop card or the result."""
+def outcome_view(outcome: Stop, *, effect: bool, restored: Transfer | None = None) -> View:
+    """The stop card or the result; `restored` is what the session had to wait for."""
     if not isinstance(outcome, stops.Paused):
-        return views.result_view(outcome.reply)
+        return views.result_view(outcome.reply, restored=restored)
     session = outcome.session
     reading = session.effect(TOP).reply.effect if effect else None
-    return views.stop_view(outcome.reply, value=value_of(outcome), lens=_lens(outcome), effect=reading)
+    return views.stop_view(
+        outcome.reply, value=value_of(outcome), lens=_lens(outcome), effect=reading, restored=restored
+    )
+
+
+def restored_by(session: RemoteSession, before: SessionInfo) -> Transfer | None:
+    """What brought the session back to the device since `before`; None where it was there, or came without bytes."""
+    if before.residency == "resident":
+        return None
+    moved = session.info().last_transfer
+    return moved if moved is not None and moved.direction == "in" and moved != before.last_transfer else None
 
 
 def sentence(outcome: Stop) -> str:

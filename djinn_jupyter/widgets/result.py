@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from djinn_jupyter.widgets.effect import top_table
 from djinn_jupyter.widgets.markup import Html, div, span
+from djinn_jupyter.widgets.residency import transfer_line
 from djinn_jupyter.widgets.spelling import clipped, figure, plural
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import RuleInfo
+from djinn_jupyter.wire.nouns import RuleInfo, Transfer
 from djinn_jupyter.wire.replies import Finished
 
 PROMPT_SHOWN = 2000
@@ -21,13 +22,14 @@ REASONS = {
 }
 
 
-def result_view(done: Finished) -> View:
-    """The text of a finished run, why it ended, and what would come next."""
+def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
+    """The text of a finished run, why it ended, and what would come next. `restored` is what it had to wait for."""
     reason = REASONS.get(done.reason, done.reason)
     ended = f"ended by {reason}" + (f": {done.detail}" if done.detail else "")
     count = plural(len(done.tokens), "new token")
     prompt = "".join(done.prompt_texts)
     plain = [f"finished: {count}, {ended}", f"{clipped(prompt, PROMPT_SHOWN)}|{done.text}"]
+    plain += [transfer_line(restored)] if restored is not None else []
     plain += [f"next: {guesses_plain(done.top, 5)}"] if done.top else []
     plain += [rule_line(rule) for rule in done.rules]
     ignored = _ignored(done)
@@ -39,7 +41,7 @@ def result_view(done: Finished) -> View:
         part(*(div("", rule_line(rule)) for rule in done.rules), name="steering rules") if done.rules else None,
         part(span("dj-soft", ignored)) if ignored else None,
         title="Finished",
-        beside=" \u00b7 ".join((count, ended, work)),
+        beside=" \u00b7 ".join((count, ended, work, *([transfer_line(restored)] if restored is not None else []))),
         dot="done",
     )
     return View(plain="\n".join(plain), html=html)

@@ -69,6 +69,21 @@ def megabytes(count: int | None) -> str:
     return f"{count} B"
 
 
+def duration(seconds: float) -> str:
+    """`0.41 ms`, `34 ms`, `1.2 s`, `95 s`."""
+    if seconds < 0.9995:
+        return f"{figure(seconds * 1000, 2)} ms"
+    return f"{figure(seconds, 2)} s"
+
+
+def since(seconds: float) -> str:
+    """How long ago, in one word that seldom changes: `< 1 min`, `5 min`, `3 h`, `2 d`."""
+    for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return "< 1 min"
+
+
 def plural(count: int, noun: str, many: str | None = None) -> str:
     """`1 token`, `12 tokens`, `1,024 positions`."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"

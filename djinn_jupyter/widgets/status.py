@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.client.naming import label
+from djinn_jupyter.widgets.residency import CAUSES, tier_line, transfer_line, weights_line
 from djinn_jupyter.widgets.spelling import columns, megabytes, plural
 from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.theme import card, facts, mono
@@ -35,6 +36,8 @@ def status_view(
     slabs = books.slabs
     pages = sum(s.pages for s in slabs)
     free = sum(s.pages_free for s in slabs)
+    last = session.last_transfer if session is not None else None
+    moved = f"{transfer_line(last)}, {CAUSES[last.cause]}" if last is not None else None
     rows = [
         ("model", f"{model.name}, {model.architecture}, {model.dtype} on {model.device}, {model.attention} attention"),
         ("size", f"{plural(model.layers, 'layer')}, {plural(model.parameters, 'parameter')}, {_context(model)}"),
@@ -44,9 +47,11 @@ def status_view(
         ("sessions", f"{books.sessions}, of which {books.sessions_running} running"),
         ("work", f"{plural(books.passes, 'pass', 'passes')}, {plural(books.layers_run, 'layer')} run, "
                  f"{plural(books.tokens_sampled, 'token')} sampled"),
-        ("weights", megabytes(books.weight_bytes)),
+        ("weights", megabytes(books.weight_bytes) if books.weights is None else weights_line(books.weights)),
         ("pages", f"{pages - free:,} of {pages:,} in use, {sum(s.pages_shared for s in slabs):,} shared, "
                   f"{megabytes(sum(s.bytes_allocated for s in slabs))}"),
+        *((tier.tier, tier_line(tier)) for tier in books.tiers),
+        *((("last move", moved),) if moved else ()),
         ("process", megabytes(books.process_bytes)),
         ("device", _device(books)),
     ]  # fmt: skip
@@ -68,4 +73,11 @@ def _checks(model: ModelDescription) -> str:
 def _device(books: EngineStatistics) -> str:
     if books.device_bytes_total is None:
         return "not measured (no accelerator)"
-    return f"{megabytes(books.device_bytes_in_use)} of {megabytes(books.device_bytes_total)} in use, all programs"
+    return (
+        f"{megabytes(books.device_bytes_in_use)} of {megabytes(books.device_bytes_total)} in use, all programs"
+        + _others(books)
+    )
+
+
+def _others(books: EngineStatistics) -> str:
+    return "" if books.other_bytes is None else f", {megabytes(books.other_bytes)} by others"

@@ -11,11 +11,12 @@ from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.widgets.effect import effect_lines, effect_part
 from djinn_jupyter.widgets.markup import Html, div, element, joined, span, table
 from djinn_jupyter.widgets.pictures import Picture, image, shares, signed
+from djinn_jupyter.widgets.residency import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
 from djinn_jupyter.widgets.theme import card, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import EffectReading, LensRow
+from djinn_jupyter.wire.nouns import EffectReading, LensRow, Transfer
 from djinn_jupyter.wire.replies import Paused
 from djinn_jupyter.wire.sites import Site, parse_site
 
@@ -30,9 +31,11 @@ def stop_view(
     value: NDArray[np.generic] | None = None,
     lens: Sequence[LensRow] = (),
     effect: EffectReading | None = None,
+    restored: Transfer | None = None,
 ) -> View:
-    """The card of a stop. `value` has positions first; it may hold only the last positions of the pass."""
-    return View(plain=_plain(stop, lens, effect), html=_html(stop, value, lens, effect))
+    """The card of a stop. `value` has positions first; it may hold only the last positions of the pass. `restored` is
+    what the session had to wait for before it could move."""
+    return View(plain=_plain(stop, lens, effect, restored), html=_html(stop, value, lens, effect, restored))
 
 
 def site_of(spelling: str) -> Site:
@@ -64,7 +67,7 @@ def ran(stop: Paused) -> str:
     return f"{stop.layer} of {plural(stop.layers, 'layer')} run"
 
 
-def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None) -> str:
+def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, restored: Transfer | None) -> str:
     looks = {row.position: guesses_plain(row.top) for row in lens}
     norms = dict(zip(stop.positions, stop.norms, strict=True))
     shown = positions_shown(stop)
@@ -76,6 +79,8 @@ def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None) 
     lines = [f"paused at {stop.site} ({moment(stop)}; {ran(stop)}; {why(stop)})"]
     if stop.also:
         lines.append(f"also met here: {', '.join(stop.also)}")
+    if restored is not None:
+        lines.append(transfer_line(restored))
     if stop.new_text:
         lines.append(f"text so far: {stop.new_text!r}")
     lines.append(f"value: {stop.dtype} {shape(stop.shape)} ({stop.axes}), {at_positions(stop.positions)}")
@@ -94,7 +99,11 @@ def positions_shown(stop: Paused) -> list[int]:
 
 
 def _html(
-    stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[LensRow], effect: EffectReading | None
+    stop: Paused,
+    value: NDArray[np.generic] | None,
+    lens: Sequence[LensRow],
+    effect: EffectReading | None,
+    restored: Transfer | None,
 ) -> Html:
     new = range(stop.prompt_tokens, len(stop.texts))
     return card(
@@ -105,13 +114,15 @@ def _html(
         _positions(stop, value, lens),
         effect_part(effect, edited=bool(stop.edits)) if effect is not None else None,
         title=joined(["Paused at ", mono(stop.site)]),
-        beside=_beside(stop),
+        beside=_beside(stop, restored),
         dot="paused",
     )
 
 
-def _beside(stop: Paused) -> str:
+def _beside(stop: Paused, restored: Transfer | None) -> str:
     parts = [moment(stop), why(stop)]
+    if restored is not None:
+        parts.append(transfer_line(restored))
     if stop.also:
         parts.append(f"also {', '.join(stop.also)}")
     if stop.history_index < stop.history_length - 1:

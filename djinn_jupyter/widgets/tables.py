@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 
 from djinn_jupyter.client.naming import label
 from djinn_jupyter.widgets.markup import table
+from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies
 from djinn_jupyter.widgets.result import rule_line
-from djinn_jupyter.widgets.spelling import columns, plural
+from djinn_jupyter.widgets.spelling import columns, megabytes, plural, since
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_line
@@ -53,23 +54,33 @@ def watches_view(watches: Sequence[WatchInfo]) -> View:
 
 
 def sessions_view(sessions: Sequence[SessionInfo], *, present: str | None, mine: Collection[str]) -> View:
-    """All sessions of an engine; the one in use here is marked, others say who holds them."""
-    rows = [
-        [
-            "\u25b8" if s.name == present else "",
-            label(s.name),
-            s.state,
-            "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
-            str(s.tokens),
-            str(len(s.breakpoints)),
-            str(len(s.rules)),
-            str(s.pages),
-            "this notebook" if s.name in mine else "nobody" if s.holder is None else "another kernel",
-        ]
-        for s in sorted(sessions, key=lambda s: s.name)
+    """All sessions of an engine: the one in use here is marked; where each lives, and who holds the others."""
+    head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|and|idle|held by".split("|")
+    rows = [_session(s, present, mine) for s in sorted(sessions, key=lambda s: s.name)]
+    kept = [i for i, title in enumerate(head) if title not in ("stopped at", "and") or any(row[i] for row in rows)]
+    titles = [head[i] for i in kept]
+    numeric = [titles.index(title) for title in ("tokens", "breaks", "rules", "bytes")]
+    code = [titles.index("stopped at")] if "stopped at" in titles else []
+    return _listed(
+        "Sessions", titles, [[row[i] for i in kept] for row in rows], "no sessions", numeric=numeric, code=code
+    )
+
+
+def _session(s: SessionInfo, present: str | None, mine: Collection[str]) -> list[str]:
+    return [
+        "\u25b8" if s.name == present else "",
+        label(s.name),
+        s.state if s.exactness == "exact" else f"{s.state}, {s.exactness}",
+        "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
+        str(s.tokens),
+        str(len(s.breakpoints)),
+        str(len(s.rules)),
+        PLACES[s.residency],
+        megabytes(bytes_where(s)),
+        copies(s),
+        "" if s.state == "running" else since(s.idle_seconds),
+        "this notebook" if s.name in mine else "nobody" if s.holder is None else "another kernel",
     ]
-    head = ["", "session", "state", "stopped at", "tokens", "breakpoints", "rules", "pages", "held by"]
-    return _listed("Sessions", head, rows, "no sessions", numeric=(4, 5, 6, 7), code=(3,))
 
 
 def history_view(stops: Sequence[StopInfo], present: int | None) -> View:
@@ -103,6 +114,10 @@ def armed(session: SessionInfo) -> str:
         parts.append(f"stopped at {session.stopped_at}, step {session.step}")
     if session.tokens:
         parts.append(plural(session.tokens, "token"))
+    if session.residency in ("host", "disk"):
+        parts.append(f"swapped out to {session.residency}")
+    if session.exactness != "exact":
+        parts.append("recomputed after a recovery (%djinn_accept takes note of it)")
     return ", ".join(parts) or "nothing armed"
 
 

@@ -16,7 +16,16 @@ import djinn_jupyter
 from djinn_jupyter.client.arrays import from_numpy
 from djinn_jupyter.client.direct import DirectLine
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.errors import DjinnError, IllegalMove, SessionHeld, SessionsWouldSuffer, UnknownSession, UnknownSite
+from djinn_jupyter.errors import (
+    DjinnError,
+    IllegalMove,
+    SessionHeld,
+    SessionsWouldSuffer,
+    UnknownCheckpoint,
+    UnknownSession,
+    UnknownSite,
+    UsageError,
+)
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.widgets import samples
@@ -30,6 +39,7 @@ class EngineDouble:
     def __init__(self) -> None:
         self.sessions: dict[str, nouns.SessionInfo] = {}
         self.stops: dict[str, replies.Paused | None] = {}
+        self.kept: dict[str, tuple[nouns.SessionInfo, replies.Paused | None]] = {}
         self.interrupt_runs = False
         self.dead = False
         welcome = replies.Welcome(version="1", model=samples.model(), attached=())
@@ -46,7 +56,8 @@ class EngineDouble:
         if self.dead:
             return replies.Failed(code="EngineUnavailable", message="The engine of demo has ended; load it again.")
         name = type(request).__name__
-        if isinstance(request, requests.SessionRequest) and name != "Open" and request.session not in self.sessions:
+        opening = isinstance(request, requests.Open | requests.RestoreCheckpoint)
+        if isinstance(request, requests.SessionRequest) and not opening and request.session not in self.sessions:
             raise UnknownSession(f"There is no session {request.session!r}.")
         return getattr(self, f"_{name.lower()}")(request)
 
@@ -98,7 +109,68 @@ class EngineDouble:
         self.stops[request.name] = None if stop is None else msgspec.structs.replace(stop, session=request.name)
         return replies.Opened(session=self.sessions[request.name], created=True)
 
+    # ---------------------------------------------------------------------------------------- memory and files
+
+    def _swapout(self, request: requests.SwapOut) -> replies.Reply:
+        return self._moved(request.session, request.tier, samples.transfer(direction="out", tier=request.tier))
+
+    def _swapin(self, request: requests.SwapIn) -> replies.Reply:
+        there = self.sessions[request.session]
+        if there.residency == "resident":
+            return replies.Swapped(session=there, transfer=None)
+        return self._moved(request.session, "resident", samples.transfer(tier=there.residency))
+
+    def _moved(self, name: str, place: str, transfer: nouns.Transfer) -> replies.Reply:
+        self._change(name, residency=place, last_transfer=transfer, host_bytes=3 * 2**20)
+        self.line.publish(replies.SessionSwapped(session=name, transfer=transfer))
+        return replies.Swapped(session=self.sessions[name], transfer=transfer)
+
+    def _nap(self, _: Any) -> replies.Reply:
+        return replies.WeightsMoved(weights=samples.weights(residency="napping", bytes_on_device=0), seconds=0.02)
+
+    def _wake(self, _: Any) -> replies.Reply:
+        return replies.WeightsMoved(weights=samples.weights(), seconds=0.0)
+
+    def _savecheckpoint(self, request: requests.SaveCheckpoint) -> replies.Reply:
+        if request.name in self.kept and not request.replace:
+            raise UsageError(f"There is a checkpoint {request.name!r} already; replace it or choose another name.")
+        session = self.sessions[request.session]
+        self.kept[request.name] = (session, self.stops[request.session])
+        made = samples.checkpoint(
+            name=request.name, session=session.name, tokens=session.tokens, stopped_at=session.stopped_at, step=0
+        )
+        return replies.CheckpointSaved(checkpoint=made, path=f"{request.name}.djinn")
+
+    def _restorecheckpoint(self, request: requests.RestoreCheckpoint) -> replies.Reply:
+        if request.name not in self.kept:
+            raise UnknownCheckpoint(f"There is no checkpoint {request.name!r}.")
+        created = request.session not in self.sessions
+        if not created and not request.replace:
+            raise UsageError(f"There is a session {request.session!r} already.")
+        session, stop = self.kept[request.name]
+        self.sessions[request.session] = msgspec.structs.replace(session, name=request.session)
+        self.stops[request.session] = None if stop is None else msgspec.structs.replace(stop, session=request.session)
+        return replies.Opened(session=self.sessions[request.session], created=created)
+
+    def _listcheckpoints(self, _: Any) -> replies.Reply:
+        return replies.Checkpoints(checkpoints=tuple(samples.checkpoint(name=name) for name in self.kept))
+
+    def _dropcheckpoint(self, request: requests.DropCheckpoint) -> replies.Reply:
+        if self.kept.pop(request.name, None) is None:
+            raise UnknownCheckpoint(f"There is no checkpoint {request.name!r}.")
+        return replies.Cleared(count=1)
+
+    def _acceptrecomputed(self, request: Any) -> replies.Reply:
+        self._change(request.session, exactness="exact")
+        return replies.Described(session=self.sessions[request.session])
+
     # ----------------------------------------------------------------------------------------------- running
+
+    def _come_back(self, name: str) -> None:
+        """A session that moves is brought back first."""
+        there = self.sessions[name].residency
+        if there != "resident":
+            self._moved(name, "resident", samples.transfer(tier=there, cause="needed"))
 
     def _run(self, request: requests.Run) -> replies.Reply:
         points = self.sessions[request.session].breakpoints
@@ -108,6 +180,7 @@ class EngineDouble:
 
     def _resume(self, request: requests.Resume) -> replies.Reply:
         self._present(request.session)
+        self._come_back(request.session)
         return self._finish(request.session)
 
     def _step(self, request: requests.Step) -> replies.Reply:
@@ -138,6 +211,9 @@ class EngineDouble:
     def _readhistory(self, request: Any) -> replies.Reply:
         stop = nouns.StopInfo(index=0, site="resid_post.4", step=0, position=4, reason="breakpoint", edited=False)
         return replies.History(stops=(stop,), present=0)
+
+    def _readlogits(self, request: Any) -> replies.Reply:
+        return replies.Logits(logits=from_numpy(samples.values(16)))
 
     def _pause(self, request: Any) -> replies.Reply:
         return replies.Pausing(was_running=True)

@@ -6,7 +6,15 @@ import pytest
 
 from tests.magics.conftest import Notebook
 
-UNLOADED = ["%djinn_break 4", "%djinn_run x", "%djinn_sessions", "%djinn_resume", "%djinn_inspect", "%djinn_edit zero"]
+UNLOADED = [
+    "%djinn_break 4",
+    "%djinn_run x",
+    "%djinn_sessions",
+    "%djinn_resume",
+    "%djinn_inspect",
+    "%djinn_edit zero",
+    "%djinn_nap",
+]
 
 
 @pytest.mark.parametrize("line", UNLOADED)
@@ -47,6 +55,16 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_unsteer first", "invalid int value"),
         ("%djinn_close oslo", "There is no session 'oslo'"),
         ("%djinn_diff paris", "neither stands at a stop nor has finished"),
+        ("%djinn_swap", "required: way"),
+        ("%djinn_swap away", "invalid choice: 'away'"),
+        ("%djinn_swap in --disk", "it belongs to %djinn_swap out"),
+        ("%djinn_checkpoint --drop", "Which one? Write the name"),
+        ("%djinn_checkpoint noon --drop", "There is no checkpoint 'noon'"),
+        ("%djinn_restore", "required: name"),
+        ("%djinn_restore noon", "There is no checkpoint 'noon'"),
+        ("%djinn_restore noon --replace", "belong to --as NAME"),
+        ("%djinn_restore noon --as rome --session paris", "Name the session once"),
+        ("%djinn_accept", "Session paris is exact"),
         ("%djinn_sessions --session oslo", "unrecognized arguments"),
     ],
 )

@@ -32,12 +32,18 @@ def complete(notebook: Notebook, line: str) -> list[str]:
         ("%djinn_edit sc", "scale"),
         ("%djinn_steer 4 pro", "project_out"),
         ("%djinn_load de", "demo"),
+        ("%djinn_swap o", "out"),
         ("%djinn_break 4 --wh", "--when"),
         ("%%djinn_run --max", "--max-tokens"),
     ],
 )
 def test_what_is_begun_is_completed(notebook: Notebook, line: str, first: str) -> None:
     assert complete(notebook, line)[0] == first
+
+
+def test_checkpoints_are_offered_by_name(notebook: Notebook) -> None:
+    notebook.cell("%djinn_checkpoint noon\n%djinn_checkpoint night")
+    assert complete(notebook, "%djinn_restore n") == ["night", "noon"]
 
 
 def test_layers_are_in_their_order(notebook: Notebook) -> None:

@@ -98,6 +98,23 @@ def all_cards() -> dict[str, View]:
         "rules": views.rules_view([samples.rule()]),
         "watches": views.watches_view([samples.watch(passes_left_out=2)]),
         "sessions": views.sessions_view([samples.session(), held], present="rome", mine={"rome"}),
+        "sessions in tiers": views.sessions_view(
+            [
+                samples.session("oslo", residency="disk", disk_bytes=2**20, idle_seconds=7300.0),
+                samples.session("rome", residency="host", host_bytes=3 * 2**20, exactness="recomputed"),
+                samples.session(device_bytes=2**20, host_bytes=2**19, dirty_bytes=2**17),
+            ],
+            present="rome",
+            mine={"rome"},
+        ),
+        "checkpoints": views.checkpoints_view([samples.checkpoint(), samples.checkpoint(name="<b>", stopped_at=None)]),
+        "no checkpoints": views.checkpoints_view([]),
+        "status, moved": views.status_view(
+            samples.model(),
+            samples.statistics(weights=samples.weights(residency="streamed", ring_slots=2, pass_seconds=1.0)),
+            samples.session(last_transfer=samples.transfer(cause="needed")),
+        ),
+        "stop, restored": views.stop_view(samples.paused(), restored=samples.transfer()),
         "loaded": views.loaded_view(samples.model(), held),
         "status": views.status_view(samples.model(), samples.statistics(), held),
         "diff": views.diff_view(line("work/paris.ipynb"), line("rome", seed=2)),

@@ -9,6 +9,7 @@ from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add
 from djinn_jupyter.wire.nouns import (
     BreakpointInfo,
+    CheckpointInfo,
     CheckResult,
     EffectReading,
     EngineStatistics,
@@ -18,8 +19,11 @@ from djinn_jupyter.wire.nouns import (
     RuleInfo,
     SessionInfo,
     SlabStatistics,
+    TierStatistics,
     TopToken,
+    Transfer,
     WatchInfo,
+    WeightsStatistics,
 )
 
 LAYERS, WIDTH, HEADS = 8, 256, 8
@@ -183,6 +187,54 @@ def session(name: str = "work/paris.ipynb", **changes: object) -> SessionInfo:
     return SessionInfo(**fields)
 
 
+def transfer(**changes: object) -> Transfer:
+    fields = {
+        "direction": "in",
+        "tier": "host",
+        "bytes_moved": 1_717_986_918,
+        "seconds": 0.0342,
+        "cause": "asked",
+        **changes,
+    }
+    return Transfer(**fields)
+
+
+def checkpoint(**changes: object) -> CheckpointInfo:
+    fields = {
+        "name": "before",
+        "session": "work/paris.ipynb",
+        "model": "demo",
+        "dtype": "float32",
+        "tokens": 5,
+        "stopped_at": "resid_post.4",
+        "step": 0,
+        "bytes_stored": 2**20,
+        "saved": 1_790_000_000.0,
+        "version": "1",
+        **changes,
+    }
+    return CheckpointInfo(**fields)
+
+
+def weights(**changes: object) -> WeightsStatistics:
+    fields = {"residency": "resident", "bytes_total": 28_000_000, "bytes_on_device": 28_000_000, **changes}
+    return WeightsStatistics(**fields)
+
+
+def tier(name: str = "host", **changes: object) -> TierStatistics:
+    fields = {
+        "tier": name,
+        "pages": 12,
+        "bytes_used": 3 * 2**20,
+        "bytes_allocated": 2**24,
+        "bytes_limit": 2**30,
+        "bytes_out": 5 * 2**20,
+        "bytes_in": 2 * 2**20,
+        **changes,
+    }
+    return TierStatistics(**fields)
+
+
 def model() -> ModelDescription:
     def point(name: str, layers: tuple[int, ...] | None, shape: str = "T D", heads: int | None = None) -> PointInfo:
         return PointInfo(point=name, layers=layers, shape=shape, heads=heads, features=WIDTH)
@@ -220,13 +272,15 @@ def model() -> ModelDescription:
     )
 
 
-def statistics() -> EngineStatistics:
+def statistics(**changes: object) -> EngineStatistics:
     slab = SlabStatistics(
         pages=64, pages_free=60, pages_shared=1, page_bytes=2**18, bytes_allocated=2**24, bytes_limit=2**30,
         working_copies=1, working_bytes=2**18,
     )  # fmt: skip
-    return EngineStatistics(
-        pid=4242, uptime_seconds=12.5, sessions=2, sessions_running=0, passes=30, layers_run=240, tokens_sampled=24,
-        requests_answered=99, preemptions=0, weight_bytes=28_000_000, slabs=(slab,), process_bytes=500 * 2**20,
-        device_bytes_in_use=None, device_bytes_total=None,
-    )  # fmt: skip
+    fields = {
+        "pid": 4242, "uptime_seconds": 12.5, "sessions": 2, "sessions_running": 0, "passes": 30, "layers_run": 240,
+        "tokens_sampled": 24, "requests_answered": 99, "preemptions": 0, "weight_bytes": 28_000_000, "slabs": (slab,),
+        "process_bytes": 500 * 2**20, "device_bytes_in_use": None, "device_bytes_total": None,
+        "tiers": (tier(), tier("disk", pages=0, bytes_used=0)), "weights": weights(), **changes,
+    }  # fmt: skip
+    return EngineStatistics(**fields)

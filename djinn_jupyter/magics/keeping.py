@@ -1,0 +1,99 @@
+"""Keeping: where a session lives (device, host, disk, a file), and whether the weights are there."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import naming, views
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
+from djinn_jupyter.magics.showing import outcome_view
+
+
+@magics_class
+class KeepingMagics(Group):
+    @verb(
+        option("way", choices=("out", "in"), help="`out` of the device, or back `in`"),
+        option("--disk", action="store_true", help="out: to the disk instead of the host's memory"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_swap(self, args: Namespace) -> None:
+        """Move what a session holds off the device, or back. It comes back by itself when it is next needed."""
+        if args.disk and args.way == "in":
+            raise UsageError("--disk says where a session goes: it belongs to %djinn_swap out.")
+        session = self.bench.session(args.session)
+        out = args.way == "out"
+        moved = session.swap_out("disk" if args.disk else "host") if out else session.swap_in()
+        self.bench.keep(args.keep, moved)
+        self.bench.screen.say(views.swapped_line(session.name, moved, out=out))
+
+    @verb(option("--wake", action="store_true", help="bring the weights back now"), KEEP)
+    def djinn_nap(self, args: Namespace) -> None:
+        """The weights leave the device until a session needs them. Refused while one runs."""
+        engine = self.bench.engine
+        moved = engine.wake() if args.wake else engine.nap()
+        self.bench.keep(args.keep, moved)
+        self.bench.screen.say(views.nap_line(engine.description.name, moved))
+
+    @verb(
+        option("name", nargs="?", help="what to call it; without a name, the checkpoints are listed"),
+        option("--replace", action="store_true", help="in place of the checkpoint of that name"),
+        option("--drop", action="store_true", help="delete the checkpoint of that name instead"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_checkpoint(self, args: Namespace) -> None:
+        """Keep the session as it stands, in a file that outlives kernels and engines."""
+        if args.name is None:
+            if args.drop or args.replace:
+                raise UsageError("Which one? Write the name of a checkpoint; %djinn_checkpoint alone lists them.")
+            kept = self.bench.engine.checkpoints()
+            self.bench.keep(args.keep, kept)
+            self.bench.screen.show(views.checkpoints_view(kept))
+        elif args.drop:
+            self.bench.engine.drop_checkpoint(args.name)
+            self.bench.screen.say(f"checkpoint {args.name} deleted")
+        else:
+            saved = self.bench.session(args.session).checkpoint(args.name, replace=args.replace)
+            self.bench.keep(args.keep, saved)
+            self.bench.screen.say(views.saved_line(saved))
+
+    @verb(
+        option("name", help="a checkpoint, or the path of its file"),
+        option("--as", dest="other", metavar="NAME", help="as another session, beside the one in use"),
+        option("--replace", action="store_true", help="--as: in place of the session of that name"),
+        option("--use", action="store_true", help="--as: go on with that session"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_restore(self, args: Namespace) -> None:
+        """Go back to a checkpoint. What the session holds now is left behind, unless it is restored --as another."""
+        if args.other is None:
+            if args.replace or args.use:
+                raise UsageError("--replace and --use belong to --as NAME; without it the session in use goes back.")
+            session = self.bench.session(args.session)
+            session.restore(args.name)
+        else:
+            if args.session is not None:
+                raise UsageError("Name the session once: with --session the one that goes back, with --as a new one.")
+            session = self.bench.hold(self.bench.engine.restore(args.name, args.other, replace=args.replace))
+            if args.use:
+                self.bench.use(session)
+        self.bench.outcomes.pop(session.name, None)
+        self.bench.keep(args.keep, session)
+        info = session.info()
+        self.bench.screen.say(f"{session.label} restored from {args.name}: {views.armed(info)}")
+        if info.state == "paused":
+            self.bench.screen.show(outcome_view(session.stop, effect=False))
+
+    @verb(SESSION)
+    def djinn_accept(self, args: Namespace) -> None:
+        """Take note that a recovery ran tokens of the session again: from now on it counts as exact."""
+        session = self.bench.session(args.session)
+        if session.info().exactness == "exact":
+            raise UsageError(f"Session {naming.label(session.name)} is exact: there is nothing to accept.")
+        session.accept_recomputed()
+        self.bench.screen.say(f"{session.label} counts as exact from now on")

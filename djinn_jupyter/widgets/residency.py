@@ -1,0 +1,114 @@
+"""Where a session's bytes are, what a move cost, and what a file holds: words for the tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from djinn_jupyter.client.naming import label
+from djinn_jupyter.widgets.markup import table
+from djinn_jupyter.widgets.spelling import columns, duration, figure, megabytes, plural
+from djinn_jupyter.widgets.theme import card, mono, part
+from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.nouns import CheckpointInfo, SessionInfo, TierStatistics, Transfer, WeightsStatistics
+from djinn_jupyter.wire.replies import CheckpointSaved, WeightsMoved
+
+PLACES = {"resident": "device", "storing": "leaving", "host": "host", "loading": "coming back", "disk": "disk"}
+CAUSES = {
+    "asked": "as asked",
+    "pressure": "to make room",
+    "idleness": "because it stood idle",
+    "prefetch": "ahead of its use",
+    "needed": "when it was needed",
+    "write_through": "as a copy",
+}
+
+
+def transfer_line(transfer: Transfer) -> str:
+    """`restored 1.6 GiB from host in 34 ms` or `moved 1.6 GiB to disk in 1.2 s`."""
+    size, took = megabytes(transfer.bytes_moved), duration(transfer.seconds)
+    if transfer.direction == "in":
+        return f"restored {size} from {transfer.tier} in {took}"
+    return f"moved {size} to {transfer.tier} in {took}"
+
+
+def swapped_line(name: str, transfer: Transfer | None, *, out: bool) -> str:
+    """What `%djinn_swap` says; a session that stood there already says so."""
+    if transfer is not None:
+        return f"{label(name)}: {transfer_line(transfer)}"
+    return f"{label(name)}: nothing to move, {'it holds no bytes on the device' if out else 'it is on the device'}"
+
+
+def bytes_where(session: SessionInfo) -> int:
+    """The bytes of a session in the place where it is."""
+    if session.residency in ("resident", "storing"):
+        return session.device_bytes
+    return session.disk_bytes if session.residency == "disk" else session.host_bytes
+
+
+def copies(session: SessionInfo) -> str:
+    """What lies in the tiers besides: `1.2 MiB on host` of a resident session, or what is not stored yet."""
+    held = [
+        f"{megabytes(size)} on {tier}"
+        for tier, size in (("host", session.host_bytes), ("disk", session.disk_bytes))
+        if size and session.residency != tier
+    ]
+    return ", ".join([*held, f"{megabytes(session.dirty_bytes)} without a copy"] if session.dirty_bytes else held)
+
+
+def tier_line(tier: TierStatistics) -> str:
+    """The books of a tier: what lies there, what it may hold, what went through it."""
+    used = f"{megabytes(tier.bytes_used)} of {megabytes(tier.bytes_limit)} in use, {plural(tier.pages, 'page')}"
+    return f"{used}; {megabytes(tier.bytes_out)} came, {megabytes(tier.bytes_in)} went back"
+
+
+def weights_line(weights: WeightsStatistics) -> str:
+    """Where the weights are; of streamed ones how fast they come and what passes waited for them."""
+    if weights.residency == "napping":
+        return f"{megabytes(weights.bytes_total)}, napping: the next request that needs them brings them back"
+    if weights.residency == "resident":
+        return f"{megabytes(weights.bytes_on_device)} on the device"
+    speed = weights.copy_gigabytes_per_second
+    rate = "speed not measured" if speed is None else f"{figure(speed)} GB/s"
+    waited = f", waited {duration(weights.waited_seconds)} of {duration(weights.pass_seconds)} in passes"
+    return (
+        f"{megabytes(weights.bytes_on_device)} of {megabytes(weights.bytes_total)} on the device; "
+        f"{megabytes(weights.bytes_streamed_per_pass)} a pass through {plural(weights.ring_slots, 'slot')}, {rate}"
+        f"{waited if weights.pass_seconds else ''}"
+    )
+
+
+def nap_line(name: str, moved: WeightsMoved) -> str:
+    """What `%djinn_nap` says."""
+    away = moved.weights.residency == "napping"
+    if moved.seconds == 0:
+        return f"the weights of {name} {'are napping already' if away else 'are on the device already'}"
+    size = megabytes(moved.weights.bytes_total)
+    place = "left the device" if away else "are back on the device"
+    return f"the weights of {name} {place}: {size} in {duration(moved.seconds)}"
+
+
+def saved_line(saved: CheckpointSaved) -> str:
+    """What `%djinn_checkpoint` says."""
+    kept = saved.checkpoint
+    return f"checkpoint {kept.name} saved: {_moment(kept)}, {megabytes(kept.bytes_stored)}"
+
+
+def checkpoints_view(kept: Sequence[CheckpointInfo]) -> View:
+    """The checkpoints in files, the newest first."""
+    if not kept:
+        return View(plain="no checkpoints", html=card(title="Checkpoints", beside="no checkpoints"))
+    newest = sorted(kept, key=lambda c: (-c.saved, c.name))
+    rows = [[c.name, label(c.session), _moment(c), c.dtype, megabytes(c.bytes_stored), _when(c)] for c in newest]
+    head = ["checkpoint", "of session", "stands at", "dtype", "size", "saved"]
+    made = [[mono(name), *rest] for name, *rest in rows]
+    return View(plain=columns(rows, head), html=card(part(table(head, made, numeric=(4,))), title="Checkpoints"))
+
+
+def _moment(kept: CheckpointInfo) -> str:
+    stop = "" if kept.stopped_at is None else f", stopped at {kept.stopped_at}, step {kept.step}"
+    return f"{plural(kept.tokens, 'token')}{stop}"
+
+
+def _when(kept: CheckpointInfo) -> str:
+    return datetime.fromtimestamp(kept.saved).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,89 @@
+"""Swap, nap, checkpoint, restore: typed into a real shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_jupyter.wire import requests
+from tests.magics.conftest import Notebook
+
+PARIS = "work/paris.ipynb"
+
+
+@pytest.fixture
+def stopped(notebook: Notebook) -> Notebook:
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
+    return notebook
+
+
+def test_swap_says_what_moved_where_and_how_long_it_took(stopped: Notebook) -> None:
+    assert stopped.cell("%djinn_swap out -o moved") == "paris: moved 1.60 GiB to host in 34 ms\n"
+    assert stopped.shell.user_ns["moved"].bytes_moved == 1_717_986_918
+    assert "host" in stopped.cell("%djinn_sessions")
+    assert stopped.cell("%djinn_swap in") == "paris: restored 1.60 GiB from host in 34 ms\n"
+    assert stopped.cell("%djinn_swap in") == "paris: nothing to move, it is on the device\n"
+
+
+def test_swap_to_the_disk(stopped: Notebook) -> None:
+    assert stopped.cell("%djinn_swap out --disk") == "paris: moved 1.60 GiB to disk in 34 ms\n"
+    assert stopped.engine.sessions[PARIS].residency == "disk"
+
+
+def test_a_resume_that_had_to_wait_says_for_what_and_one_that_had_not_says_nothing(stopped: Notebook) -> None:
+    stopped.cell("%djinn_swap out")
+    assert "restored 1.60 GiB from host in 34 ms" in stopped.cell("%djinn_resume")
+    assert "restored 1.60 GiB from host in 34 ms" in stopped.html()
+    assert "when it was needed" in stopped.cell("%djinn_status")
+    assert "restored" not in stopped.cell("%djinn_run The capital of France is")
+
+
+def test_status_shows_the_tiers_and_where_the_weights_are(notebook: Notebook) -> None:
+    said = notebook.cell("%djinn_status")
+    assert "26.7 MiB on the device" in said
+    assert "3.00 MiB of 1.00 GiB in use, 12 pages; 5.00 MiB came, 2.00 MiB went back" in said
+
+
+def test_nap_and_wake(notebook: Notebook) -> None:
+    assert notebook.cell("%djinn_nap") == "the weights of demo left the device: 26.7 MiB in 20 ms\n"
+    assert notebook.cell("%djinn_nap --wake") == "the weights of demo are on the device already\n"
+
+
+def test_a_checkpoint_is_kept_listed_gone_back_to_and_deleted(stopped: Notebook) -> None:
+    assert stopped.cell("%djinn_checkpoint") == "no checkpoints"
+    said = stopped.cell("%djinn_checkpoint noon -o saved")
+    assert said == "checkpoint noon saved: 5 tokens, stopped at resid_post.4, step 0, 1.00 MiB\n"
+    assert stopped.shell.user_ns["saved"].checkpoint.name == "noon"
+    assert "already" in stopped.fails("%djinn_checkpoint noon")
+    assert "saved" in stopped.cell("%djinn_checkpoint noon --replace")
+    stopped.cell("%djinn_resume")
+    said = stopped.cell("%djinn_restore noon")
+    assert said.startswith("paris restored from noon: 1 breakpoint (resid_post.4), stopped at resid_post.4, step 0")
+    assert "paused at resid_post.4" in said
+    assert "noon" in stopped.cell("%djinn_checkpoint")
+    assert stopped.cell("%djinn_checkpoint noon --drop") == "checkpoint noon deleted\n"
+    assert stopped.cell("%djinn_checkpoint") == "no checkpoints"
+
+
+def test_a_checkpoint_can_be_opened_beside_the_session_in_use(stopped: Notebook) -> None:
+    stopped.cell("%djinn_checkpoint noon\n%djinn_restore noon --as rome")
+    assert set(stopped.engine.sessions) == {PARIS, "rome"}
+    assert stopped.cell("%djinn_use") == "paris is in use\n"
+    assert "already" in stopped.fails("%djinn_restore noon --as rome")
+    stopped.cell("%djinn_restore noon --as rome --replace --use -o session")
+    assert stopped.cell("%djinn_use") == "rome is in use\n"
+    assert repr(stopped.shell.user_ns["session"]) == "Session rome of demo"
+
+
+def test_a_restored_session_has_moved_on_from_what_was_shown_before(stopped: Notebook) -> None:
+    stopped.cell("%djinn_use -o session\n%djinn_checkpoint noon\nstop = session.stop\n%djinn_restore noon")
+    stopped._run("stop.hidden")
+    assert "has moved on" in stopped.error
+
+
+def test_a_recovered_session_says_so_until_that_is_accepted(stopped: Notebook) -> None:
+    stopped.engine._change(PARIS, exactness="recomputed")
+    assert "recomputed" in stopped.cell("%djinn_sessions")
+    assert "recomputed after a recovery" in stopped.cell("%djinn_load demo")
+    assert stopped.cell("%djinn_accept") == "paris counts as exact from now on\n"
+    assert any(isinstance(r, requests.AcceptRecomputed) for r in stopped.engine.line.requests)
+    assert "recomputed" not in stopped.cell("%djinn_sessions")
