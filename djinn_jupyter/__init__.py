@@ -80,3 +80,8 @@ def load_ipython_extension(shell: Any) -> None:
 def unload_ipython_extension(shell: Any) -> None:
     """`%unload_ext djinn_jupyter`"""
     import_module(f"{__name__}.magics").unload_ipython_extension(shell)
+
+
+def _jupyter_server_extension_points() -> list[dict[str, Any]]:
+    """What a Jupyter server asks an enabled extension for."""
+    return [{"module": __name__, "app": import_module(f"{__name__}.server.extension").DjinnServer}]

@@ -33,16 +33,39 @@ def registry_folder() -> Path:
 
 def running_engines() -> tuple[Entry, ...]:
     """Entries of the engines that are alive on this host, oldest first. Entries of the dead are removed."""
-    found: list[Entry] = []
-    for path in sorted(registry_folder().glob(f"*{ENTRY_SUFFIX}")):
-        entry = read_entry(path)
-        if entry is None or entry.host != host_name():
-            continue
-        if is_alive(entry):
-            found.append(entry)
-        else:
-            clear_away(path, entry)
-    return tuple(sorted(found, key=lambda entry: entry.started))
+    return tuple(entry for entry in Registry().look() if entry.host == host_name())
+
+
+class Registry:
+    """The entries, also those of other hosts, read again only where a file has changed: to look once a second costs
+    little."""
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[tuple[int, int], Entry | None]] = {}
+
+    def look(self) -> tuple[Entry, ...]:
+        """Engines of this host that are alive and, unproven, those of other hosts, oldest first. What dead engines of
+        this host left is removed."""
+        paths = sorted(registry_folder().glob(f"*{ENTRY_SUFFIX}"))
+        self._read = {path: self._entry(path) for path in paths}
+        found: list[Entry] = []
+        for path, (_, entry) in self._read.items():
+            if entry is None:
+                continue
+            if entry.host != host_name() or is_alive(entry):
+                found.append(entry)
+            else:
+                clear_away(path, entry)
+        return tuple(sorted(found, key=lambda entry: entry.started))
+
+    def _entry(self, path: Path) -> tuple[tuple[int, int], Entry | None]:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return (0, 0), None
+        stamp = status.st_mtime_ns, status.st_ino
+        known = self._read.get(path)
+        return known if known is not None and known[0] == stamp else (stamp, read_entry(path))
 
 
 def read_entry(path: Path) -> Entry | None:

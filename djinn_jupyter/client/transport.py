@@ -65,11 +65,13 @@ class Connection:
         self._tasks = [asyncio.ensure_future(task()) for task in (self._watch, self._keep_alive)]
 
     @classmethod
-    async def open(cls, entry: Entry, *, holder: str, user: str, timeout: float = 60.0) -> Connection:
+    async def open(
+        cls, entry: Entry, *, holder: str, user: str, observer: bool = False, timeout: float = 60.0
+    ) -> Connection:
         """Connect and say Hello. EngineUnavailable when nobody answers, VersionMismatch when it is not our engine."""
         connection = cls(entry)
         try:
-            hello = Hello(version=__version__, holder=holder, user=user)
+            hello = Hello(version=__version__, holder=holder, user=user, observer=observer)
             welcome = await asyncio.wait_for(connection.ask(hello), timeout)
         except TimeoutError:
             await connection.close()
@@ -86,6 +88,12 @@ class Connection:
     @property
     def closed(self) -> bool:
         return self._lost is not None
+
+    async def ended(self) -> str:
+        """Returns when the connection is lost or closed, with the sentence that says why."""
+        await self._gone.wait()
+        assert self._lost is not None
+        return self._lost
 
     async def ask(self, request: Request) -> Reply:
         """The reply; a Failed one is raised as the error that it stands for."""

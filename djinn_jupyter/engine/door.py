@@ -48,6 +48,7 @@ class Client:
     """One connection. Several may speak for one holder: a kernel before and after its restart, two loads in one."""
 
     holder: Holder
+    observer: bool
     last_heard: float
 
 
@@ -70,8 +71,8 @@ class Door:
 
     @property
     def attached(self) -> int:
-        """How many clients are present. May be read from any thread."""
-        return sum(self._present(client) for client in tuple(self._clients.values()))
+        """How many clients are present that an engine stays for. May be read from any thread."""
+        return sum(self._present(client) and not client.observer for client in tuple(self._clients.values()))
 
     def receive(self, peer: bytes, request: Request, answer: Answer) -> None:
         """Handle one request of the client `peer`. `answer` is called exactly once, now or later, from any thread."""
@@ -124,7 +125,7 @@ class Door:
                 "`djinn stop` and load again, or install the engine's version."
             )
         holder = Holder(name=hello.holder, user=hello.user)
-        self._clients[peer] = Client(holder=holder, last_heard=self._clock())
+        self._clients[peer] = Client(holder=holder, observer=hello.observer, last_heard=self._clock())
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
         return Welcome(version=__version__, model=self._engine.description, attached=attached)

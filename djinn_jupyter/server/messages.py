@@ -72,7 +72,7 @@ class Accepted(Frozen, frozen=True, tag_field="reply"):
 
 
 class Sampled(Frozen, frozen=True):
-    """Tokens that a session sampled since the last delta, and the text that they gave."""
+    """Tokens that a session sampled since the last delta, and the text that (at most the last 1000 of) them gave."""
 
     count: int
     step: int

@@ -68,11 +68,13 @@ class SessionRequest(RequestBase):
 
 
 class Hello(RequestBase, frozen=True, tag="Hello"):
-    """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it."""
+    """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
+    An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle."""
 
     version: Name
     holder: Name
     user: Name
+    observer: bool = False
 
 
 class Goodbye(RequestBase, frozen=True, tag="Goodbye"):

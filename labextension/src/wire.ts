@@ -987,7 +987,7 @@ export interface Accepted {
   readonly move: number;
 }
 
-/** Tokens that a session sampled since the last delta, and the text that they gave. */
+/** Tokens that a session sampled since the last delta, and the text that (at most the last 1000 of) them gave. */
 export interface Sampled {
   readonly count: number;
   readonly step: number;

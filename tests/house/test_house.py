@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 import tomllib
@@ -62,10 +63,20 @@ def test_ci_runs_the_developers_command_and_nothing_else() -> None:
 
 def test_every_import_is_a_declared_dependency() -> None:
     providers = metadata.packages_distributions()
-    declared = required(PROJECT["dependencies"]) | required(PROJECT["optional-dependencies"]["engine"])
+    extras = PROJECT["optional-dependencies"]
+    declared = required(PROJECT["dependencies"]) | required(extras["engine"]) | required(extras["lab"])
     used = imported_by(ROOT / "djinn_jupyter") - set(sys.stdlib_module_names) - {"djinn_jupyter"}
     undeclared = {name for name in used if not {normal(p) for p in providers.get(name, [name])} & declared}
     assert undeclared == set()
+
+
+def test_an_installation_enables_the_server_extension() -> None:
+    """The file that hatchling puts into `etc/jupyter`, editable or not, names what Jupyter then asks for."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    (source,) = [s for s, target in build["shared-data"].items() if "/jupyter_server_config.d/" in target]
+    assert json.loads((ROOT / source).read_text()) == {"ServerApp": {"jpserver_extensions": {"djinn_jupyter": True}}}
+    (point,) = djinn_jupyter._jupyter_server_extension_points()
+    assert point["app"].name == point["module"] == "djinn_jupyter"
 
 
 def test_the_client_side_does_not_require_torch() -> None:

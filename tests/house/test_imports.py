@@ -38,7 +38,8 @@ def test_the_probe_sees_what_an_import_loads() -> None:
 
 def test_the_package_itself_is_light() -> None:
     assert (
-        loaded_by("import djinn_jupyter") & {"torch", "transformers", "IPython", "plotly", "ipywidgets", "numpy"}
+        loaded_by("import djinn_jupyter")
+        & {"torch", "transformers", "IPython", "plotly", "ipywidgets", "numpy", "jupyter_server"}
         == set()
     )
 

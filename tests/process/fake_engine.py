@@ -66,6 +66,7 @@ class FakeEngine:
         self.publish = publish
         self.sessions: dict[str, FakeSession] = {}
         self.departed: list[str] = []
+        self.notes: list[tuple[str, str]] = []
         self._read()
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
@@ -117,7 +118,21 @@ class FakeEngine:
                 session.run, session.left, session.new = letter, request.max_new_tokens, 0
                 session.tokens = list(request.tokens or (1,))
                 session.stop = None
+                self.publish(replies.SessionRunning(session=session.name))
                 return None
+            case ask.Resume():
+                if session.stop is None:
+                    raise IllegalMove("it is not stopped")
+                session.run, session.stop, session.new = letter, None, 0
+                session.tokens[-1] = 1  # past what it stopped at
+                self.publish(replies.SessionRunning(session=session.name))
+                return None
+            case ask.Note():
+                self.notes.append((session.name, request.activity))
+                return replies.Noted()
+            case ask.Detach():
+                session.holder = None if session.holder == holder.name else session.holder
+                return replies.Detached()
             case ask.Pause():
                 session.pausing = session.run is not None
                 return replies.Pausing(was_running=session.pausing)

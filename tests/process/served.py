@@ -49,7 +49,10 @@ def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Ent
 
 
 @contextmanager
-def served(*, tcp: bool = False, message_bytes: int = 2**20, silence_seconds: float = 20.0) -> Iterator[Served]:
+def served(
+    *, tcp: bool = False, message_bytes: int = 2**20, silence_seconds: float = 20.0, token_seconds: float = 0.0
+) -> Iterator[Served]:
+    """`token_seconds` is about what a token of a run takes: without it the engine leaves no time for anybody else."""
     outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
     engine = FakeEngine(outbox.post)
     door = Door(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
@@ -64,6 +67,8 @@ def served(*, tcp: bool = False, message_bytes: int = 2**20, silence_seconds: fl
         while not stopping.is_set():
             if not engine.tick():
                 engine.mailbox.wait(1.0)
+            elif token_seconds:
+                engine.mailbox.wait(token_seconds)
 
     mover = threading.Thread(target=move, name="fake-engine")
     mover.start()

@@ -1,0 +1,60 @@
+"""What engines are told of a session's notebook: what has changed since they were told. Sends nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from djinn_jupyter.server.kernels import HOLDER_PREFIX, Kernels
+from djinn_jupyter.wire.nouns import Activity, SessionInfo
+from djinn_jupyter.wire.requests import Note
+
+GONE = ("dead", "restarting", "autorestarting", "terminating")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What one session's engine knows of its notebook. `holder` is whose kernel `kernel` speaks of."""
+
+    holder: str | None = None
+    kernel: Activity | None = None
+    focused: bool = False
+
+
+class Activities:
+    """One for each engine. A session that nothing is known of is told nothing: its kernel may be another server's."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, Told] = {}
+
+    def notes(self, sessions: Iterable[SessionInfo], kernels: Kernels, focused: Collection[str]) -> list[Note]:
+        """The notes that bring the engine up to date; they count as told."""
+        due: list[Note] = []
+        present: dict[str, Told] = {}
+        for session in sessions:
+            before = self._told.get(session.name, Told())
+            now = present[session.name] = _present(session, before, kernels, focused)
+            if now.kernel is not None and (now.kernel, now.holder) != (before.kernel, before.holder):
+                due.append(Note(session=session.name, activity=now.kernel))
+            if now.focused != before.focused:
+                due.append(Note(session=session.name, activity="focused" if now.focused else "blurred"))
+        self._told = present
+        return due
+
+    def restarted(self, kernel: str) -> list[Note]:
+        """A kernel was restarted: what its sessions had there is gone, and what it does next is told anew."""
+        lost = [name for name, told in self._told.items() if told.holder == HOLDER_PREFIX + kernel]
+        for name in lost:
+            self._told[name] = replace(self._told[name], kernel="gone")
+        return [Note(session=name, activity="gone") for name in lost]
+
+
+def _present(session: SessionInfo, before: Told, kernels: Kernels, focused: Collection[str]) -> Told:
+    seen = kernels.notebook_of(session) in focused
+    kernel = kernels.holding(session)
+    if kernel is not None:
+        activity: Activity = "gone" if kernel.state in GONE else "busy" if kernel.state == "busy" else "idle"
+        return Told(holder=session.holder, kernel=activity, focused=seen)
+    if session.holder is not None and session.holder == before.holder and before.kernel is not None:
+        return Told(holder=session.holder, kernel="gone", focused=seen)  # it was ours, and is no more
+    return Told(focused=seen)

@@ -1,0 +1,74 @@
+"""A browser's request on its way to an engine: is it a browser's to ask, when is it answered, how long may it take."""
+
+from __future__ import annotations
+
+import asyncio
+
+from djinn_jupyter.client.transport import Connection
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.server.answers import ANSWERS, MOVES, OPENING
+from djinn_jupyter.server.link import EngineLink
+from djinn_jupyter.server.live import LivePicture
+from djinn_jupyter.server.messages import Accepted
+from djinn_jupyter.server.refusals import NotForBrowsers, TookTooLong
+from djinn_jupyter.wire.replies import Failed, Opened, Reply
+from djinn_jupyter.wire.requests import Back, Detach, Request, Resume, Run, Step
+
+
+class Desk:
+    """`seconds` is the time limit of a request, and of a move until the engine has taken it."""
+
+    def __init__(self, picture: LivePicture, seconds: float) -> None:
+        self._picture, self._seconds = picture, seconds
+        self._moves = 0
+
+    async def ask(self, link: EngineLink, request: Request) -> Reply | Accepted:
+        """The engine's reply; Accepted for a move. Raises what failed."""
+        if type(request) not in ANSWERS:
+            raise NotForBrowsers(f"{type(request).__name__} is not for a browser to ask.")
+        try:
+            async with asyncio.timeout(self._seconds):
+                connection = await link.connection()
+                if isinstance(request, MOVES):
+                    return await self._move(link, connection, request)
+                reply = await connection.ask(request)
+        except TimeoutError:
+            raise TookTooLong(
+                f"The engine has not answered {type(request).__name__} within {self._seconds:g} s. It may still do it."
+            ) from None
+        if isinstance(request, OPENING) and isinstance(reply, Opened):
+            connection.post(Detach(session=reply.session.name), lambda outcome: None)  # any notebook may attach
+        return reply
+
+    async def _move(self, link: EngineLink, connection: Connection, request: Run | Resume | Step | Back) -> Accepted:
+        """Returns when the engine has taken the move, which is when its session is heard to run or has stood again."""
+        started = link.next_start(request.session)
+        asked = asyncio.ensure_future(connection.ask(request))
+        try:
+            await asyncio.wait((started, asked), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            asked.add_done_callback(_unheard)
+            raise
+        finally:
+            started.cancel()
+        if asked.done():
+            asked.result()  # raises what refused it
+        self._moves += 1
+        number = self._moves
+        asked.add_done_callback(lambda done: self._end(link, request, number, done))
+        return Accepted(move=number)
+
+    def _end(
+        self, link: EngineLink, request: Run | Resume | Step | Back, number: int, done: asyncio.Future[Reply]
+    ) -> None:
+        try:
+            reply: Reply = done.result()
+        except DjinnError as error:
+            reply = Failed(code=error.code, message=str(error))
+        self._picture.outcome(link.id, request.session, type(request).__name__, number, reply)
+
+
+def _unheard(asked: asyncio.Future[Reply]) -> None:
+    """Nobody waits for it any more; what it failed with has been seen."""
+    if not asked.cancelled():
+        asked.exception()

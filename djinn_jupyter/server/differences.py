@@ -1,0 +1,51 @@
+"""What has changed between two readings of an engine, where a clock that went on is no change. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from djinn_jupyter.server.messages import EngineChange, LiveEngine, LiveSession, Sampled
+from djinn_jupyter.wire.nouns import EngineStatistics
+
+CLOCK_SECONDS = 1.5  # how far two computations of the same moment may be apart
+
+
+def settled(before: LiveEngine | None, now: LiveEngine) -> LiveEngine:
+    """`now`, but what is the same except for clocks and counters of our own requests is taken from `before`."""
+    if before is None:
+        return now
+    statistics = now.statistics
+    if before.statistics is not None and statistics is not None and _same_books(before.statistics, statistics):
+        statistics = before.statistics
+    sessions = {name: _settled(before.sessions.get(name), session) for name, session in now.sessions.items()}
+    return LiveEngine(found=now.found, statistics=statistics, sessions=sessions)
+
+
+def change(before: LiveEngine, now: LiveEngine, sampled: Mapping[str, Sampled]) -> EngineChange | None:
+    """What to tell of an engine; None when nothing is new."""
+    closed: dict[str, LiveSession | None] = {name: None for name in before.sessions if name not in now.sessions}
+    sessions = closed | {
+        name: session for name, session in now.sessions.items() if before.sessions.get(name) != session
+    }
+    changed = EngineChange(
+        found=now.found if now.found != before.found else UNSET,
+        statistics=now.statistics if now.statistics and now.statistics != before.statistics else UNSET,
+        sessions=sessions or UNSET,
+        sampled=dict(sampled) or UNSET,
+    )
+    return changed if changed != EngineChange() else None
+
+
+def _same_books(before: EngineStatistics, now: EngineStatistics) -> bool:
+    clocks = {"uptime_seconds": 0.0, "requests_answered": 0}
+    return replace(before, **clocks) == replace(now, **clocks)
+
+
+def _settled(before: LiveSession | None, now: LiveSession) -> LiveSession:
+    if before is None or abs(before.idle_since - now.idle_since) > CLOCK_SECONDS:
+        return now
+    same = replace(now, idle_since=before.idle_since)
+    return before if replace(same, info=replace(same.info, idle_seconds=before.info.idle_seconds)) == before else same

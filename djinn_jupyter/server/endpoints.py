@@ -1,0 +1,132 @@
+"""The addresses of the extension: authenticated by the server's own means, authorized as the resource `djinn`."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+from jupyter_server.auth.decorator import authorized, ws_authenticated
+from jupyter_server.base.handlers import APIHandler, JupyterHandler
+from jupyter_server.base.websocket import WebSocketMixin
+from tornado import web
+from tornado.websocket import WebSocketClosedError, WebSocketHandler
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.server import as_json
+from djinn_jupyter.server.asking import Desk
+from djinn_jupyter.server.live import LivePicture
+from djinn_jupyter.server.lookout import Lookout
+from djinn_jupyter.server.messages import Accepted, Engines, Focus
+from djinn_jupyter.server.reader import Reader
+from djinn_jupyter.server.refusals import NoSuchEngine
+from djinn_jupyter.server.statuses import status_of
+from djinn_jupyter.wire.replies import Failed
+
+RESOURCE = "djinn"
+NOT_OURS = 1007  # "invalid frame payload data", RFC 6455
+REASON_CHARACTERS = 120  # what a closing frame has room for
+
+
+class EnginesEndpoint(APIHandler):
+    auth_resource = RESOURCE
+
+    def initialize(self, lookout: Lookout) -> None:
+        self._lookout = lookout
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        await self._lookout.ready()
+        found = tuple(link.found() for link in self._lookout.links)
+        self.finish(as_json.write(Engines(version=__version__, engines=found)))
+
+
+class AskEndpoint(APIHandler):
+    auth_resource = RESOURCE
+
+    def initialize(self, lookout: Lookout, desk: Desk) -> None:
+        self._lookout, self._desk = lookout, desk
+
+    @web.authenticated
+    @authorized
+    async def post(self, engine: str) -> None:
+        try:
+            status, body = await self._ask(engine)
+        except DjinnError as error:
+            status, body = status_of(error), as_json.write(Failed(code=error.code, message=str(error)))
+        self.set_status(status)
+        self.finish(body)
+
+    async def _ask(self, engine: str) -> tuple[HTTPStatus, bytes]:
+        await self._lookout.ready()
+        link = self._lookout.find(engine)
+        if link is None:
+            raise NoSuchEngine(f"No engine {engine!r} runs here; load its model again.")
+        answer = await self._desk.ask(link, as_json.read_request(self.request.body))
+        return HTTPStatus.ACCEPTED if isinstance(answer, Accepted) else HTTPStatus.OK, as_json.write(answer)
+
+
+class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
+    auth_resource = RESOURCE
+
+    def initialize(self, lookout: Lookout, picture: LivePicture) -> None:
+        self._lookout, self._picture = lookout, picture
+        self._reader = Reader(send=self._send, snapshot=picture.snapshot)
+        self._sending: asyncio.Task[None] | None = None
+
+    def set_default_headers(self) -> None:
+        """A WebSocket has none of a page's headers."""
+
+    @property
+    def max_message_size(self) -> int:
+        return as_json.MAX_SAID_BYTES
+
+    def get_compression_options(self) -> Any:
+        return self.settings.get("websocket_compression_options")
+
+    @ws_authenticated
+    async def get(self, *args: Any, **kwargs: Any) -> None:
+        if not await ensure_async(self.authorizer.is_authorized(self, self.current_user, "read", RESOURCE)):
+            raise web.HTTPError(403)
+        await self._lookout.ready()
+        await self._lookout.read()  # so that the snapshot is of now
+        await super().get(*args, **kwargs)
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        super().open(*args, **kwargs)
+        self._picture.readers.add(self._reader)
+        self._sending = asyncio.ensure_future(self._reader.run())
+        self._sending.add_done_callback(_seen)
+        self._lookout.hurry()
+
+    def on_message(self, message: str | bytes) -> None:
+        try:
+            said = as_json.read_said(message)
+        except DjinnError as error:
+            self.close(NOT_OURS, str(error)[:REASON_CHARACTERS])
+            return
+        if isinstance(said, Focus):
+            self._reader.focus = said.notebook
+            self._lookout.hurry()
+        else:
+            self._reader.resync()
+
+    def on_close(self) -> None:
+        self._picture.readers.discard(self._reader)
+        if self._sending is not None:
+            self._sending.cancel()
+        self._lookout.hurry()
+
+    async def _send(self, message: bytes) -> None:
+        await self.write_message(message.decode())
+
+
+def _seen(sending: asyncio.Task[None]) -> None:
+    """A window that closes while something is on its way to it is no error."""
+    if not sending.cancelled():
+        error = sending.exception()
+        if error is not None and not isinstance(error, WebSocketClosedError):
+            raise error

@@ -1,0 +1,54 @@
+"""What Jupyter knows: the kernels of this server, what they do, and the notebooks that they belong to.
+
+A kernel's holder name is the stem of its connection file, which jupyter_client makes of its id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+from jupyter_core.utils import ensure_async
+
+from djinn_jupyter.server.messages import KernelInfo
+from djinn_jupyter.wire.nouns import SessionInfo
+
+HOLDER_PREFIX = "kernel-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernels:
+    """Kernels at one moment: execution state and contents path by kernel id. `root` is the folder that the server
+    shows, None where its contents are no local files."""
+
+    states: Mapping[str, str] = field(default_factory=dict)
+    paths: Mapping[str, str] = field(default_factory=dict)
+    root: PurePath | None = None
+
+    def holding(self, session: SessionInfo) -> KernelInfo | None:
+        """The kernel of this server that holds the session."""
+        number = (session.holder or "").removeprefix(HOLDER_PREFIX)
+        return KernelInfo(id=number, state=self.states[number]) if number in self.states else None
+
+    def notebook_of(self, session: SessionInfo) -> str | None:
+        """The contents path of the notebook whose kernel holds the session, or else of the one it is called after."""
+        kernel = self.holding(session)
+        if kernel is not None and kernel.id in self.paths:
+            return self.paths[kernel.id]
+        named = PurePath(session.name)
+        if self.root is None or not named.is_absolute() or not named.is_relative_to(self.root):
+            return None
+        return named.relative_to(self.root).as_posix()
+
+
+async def read_kernels(kernel_manager: Any, session_manager: Any, root: str | None) -> Kernels:
+    """What the server's own two books say. Raises what they raise."""
+    kernels = await ensure_async(kernel_manager.list_kernels())
+    sessions = await ensure_async(session_manager.list_sessions())
+    return Kernels(
+        states={kernel["id"]: kernel["execution_state"] for kernel in kernels},
+        paths={session["kernel"]["id"]: session["path"] for session in sessions if session["type"] == "notebook"},
+        root=PurePath(root) if root else None,
+    )

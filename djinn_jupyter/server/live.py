@@ -1,0 +1,97 @@
+"""The live picture that browsers see, and its messages in their order. Knows neither sockets nor engines.
+
+Every message has the number after that of the one before; a snapshot has the number of the message it stands after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.server import as_json
+from djinn_jupyter.server.differences import change, settled
+from djinn_jupyter.server.messages import (
+    Live,
+    LiveDelta,
+    LiveEngine,
+    LiveEvent,
+    LiveOutcome,
+    LiveSnapshot,
+    Sampled,
+)
+from djinn_jupyter.server.reader import Reader
+from djinn_jupyter.wire.replies import Event, Reply
+
+OUTCOMES_KEPT = 16
+
+
+class LivePicture:
+    """What all readers have been told so far. Used in one event loop."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._engines: dict[str, LiveEngine] = {}
+        self._outcomes: deque[LiveOutcome] = deque(maxlen=OUTCOMES_KEPT)
+        self._sequence = 0
+        self.readers: set[Reader] = set()
+
+    @property
+    def focused(self) -> frozenset[str]:
+        """The notebooks that some window shows."""
+        return frozenset(reader.focus for reader in self.readers if reader.focus is not None)
+
+    def show(
+        self,
+        engines: Mapping[str, LiveEngine],
+        *,
+        gone: Mapping[str, str],
+        sampled: Mapping[str, Mapping[str, Sampled]],
+    ) -> None:
+        """A new reading of all engines; told as a delta where something is new. `gone` is why an engine has ended."""
+        before = self._engines
+        self._engines = {name: settled(before.get(name), engine) for name, engine in engines.items()}
+        appeared = {name: engine for name, engine in self._engines.items() if name not in before}
+        changes = {
+            name: change(before[name], engine, sampled.get(name, {}))
+            for name, engine in self._engines.items()
+            if name in before
+        }
+        changed = {name: changed for name, changed in changes.items() if changed is not None}
+        ended = {name: gone.get(name, "The engine has ended.") for name in before if name not in engines}
+        if appeared or changed or ended:
+            self._tell(
+                LiveDelta(sequence=self._next(), at=self._clock(), appeared=appeared, changed=changed, gone=ended)
+            )
+
+    def event(self, engine: str, event: Event) -> None:
+        self._tell(LiveEvent(sequence=self._next(), engine=engine, event=event))
+
+    def outcome(self, engine: str, session: str, request: str, move: int, reply: Reply) -> None:
+        outcome = LiveOutcome(
+            sequence=self._next(), engine=engine, session=session, request=request, move=move, reply=reply
+        )
+        self._outcomes.append(outcome)
+        self._tell(outcome)
+
+    def snapshot(self) -> bytes:
+        return as_json.write(
+            LiveSnapshot(
+                sequence=self._sequence,
+                at=self._clock(),
+                version=__version__,
+                engines=self._engines,
+                outcomes=tuple(self._outcomes),
+            )
+        )
+
+    def _next(self) -> int:
+        self._sequence += 1
+        return self._sequence
+
+    def _tell(self, message: Live) -> None:
+        if self.readers:
+            written = as_json.write(message)
+            for reader in self.readers:
+                reader.post(written)

@@ -1,0 +1,169 @@
+"""Looks around: at the registry and Jupyter's books once a second, at the engines four times a second while somebody
+watches. Puts what it sees into the live picture, and tells engines what their notebooks do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from djinn_jupyter.client.naming import label
+from djinn_jupyter.client.registry import Registry
+from djinn_jupyter.server.activities import Activities
+from djinn_jupyter.server.kernels import Kernels
+from djinn_jupyter.server.link import EngineLink, engine_id
+from djinn_jupyter.server.live import LivePicture
+from djinn_jupyter.server.messages import LiveEngine, LiveSession
+from djinn_jupyter.wire.nouns import SessionInfo
+from djinn_jupyter.wire.replies import Event
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+READ_SECONDS = 0.25
+PATIENCE_SECONDS = 0.1  # how long one round of reading waits for an engine; a slower one is in the next
+CLOSE_SECONDS = 5.0
+
+
+class Lookout:
+    """Belongs to one event loop, from `start` to `stop`. `read_kernels` may raise; then what was known stays."""
+
+    def __init__(
+        self, picture: LivePicture, *, read_kernels: Callable[[], Awaitable[Kernels]], clock: Callable[[], float]
+    ) -> None:
+        self._picture, self._read_kernels, self._clock = picture, read_kernels, clock
+        self._registry = Registry()
+        self._links: dict[str, EngineLink] = {}
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+        self._activities: dict[str, Activities] = {}
+        self._gone: dict[str, str] = {}
+        self._kernels = Kernels()
+        self._wake = asyncio.Event()
+        self._looked = asyncio.Event()
+        self._changed = True
+        self._rounds: asyncio.Task[None] | None = None
+
+    @property
+    def links(self) -> tuple[EngineLink, ...]:
+        """Oldest engine first."""
+        return tuple(sorted(self._links.values(), key=lambda link: link.entry.started))
+
+    def start(self) -> None:
+        """Does nothing the second time."""
+        if self._rounds is None:
+            self._rounds = asyncio.ensure_future(self._look_around())
+
+    async def stop(self) -> None:
+        tasks = [*self._keeping.values(), *filter(None, [self._rounds])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait([asyncio.ensure_future(self._close(tasks))], timeout=CLOSE_SECONDS)
+
+    async def ready(self) -> None:
+        """Returns once the registry has been looked into."""
+        self.start()
+        await self._looked.wait()
+
+    def find(self, engine: str) -> EngineLink | None:
+        return self._links.get(engine)
+
+    def hurry(self) -> None:
+        """Something has happened that engines or windows should know before the next round."""
+        self._changed = True
+        self._wake.set()
+
+    def kernel_restarted(self, kernel: str) -> None:
+        for name, activities in self._activities.items():
+            for note in activities.restarted(kernel):
+                self._links[name].note(note)
+
+    async def read(self) -> None:
+        """Read all engines and show what they say."""
+        await asyncio.gather(*(link.read(PATIENCE_SECONDS) for link in self._links.values()))
+        for link in self._links.values():
+            for note in self._activities[link.id].notes(link.sessions, self._kernels, self._picture.focused):
+                link.note(note)
+        self._picture.show(
+            {link.id: self._described(link) for link in self.links},
+            gone=self._gone,
+            sampled={link.id: link.take_sampled() for link in self._links.values()},
+        )
+        self._gone.clear()
+
+    async def _close(self, tasks: list[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _look_around(self) -> None:
+        loop = asyncio.get_running_loop()
+        looked = loop.time() - LOOK_SECONDS
+        while True:
+            try:
+                if loop.time() - looked >= LOOK_SECONDS:
+                    looked = loop.time()
+                    await self._look()
+                if self._changed or self._picture.readers:
+                    self._changed = False
+                    await self.read()
+            except Exception:  # the server's edge: a round that failed is logged, the next one comes
+                log.exception("A round of looking around failed")
+            self._looked.set()
+            await self._pause(READ_SECONDS if self._picture.readers else LOOK_SECONDS)
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):  # wait_for loses a cancellation that comes together with the event
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _look(self) -> None:
+        entries = {engine_id(entry): entry for entry in self._registry.look()}
+        for name, entry in entries.items():
+            if name not in self._links:
+                self._add(EngineLink(entry, heard=self._hear))
+        for name, link in tuple(self._links.items()):
+            if name not in entries and not link.ready:  # a ready one ends by itself, with its reason
+                self._keeping[name].cancel()
+        kernels = await self._known_kernels()
+        self._changed = self._changed or kernels != self._kernels
+        self._kernels = kernels
+
+    async def _known_kernels(self) -> Kernels:
+        try:
+            return await self._read_kernels()
+        except Exception as error:  # noqa: BLE001  whatever a server's own kernel books raise, engines are still shown
+            log.warning("Jupyter's kernels could not be read: %s", error)
+            return self._kernels
+
+    def _add(self, link: EngineLink) -> None:
+        self._links[link.id] = link
+        self._activities[link.id] = Activities()
+        self._keeping[link.id] = asyncio.ensure_future(self._keep(link))
+        self._changed = True
+
+    async def _keep(self, link: EngineLink) -> None:
+        try:
+            self._gone[link.id] = await link.run()
+            log.info("%s", self._gone[link.id])
+        finally:
+            del self._links[link.id], self._activities[link.id], self._keeping[link.id]
+            self.hurry()
+
+    def _hear(self, link: EngineLink, event: Event) -> None:
+        self._changed = True  # in the next round: an engine may say more than four things a second
+        self._picture.event(link.id, event)
+
+    def _described(self, link: EngineLink) -> LiveEngine:
+        sessions = {session.name: self._session(session) for session in link.sessions}
+        return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
+
+    def _session(self, session: SessionInfo) -> LiveSession:
+        return LiveSession(
+            info=session,
+            label=label(session.name),
+            notebook=self._kernels.notebook_of(session),
+            kernel=self._kernels.holding(session),
+            idle_since=self._clock() - session.idle_seconds,
+        )

@@ -1,0 +1,30 @@
+"""What the server itself refuses. To a browser each has the code of an error that `errors.py` names.
+
+UsageError
+└── NotForBrowsers      a request that belongs to a kernel's client
+EngineUnavailable
+├── NoSuchEngine        no engine of that id is in the registry
+└── TookTooLong         no answer within the time limit
+"""
+
+from __future__ import annotations
+
+from djinn_jupyter.errors import EngineUnavailable, UsageError
+
+
+class NotForBrowsers(UsageError):
+    @property
+    def code(self) -> str:
+        return UsageError.__name__
+
+
+class NoSuchEngine(EngineUnavailable):
+    @property
+    def code(self) -> str:
+        return EngineUnavailable.__name__
+
+
+class TookTooLong(EngineUnavailable):
+    @property
+    def code(self) -> str:
+        return EngineUnavailable.__name__

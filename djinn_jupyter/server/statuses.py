@@ -1,0 +1,31 @@
+"""Which HTTP status an error has. The class that stands nearest to an error decides."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from djinn_jupyter import errors
+from djinn_jupyter.server.refusals import NoSuchEngine, NotForBrowsers, TookTooLong
+
+STATUSES: Final[dict[type[errors.DjinnError], HTTPStatus]] = {
+    errors.DjinnError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    errors.UsageError: HTTPStatus.BAD_REQUEST,
+    NotForBrowsers: HTTPStatus.METHOD_NOT_ALLOWED,
+    errors.UnknownSession: HTTPStatus.NOT_FOUND,
+    errors.IllegalMove: HTTPStatus.CONFLICT,
+    errors.SessionHeld: HTTPStatus.CONFLICT,
+    errors.SessionsWouldSuffer: HTTPStatus.CONFLICT,
+    errors.MemoryShortage: HTTPStatus.INSUFFICIENT_STORAGE,
+    errors.EngineUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    NoSuchEngine: HTTPStatus.NOT_FOUND,
+    TookTooLong: HTTPStatus.GATEWAY_TIMEOUT,
+    errors.VersionMismatch: HTTPStatus.CONFLICT,
+    errors.MalformedMessage: HTTPStatus.BAD_REQUEST,
+    errors.MessageTooLarge: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+}
+
+
+def status_of(error: errors.DjinnError) -> HTTPStatus:
+    nearest = next(kind for kind in type(error).__mro__ if kind in STATUSES)
+    return STATUSES[nearest]
