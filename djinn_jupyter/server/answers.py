@@ -55,5 +55,6 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.RestoreCheckpoint: replies.Opened,
     ask.ListCheckpoints: replies.Checkpoints,
     ask.DropCheckpoint: replies.Cleared,
+    ask.Evaluate: replies.Evaluated,
     ask.AcceptRecomputed: replies.Described,
 }

@@ -543,6 +543,18 @@ export interface Lens {
   readonly top?: number;
 }
 
+/**
+ * What an expression of the condition language is at a position of the stopped pass, as a breakpoint there would
+ * read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass.
+ */
+export interface Evaluate {
+  readonly request: 'Evaluate';
+  readonly session: string;
+  readonly expression: string;
+  readonly site?: string | null;
+  readonly position?: number;
+}
+
 export interface Watch {
   readonly request: 'Watch';
   readonly session: string;
@@ -1091,6 +1103,7 @@ export type WireRequest =
   | Unsteer
   | Inspect
   | Lens
+  | Evaluate
   | Watch
   | Unwatch
   | ReadWatch
@@ -1205,5 +1218,6 @@ export interface Answers {
   readonly RestoreCheckpoint: Opened;
   readonly ListCheckpoints: Checkpoints;
   readonly DropCheckpoint: Cleared;
+  readonly Evaluate: Evaluated;
   readonly AcceptRecomputed: Described;
 }
