@@ -1,0 +1,97 @@
+"""Engines in processes of their own come, die and hang under an open window. They serve the fake, the rest is real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.server.link import engine_id
+from djinn_jupyter.wire.registry import Entry
+from tests.server.jupyter import Jupyter, Window, jupyter_server
+
+pytestmark = pytest.mark.alone
+
+SITE = Path(__file__).parents[1] / "process" / "fake_site"
+
+
+@pytest.fixture
+async def jupyter(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Jupyter]:
+    """A server, and engine processes that serve the fake; whatever engine is left at the end is ended."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SITE), str(Path(__file__).parents[2])]))
+    async with jupyter_server(root, ask_seconds=1.0) as server:
+        yield server
+    for entry in running_engines():
+        os.kill(entry.pid, signal.SIGCONT)
+        os.kill(entry.pid, signal.SIGTERM)
+        await_end(entry)
+    loading._lines.close()
+
+
+async def start(model: str, window: Window, **options: float) -> Entry:
+    """Start an engine and wait until the window sees that it can be spoken to."""
+    entry = (await asyncio.to_thread(dj.load, model, **options)).entry  # type: ignore[arg-type]
+    assert entry is not None
+    await window.until_seen(lambda engines: engines.get(engine_id(entry), {}).get("found", {}).get("state") == "ready")
+    return entry
+
+
+async def test_a_killed_engine_goes_with_its_reason_and_its_successor_appears(jupyter: Jupyter) -> None:
+    window = await jupyter.listen()
+    entry = await start("fake", window)
+    assert (await jupyter.ask(engine_id(entry), "Open", session="paris"))[0] == 200
+    status, _ = await jupyter.ask(engine_id(entry), "Run", session="paris", tokens=[1], max_new_tokens=10_000_000)
+    assert status == 202
+    os.kill(entry.pid, signal.SIGKILL)
+    outcome = await window.until(lambda message: message["live"] == "outcome")
+    assert outcome["reply"]["code"] == "EngineUnavailable"
+    await window.until_seen(lambda engines: engine_id(entry) not in engines)
+    (reason,) = [m["gone"][engine_id(entry)] for m in window.messages if m["live"] == "delta" and m["gone"]]
+    assert reason.startswith(f"The engine of fake (process {entry.pid}) has ended; the next load starts a new one.")
+    assert (await jupyter.ask(engine_id(entry), "Ping"))[0] == 404
+    successor = await start("fake", window)
+    assert successor.pid != entry.pid
+    assert list(window.engines) == [engine_id(successor)]
+    assert (await jupyter.ask(engine_id(successor), "Describe", session="paris"))[0] == 404
+    await window.close()
+
+
+async def test_an_engine_that_hangs_holds_no_other_up(jupyter: Jupyter) -> None:
+    window = await jupyter.listen()
+    hung, well = await start("fake", window), await start("wait:" + str(_pipe(jupyter)), window)
+    os.kill(hung.pid, signal.SIGSTOP)
+    while psutil.Process(hung.pid).status() != psutil.STATUS_STOPPED:
+        pass
+    status, failed = await jupyter.ask(engine_id(hung), "Ping")
+    assert (status, failed["code"]) == (504, "EngineUnavailable")
+    for name in ("a", "b", "c"):
+        assert (await jupyter.ask(engine_id(well), "Open", session=name))[0] == 200
+        await window.until_seen(lambda engines, name=name: name in engines[engine_id(well)]["sessions"])  # type: ignore[misc]
+    os.kill(hung.pid, signal.SIGCONT)
+    assert (await jupyter.ask(engine_id(hung), "Open", session="d"))[0] == 200
+    await window.until_seen(lambda engines: "d" in engines[engine_id(hung)]["sessions"])
+    await window.close()
+
+
+def _pipe(jupyter: Jupyter) -> Path:
+    """Lets a second fake engine start at once under a name of its own."""
+    path = Path(jupyter.app.root_dir) / "second"
+    Path(f"{path}.go").write_text("")
+    return path
+
+
+async def test_an_engine_that_only_servers_look_at_ends_when_it_is_idle(jupyter: Jupyter) -> None:
+    window = await jupyter.listen()
+    entry = await start("fake", window, idle_seconds=0.5)
+    await asyncio.to_thread(loading._lines.close)
+    await window.until_seen(lambda engines: engine_id(entry) not in engines)
+    await window.close()
