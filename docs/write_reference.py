@@ -7,12 +7,14 @@ import argparse
 import sys
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, shelf, values
+from djinn_jupyter.engine.residency import states as residency
 from djinn_jupyter.engine.states import MOVES
 from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, running
 from djinn_jupyter.wire import nouns, replies, requests
@@ -26,9 +28,15 @@ WRITTEN = "Written by `docs/write_reference.py`; change the code, not this file.
 
 
 def states() -> str:
-    """The session's transition table as a diagram."""
-    arrows = "\n".join(f"    {start} --> {end}: {move}" for (start, move), end in MOVES.items())
-    return f"# States of a session\n\n{WRITTEN}\n```mermaid\nstateDiagram-v2\n    [*] --> idle\n{arrows}\n```\n"
+    """The session's two transition tables as diagrams."""
+    own = _diagram("idle", MOVES)
+    where = _diagram("resident", residency.MOVES)
+    return f"# States of a session\n\n{WRITTEN}\n{own}\n## Where its bytes are\n\n{where}"
+
+
+def _diagram(first: str, moves: Mapping[tuple[str, str], str]) -> str:
+    arrows = "\n".join(f"    {start} --> {end}: {move}" for (start, move), end in moves.items())
+    return f"```mermaid\nstateDiagram-v2\n    [*] --> {first}\n{arrows}\n```\n"
 
 
 def wire() -> str:

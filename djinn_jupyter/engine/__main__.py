@@ -43,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     add("--stops-kept", type=int, default=EngineConfig(model="").stops_kept, metavar="N")
     add("--threads", type=int, metavar="N", help="threads for computing; default: torch's choice")
     add("--nap-seconds", type=float, metavar="S", help="the weights leave the device after so long without work")
+    add("--host-memory", type=int, metavar="BYTES", help="for sessions that left the device; 0: none")
+    add("--disk-memory", type=int, metavar="BYTES", help="likewise on disk; 0: none")
+    add("--idle-swap-seconds", type=float, default=EngineConfig(model="").idle_swap_seconds, metavar="S")
     add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
     add("--idle-seconds", type=float, default=1800.0, help="end after so long without clients and sessions")
     add("--silence-seconds", type=float, default=20.0, help="a client silent for so long has gone")
@@ -110,6 +113,9 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         stops_kept=options.stops_kept,
         threads=options.threads,
         nap_seconds=options.nap_seconds,
+        host_memory=options.host_memory,
+        disk_memory=options.disk_memory,
+        idle_swap_seconds=options.idle_swap_seconds,
     )
 
 

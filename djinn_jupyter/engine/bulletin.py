@@ -16,6 +16,7 @@ import torch
 
 from djinn_jupyter.engine import device
 from djinn_jupyter.engine.memory.slab import Slab
+from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.weights.residence import Weights
@@ -53,9 +54,10 @@ class Bulletin:
         scheduler: Scheduler,
         where: torch.device,
         weights: Weights,
+        tiers: Tiers,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
-        self._weights = weights
+        self._weights, self._tiers = weights, tiers
         self._touched: set[str] = set()
         self._described: dict[str, SessionInfo] = {}
         self._published = 0.0
@@ -102,4 +104,6 @@ class Bulletin:
             device_bytes_in_use=self._outside.device_in_use,
             device_bytes_total=self._outside.device_total,
             weights=self._weights.statistics(),
+            other_bytes=self._outside.other_bytes,
+            tiers=self._tiers.statistics(),
         )

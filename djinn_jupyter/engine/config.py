@@ -13,7 +13,10 @@ class EngineConfig:
     headroom. `page_positions` of None follows the page-size rule of docs/design.md. `random_weights`: build the
     architecture of `model`'s config with weights drawn from `random_seed` instead of reading weights. `nap_seconds`:
     after so long without work the weights leave the device; None: 900 on CUDA, never on the CPU; `inf`: never.
-    `data_folder`: where checkpoints lie; None is `djinn` in the user's Jupyter data folder."""
+    `host_memory` and `disk_memory` bound what is kept of sessions that have left the device, in bytes; 0 is none, None
+    half of the memory that is available and four times that (but half of what is free) on disk. After
+    `idle_swap_seconds` without use a session leaves. `data_folder`: where checkpoints and the disk tier lie; None is
+    `djinn` in the user's Jupyter data folder."""
 
     model: str
     revision: str | None = None
@@ -28,4 +31,7 @@ class EngineConfig:
     stops_kept: int = 64
     threads: int | None = None
     nap_seconds: float | None = None
+    host_memory: int | None = None
+    disk_memory: int | None = None
+    idle_swap_seconds: float = 60.0
     data_folder: Path | None = None

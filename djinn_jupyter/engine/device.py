@@ -11,19 +11,21 @@ from torch import nn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resident bytes of this process; bytes in use on the whole device by everybody, and its size. Both are None on
-    the CPU, where the process says more."""
+    """Resident bytes of this process; bytes in use on the whole device by everybody, and its size; those that this
+    process has not reserved. The last three are None on the CPU, where the process says more."""
 
     process_bytes: int
     device_in_use: int | None
     device_total: int | None
+    other_bytes: int | None = None
 
     @classmethod
     def read(cls, device: torch.device) -> Usage:
         free, total = torch.cuda.mem_get_info(device) if device.type == "cuda" else (None, None)
         in_use = None if free is None or total is None else total - free
         rss = int(psutil.Process().memory_info().rss)
-        return cls(process_bytes=rss, device_in_use=in_use, device_total=total)
+        others = None if in_use is None else max(0, in_use - torch.cuda.memory_reserved(device))
+        return cls(process_bytes=rss, device_in_use=in_use, device_total=total, other_bytes=others)
 
 
 def weight_bytes(model: nn.Module) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Generator
-from typing import cast
 
 import msgspec
 import torch
@@ -16,22 +15,33 @@ from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.crossing import Outcome
 from djinn_jupyter.engine.forward import Forward
+from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.keeping.keeping import Keeping
+from djinn_jupyter.engine.letters import Letters, unforeseen
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
+from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.books import check_books
 from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.geometry import CacheGeometry
+from djinn_jupyter.engine.memory.host import HostTier
+from djinn_jupyter.engine.memory.mover import Moved, ThreadMover
 from djinn_jupyter.engine.memory.slab import Slab
+from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
-from djinn_jupyter.engine.scheduler import Job, JobKind, Scheduler, Steps, Underway
+from djinn_jupyter.engine.plan import Plan
+from djinn_jupyter.engine.residency.room import Room
+from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.engine.scheduler import Blocked, Job, Scheduler
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.verbs import NEEDS_WEIGHTS, VERBS, WHILE_RUNNING
+from djinn_jupyter.engine.verbs import WHILE_AWAY
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.residence import Weights
-from djinn_jupyter.errors import DjinnError, IllegalMove, UnknownSession, UsageError, from_code
+from djinn_jupyter.errors import DjinnError, SlabFull, UnknownSession, UsageError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import (
@@ -65,13 +75,23 @@ class Engine:
         tokenizer: TokenText,
         weights: Weights,
         publish: Callable[[Event], None],
+        host: HostTier | None = None,
+        disk: DiskTier | None = None,
     ) -> None:
         self.config, self.model, self.anatomy, self.geometry = config, model, anatomy, geometry
         self.slabs, self.forward, self.tokenizer, self.weights = slabs, forward, tokenizer, weights
         self.publish = publish
         self.mailbox, self.scheduler = Mailbox(), Scheduler()
         self.sessions: dict[str, Session] = {}
-        self.bulletin = Bulletin(self.sessions, slabs, self.scheduler, forward.device, weights)
+        self.letters = Letters(self)
+        self.mover = ThreadMover(self.mailbox.post, forward.device)
+        self.tiers = Tiers(host, disk, self.mover, forward.device)
+        self.blobs = Blobs(forward.device)
+        self.room = Room(self.sessions, self.scheduler, idle_seconds=config.idle_swap_seconds)
+        self.swapping = self.room.swapping = Swapping(
+            self.sessions, slabs, self.tiers, self.blobs, swapped=self.letters.swapped, find_room=self.room.find
+        )
+        self.bulletin = Bulletin(self.sessions, slabs, self.scheduler, forward.device, weights, self.tiers)
         self.one_by_one = False
         self.recurrent = geometry.recurrent_state_bytes > 0
         self.description: ModelDescription  # by `opening`, when the self-test has been passed
@@ -148,20 +168,35 @@ class Engine:
         job = self.scheduler.next()
         if job is not None:
             self._advance(job)
+        self.letters.take_up_all()
         busy = moved or job is not None
-        if not busy and not self._checked:
-            check_books(self.slabs, [session.cache for session in self.sessions.values()])
+        if not busy:
+            self._rest()
         self._checked = not busy
         self._drowsy.tell(busy)
         self._send(idle=not busy)
         return busy
+
+    def _rest(self) -> None:
+        if not self._checked and not len(self.scheduler):
+            self.check_books()
+        self.room.attend()
+
+    def check_books(self, contents: bool = False) -> None:
+        """Raise BooksBroken unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
+        caches = [session.cache for session in self.sessions.values()]
+        check_books(self.slabs, caches, contents, tiers=self.tiers, blobs=self.blobs)
 
     def ask(self, request: ask.Request, holder: Holder | None = None) -> Reply:
         """Submit and tick until this request is answered: the engine without threads or sockets. Raises what failed."""
         replies: list[Reply] = []
         self.submit(request, holder or Holder(name="here", user="here"), replies.append)
         while not replies:
-            if not self.tick() and not replies:
+            if self.tick() or replies:
+                continue
+            if self.tiers.moving:
+                self.mailbox.wait()
+            else:
                 raise DjinnError("The engine is idle and the request is not answered; this is a fault of djinn.")
         if isinstance(replies[0], Failed):
             raise from_code(replies[0].code, replies[0].message)
@@ -175,10 +210,13 @@ class Engine:
         """Deliver the letters that are there; those that come meanwhile wait until a job has had its slice."""
         letters = self.mailbox.take_all()
         for letter in letters:
-            if isinstance(letter, Departure):
-                self._detach_all(letter.holder)
-            else:
-                self._deliver(letter)
+            match letter:
+                case Departure(holder=holder):
+                    self._detach_all(holder)
+                case Moved():
+                    self.swapping.settle(letter)
+                case Letter():
+                    self.letters.deliver(letter)
         return bool(letters)
 
     def _detach_all(self, holder: Holder) -> None:
@@ -187,59 +225,31 @@ class Engine:
                 session.holder = None
                 self.bulletin.touch(session.name)
 
-    def _deliver(self, letter: Letter) -> None:
-        """Answer a letter, start a job for it, or lay it by while somebody looks at its session's stop."""
-        request = letter.request
-        if isinstance(request, ask.SessionRequest):
-            self.bulletin.touch(request.session)
-        session = self.sessions.get(request.session) if isinstance(request, ask.SessionRequest) else None
-        job = None if session is None else session.job
-        if session is not None and job is not None and job.kind == "look" and not isinstance(request, ask.Close):
-            session.waiting.append(letter)
-            return
-        try:
-            if session is not None and job is not None and type(request) not in WHILE_RUNNING:
-                raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
-            verb = VERBS.get(type(request))
-            if verb is None:
-                raise UsageError(f"The engine has no verb {type(request).__name__}.")
-            if type(request) in NEEDS_WEIGHTS:
-                self.weights.wake()  # before the verb changes anything: it may find no room
-            result = verb(self, request, letter.holder)
-        except DjinnError as error:
-            self._answer(letter, Failed(code=error.code, message=str(error)))
-        except Exception as error:  # noqa: BLE001  the engine's edge: whatever it is, the asker is told
-            self._answer(letter, _unforeseen(error))
-        else:
-            self._accept(letter, result)
-
-    def _accept(self, letter: Letter, result: Reply | Steps | Underway) -> None:
-        if isinstance(result, Generator):
-            request = cast(ask.SessionRequest, letter.request)
-            result = Underway(session=self.sessions[request.session], steps=result)
-        if not isinstance(result, Underway):
-            self._answer(letter, result)
-            return
-        kind: JobKind = "run" if result.session.state == "running" else "look"
-        self.scheduler.add(Job(kind=kind, session=result.session, steps=result.steps, letter=letter))
-
     def _advance(self, job: Job) -> None:
         """One slice of a job. Whatever comes out of it, the letter gets one reply and the others go on."""
         frame = job.session.frame
         self.bulletin.touch(job.session.name)
         self._prefilling = frame is not None and len(frame.tokens) > 1
         try:
-            next(job.steps)
+            job.blocked = next(job.steps)
             return
         except StopIteration as done:
             reply: Reply = done.value
         except DjinnError as error:
             reply = self._failed(job, Failed(code=error.code, message=str(error)))
         except Exception as error:  # noqa: BLE001  as above, and the other jobs go on
-            reply = self._failed(job, _unforeseen(error))
+            reply = self._failed(job, unforeseen(error))
         self.scheduler.remove(job)
-        self._answer(job.letter, reply)
-        self._take_up(job.session)
+        self.answer(job.letter, reply)
+        if type(job.letter.request) not in WHILE_AWAY:
+            job.session.residence.touch()
+        self.letters.take_up(job.session)
+        self._room_changed()
+
+    def _room_changed(self) -> None:
+        """A session does no more what it did, or is gone: who waits for room looks again."""
+        self.swapping.changes += 1
+        self.swapping.advance_all()
 
     def _failed(self, job: Job, failure: Failed) -> Failed:
         """A run that broke leaves its session at the last committed step, idle; a look leaves it as it was."""
@@ -253,12 +263,7 @@ class Engine:
             self.publish(SessionFailed(session=session.name, code=failure.code, message=failure.message))
         return failure
 
-    def _take_up(self, session: Session) -> None:
-        """Letters that waited while somebody looked come before the mail."""
-        while session.waiting and session.job is None:
-            self._deliver(session.waiting.popleft())
-
-    def _answer(self, letter: Letter, reply: Reply) -> None:
+    def answer(self, letter: Letter, reply: Reply) -> None:
         """Replies go out by `_send`, when the bulletin knows what they tell of."""
         self.books.requests_answered += 1
         self._answers.append((letter, reply))
@@ -290,12 +295,14 @@ class Engine:
 
     def add_session(self, session: Session) -> Session:
         self.sessions[session.name] = session
+        session.blobs = self.blobs
         self.publish(SessionOpened(session=session.name))
         return session
 
     def close(self) -> None:
-        """The end of the engine: threads that work on files finish what they have begun."""
+        """The end of the engine: threads that copy or work on files finish what they have begun."""
         self.keeping.close()
+        self.tiers.stop()
 
     def drop_session(self, session: Session) -> int:
         """Forget a session and give its pages back; the number of pages it held."""
@@ -303,17 +310,43 @@ class Engine:
             job = session.job
             job.steps.close()
             self.scheduler.remove(job)
-            self._answer(
+            self.answer(
                 job.letter, Failed(code="IllegalMove", message=f"Session {session.name!r} was closed meanwhile.")
             )
         for letter in session.waiting:
-            self._answer(
+            self.answer(
                 letter, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
             )
         pages = session.cache.statistics().pages
         session.cache.free()
+        session.residence.moving = None
         del self.sessions[session.name]
+        self._room_changed()
         return pages
+
+    def entered(self, session: Session, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Outcome]:
+        """`Forward.enter` for a session, once there is room for its pages. Raises SlabFull where none can be made."""
+        while True:
+            try:
+                return self.forward.enter(frame, plan, session.cache, session.journal)
+            except SlabFull:
+                blocked = self.room.wait_for(session, session.cache.bytes_wanted(frame.committed, frame.end))
+                if blocked is None:
+                    raise
+            yield blocked
+
+    def settled(self, session: Session) -> Generator[Blocked | None, None, None]:
+        """Steps until no move of the session is under way."""
+        while not session.residence.settled:
+            yield lambda: not session.residence.settled
+
+    def present(self, session: Session) -> Generator[Blocked | None, None, None]:
+        """Steps until the session's bytes are on the device. Raises what keeps them from coming."""
+        if not session.residence.present:
+            self.swapping.swap_in(session, "needed")
+            yield from self.settled(session)
+        if self.session(session.name) is not session or not session.residence.present:
+            raise session.residence.error or UnknownSession(f"Session {session.name!r} was closed meanwhile.")
 
     def new_cache(self) -> PagedCache:
         return PagedCache.create(self.model.config, self.geometry, self.slabs)
@@ -328,9 +361,3 @@ class Engine:
     def token_id(self, text: str) -> int:
         """The one token that `text` is; UsageError where it is none or several."""
         return self.tokenizer.token_id(text)
-
-
-def _unforeseen(error: Exception) -> Failed:
-    log.exception("unforeseen")
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Failed(code="DjinnError", message=f"The engine met an error it does not know ({text}); see %djinn_log.")

@@ -54,7 +54,12 @@ class Frame:
     @property
     def positions(self) -> range:
         """Absolute positions of this pass."""
-        return range(self.committed, self.committed + len(self.tokens))
+        return range(self.committed, self.end)
+
+    @property
+    def end(self) -> int:
+        """One past its last position."""
+        return self.committed + len(self.tokens)
 
     @property
     def inside(self) -> bool:

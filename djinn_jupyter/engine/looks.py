@@ -16,6 +16,7 @@ from djinn_jupyter.engine.crossing import Completed, Halted, Yielded
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.plan import Target
+from djinn_jupyter.engine.scheduler import Blocked
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import IllegalMove, UnknownSite
 
@@ -35,22 +36,22 @@ class Seen:
 
 def replay(
     engine: Engine, session: Session, frame: Frame, targets: tuple[Target, ...], *, ruled: bool
-) -> Generator[None, None, Halted | Completed]:
+) -> Generator[Blocked | None, None, Halted | Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's inlays stand for
     what the rules did."""
     plan = session.side_plan(targets, engine.wanted_elsewhere, ruled=ruled)
     while True:
-        outcome = engine.forward.enter(frame, plan, session.cache, session.journal)
+        outcome = yield from engine.entered(session, frame, plan)
         engine.books.layers_run += outcome.layers_run
         if not isinstance(outcome, Yielded):
             return outcome
         frame = outcome.frame
-        yield
+        yield None
 
 
 def aside(
     engine: Engine, session: Session, frame: Frame, targets: tuple[Target, ...], *, ruled: bool
-) -> Generator[None, None, Halted | Completed]:
+) -> Generator[Blocked | None, None, Halted | Completed]:
     """A replay within the stopped pass that leaves the session as it was."""
     live, journal, committed = session.cache.capture_all(), dict(session.journal), session.cache.length
     try:
@@ -72,7 +73,7 @@ def stopped_frame(session: Session) -> Frame:
     return session.frame
 
 
-def value_at(engine: Engine, session: Session, tap: Tap, ahead: bool) -> Generator[None, None, Seen]:
+def value_at(engine: Engine, session: Session, tap: Tap, ahead: bool) -> Generator[Blocked | None, None, Seen]:
     """The raw value at `tap` in the stopped pass."""
     frame = stopped_frame(session)
     assert frame.tap is not None and frame.raw is not None
@@ -102,7 +103,7 @@ def _may_be_reached(tap: Tap, frame: Frame) -> bool:
     return tap.stage < frame.boundary or (frame.inside and frame.tap is not None and tap.stage <= frame.tap.stage)
 
 
-def _below(engine: Engine, session: Session, frame: Frame, tap: Tap) -> Generator[None, None, Seen | None]:
+def _below(engine: Engine, session: Session, frame: Frame, tap: Tap) -> Generator[Blocked | None, None, Seen | None]:
     """Run the pass again from its start up to the tap; None when the stop itself is met first."""
     assert frame.tap is not None
     targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
@@ -119,7 +120,7 @@ def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> Seen:
     return Seen(raw=outcome.frame.raw, exactness="recomputed from q and k" if tap.kind == "recomputed" else exactness)
 
 
-def next_logits(engine: Engine, session: Session, frame: Frame) -> Generator[None, None, Tensor]:
+def next_logits(engine: Engine, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
     """Logits [V] of the pass's last position if it went on from `frame`."""
     outcome = yield from aside(engine, session, frame, (), ruled=True)
     assert isinstance(outcome, Completed)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
+from djinn_jupyter.engine.memory.mover import Moved
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Request
 
@@ -36,6 +37,9 @@ class Departure:
     holder: Holder
 
 
+Mail = Letter | Departure | Moved
+
+
 class Mailbox:
     """First in, first out. `waiting` is read between layers, so it costs one attribute look-up and no lock.
 
@@ -44,18 +48,18 @@ class Mailbox:
     """
 
     def __init__(self) -> None:
-        self._letters: deque[Letter | Departure] = deque()
+        self._letters: deque[Mail] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     @property
     def waiting(self) -> bool:
         return bool(self._letters)
 
-    def post(self, letter: Letter | Departure) -> None:
+    def post(self, letter: Mail) -> None:
         self._letters.append(letter)
         self._bell.put(None)
 
-    def take_all(self) -> list[Letter | Departure]:
+    def take_all(self) -> list[Mail]:
         """What is there now, oldest first."""
         return [self._letters.popleft() for _ in range(len(self._letters))]
 

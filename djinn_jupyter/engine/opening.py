@@ -20,6 +20,7 @@ from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import LoadedModel, load_model
 from djinn_jupyter.engine.model.tokenizer import TokenText
+from djinn_jupyter.engine.residency.opening import open_disk, open_host
 from djinn_jupyter.engine.selftest import prove
 from djinn_jupyter.engine.weights.residence import Reload, ResidentWeights
 from djinn_jupyter.errors import ModelDoesNotFit
@@ -64,6 +65,8 @@ def build_engine(
         tokenizer=TokenText(loaded.tokenizer),
         weights=weights,
         publish=lambda event: None,
+        host=open_host(config, where),
+        disk=open_disk(config, where),
     )
     progress("proving that a stopped pass goes on bit for bit")
     engine.description = describe(loaded, anatomy, geometry, ())

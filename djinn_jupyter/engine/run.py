@@ -60,6 +60,10 @@ def run(
         try:
             outcome = engine.forward.enter(frame, plan, session.cache, session.journal)
         except SlabFull as full:
+            blocked = engine.room.wait_for(session, session.cache.bytes_wanted(frame.committed, frame.end))
+            if blocked is not None:
+                yield blocked
+                continue
             if not session.line.new_tokens(session.tokens):
                 raise
             return finish(engine, session, "slab_full", str(full))
@@ -69,7 +73,7 @@ def run(
             case Yielded():
                 session.frame = outcome.frame
                 engine.scheduler.preemptions += 1
-                yield
+                yield None
                 if session.pause_requested:
                     return pause(engine, session, _halted_between(engine, session), "interrupt")
             case Halted():
@@ -80,7 +84,7 @@ def run(
                 ended = _after_pass(engine, session, outcome, stream)
                 if ended is not None:
                     return ended
-                yield
+                yield None
 
 
 def _after_pass(engine: Engine, session: Session, outcome: Completed, stream: Stream) -> Reply | None:

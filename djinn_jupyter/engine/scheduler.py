@@ -6,7 +6,7 @@ Running sessions alternate by decode steps, and a prefill, which gives way at ev
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -16,19 +16,25 @@ from djinn_jupyter.wire.replies import Reply
 if TYPE_CHECKING:
     from djinn_jupyter.engine.session import Session
 
-Steps = Generator[None, None, Reply]
+Blocked = Callable[[], bool]
+Steps = Generator[Blocked | None, None, Reply]
 JobKind = Literal["run", "look"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """Work for one session that ends in the reply to `letter`. A `run` moves the session, a `look` leaves it as it
-    is."""
+    """Work for one session that ends in the reply to `letter`. A `run` moves the session, a `look` leaves it as it is.
+    What its steps yielded last, a function where it has to wait for something, says whether it still does."""
 
     kind: JobKind
     session: Session
     steps: Steps
     letter: Letter
+    blocked: Blocked | None = None
+
+    @property
+    def waits(self) -> bool:
+        return self.blocked is not None and self.blocked()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,10 @@ class Scheduler:
         return len(self._jobs)
 
     @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(self._jobs)
+
+    @property
     def running(self) -> int:
         return sum(job.kind == "run" for job in self._jobs)
 
@@ -64,12 +74,13 @@ class Scheduler:
             self._jobs.append(job)
 
     def next(self) -> Job | None:
-        """The job whose turn it is, moved to the end of the rotation."""
-        if not self._jobs:
-            return None
-        job = self._jobs[0]
-        self._jobs.rotate(-1)
-        return job
+        """The job whose turn it is, moved to the end of the rotation. None when there is none, or all wait."""
+        for _ in range(len(self._jobs)):
+            job = self._jobs[0]
+            self._jobs.rotate(-1)
+            if not job.waits:
+                return job
+        return None
 
     def remove(self, job: Job) -> None:
         self._jobs.remove(job)

@@ -17,8 +17,11 @@ from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.history import Checkpoint, History
 from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.mailbox import Letter
+from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.plan import Plan, Target, make_plan
+from djinn_jupyter.engine.residency.belongings import Belongings
+from djinn_jupyter.engine.residency.residence import Residence
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
@@ -31,7 +34,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True, kw_only=True)
 class Session:
     """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
-    stands, None between runs. `waiting` are letters that came while somebody looked at the stop."""
+    stands, None between runs. `waiting` are letters that came while somebody looked at the stop, or while its bytes
+    were elsewhere; `blobs` the engine's account of tensors that are not pages, once the session is one of its."""
 
     name: str
     owner: str
@@ -56,6 +60,8 @@ class Session:
     job: Job | None = None
     pause_requested: bool = False
     waiting: deque[Letter] = field(default_factory=deque)
+    residence: Residence = field(default_factory=Residence)
+    blobs: Blobs | None = None
     last_used: float = field(default_factory=time.monotonic)
 
     def move(self, move: states.Move) -> None:
@@ -117,6 +123,7 @@ class Session:
     def describe(self) -> SessionInfo:
         frame = self.frame if self.state == "paused" else None
         pages = self.cache.statistics()
+        own = Belongings.count(self, self.blobs) if self.blobs is not None else Belongings.nothing()
         return SessionInfo(
             name=self.name,
             owner=self.owner,
@@ -131,7 +138,12 @@ class Session:
             watches=tuple(w.describe() for w in self.watches.values()),
             stops_kept=len(self.history.stops),
             pages=pages.pages,
-            device_bytes=pages.device_bytes,
+            device_bytes=own.device + pages.working_bytes,
             exactness=self.exactness,
             idle_seconds=time.monotonic() - self.last_used,
+            residency=self.residence.state,
+            host_bytes=own.host,
+            disk_bytes=own.disk,
+            dirty_bytes=own.dirty,
+            last_transfer=self.residence.last_transfer,
         )

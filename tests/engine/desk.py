@@ -14,7 +14,6 @@ from djinn_jupyter.engine.arrays import to_array, to_tensor
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.mailbox import Holder
-from djinn_jupyter.engine.memory.books import check_books
 from djinn_jupyter.engine.model.load import LoadedModel
 from djinn_jupyter.engine.opening import build_engine
 from djinn_jupyter.engine.session import Session
@@ -76,11 +75,17 @@ class Desk:
         assert len(self.engine.scheduler) == 0
         assert self.engine.forward.gates.crossing is None
 
+    def swap_out(self, name: str = "a", tier: Any = "host") -> told.Swapped:
+        return self.ask(ask.SwapOut(session=name, tier=tier))
+
+    def swap_in(self, name: str = "a") -> told.Swapped:
+        return self.ask(ask.SwapIn(session=name))
+
     def settle(self) -> None:
         """Tick until idle; then the whole account must hold."""
         while self.engine.tick():
             pass
-        check_books(self.engine.slabs, [s.cache for s in self.engine.sessions.values()], contents=True)
+        self.engine.check_books(contents=True)
 
     def fork(self, name: str, parent: str = "a") -> str:
         self.ask(ask.Fork(session=parent, name=name))

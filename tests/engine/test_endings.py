@@ -125,7 +125,7 @@ def small() -> Desk:
     model = build("llama")
     page = 8 * 2 * 2 * 16 * 8 * 4  # layers, key and value, heads, positions, features, bytes
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    return build_desk(model, device_memory=weights + 12 * page)
+    return build_desk(model, device_memory=weights + 12 * page, host_memory=0, disk_memory=0)
 
 
 @pytest.fixture

@@ -207,7 +207,12 @@ def test_no_room_for_the_rows_leaves_the_engine_as_it_was() -> None:
     one.open()
     one.run(tokens(400), new=1)
     path = save(one)
-    small = build_desk(build("llama"), device_memory=one.engine.weights.statistics().bytes_total + (1 << 18))
+    small = build_desk(
+        build("llama"),
+        device_memory=one.engine.weights.statistics().bytes_total + (1 << 18),
+        host_memory=0,
+        disk_memory=0,
+    )
     small.open("mine")
     small.run(PROMPT, new=2, name="mine")
     pages = [slab.pages_in_use for slab in small.engine.slabs]

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from .blobs import Blob
 from .budget import BooksBroken
 from .cache import PagedCache
 from .slab import Slab
+from .tiers import Tiers
 
 
-def check_books(slabs: Sequence[Slab], caches: Iterable[PagedCache], contents: bool = False) -> None:
+def check_books(
+    slabs: Sequence[Slab],
+    caches: Iterable[PagedCache],
+    contents: bool = False,
+    *,
+    tiers: Tiers | None = None,
+    blobs: Iterable[Blob] = (),
+) -> None:
     """Raise BooksBroken unless each page's references are exactly the tables that hold it, and the bytes add up.
 
-    `caches` are all that exist, frames' and checkpoints' included; `slabs` all of one budget.
+    `caches` are all that exist, frames' and checkpoints' included; `slabs` all of one budget; `blobs` all that `tiers`
+    keep beside pages.
     """
     held: dict[Slab, Counter[int]] = {slab: Counter() for slab in slabs}
     for cache in caches:
@@ -21,11 +31,13 @@ def check_books(slabs: Sequence[Slab], caches: Iterable[PagedCache], contents: b
         for group in cache.groups:
             held[group.slab].update(group.table.pages)
     for slab, pages in held.items():
-        slab.check()
+        slab.check(() if tiers is None else tiers.leaving)
         if wrong := {page: times for page, times in pages.items() if slab.references(page) != times}:
             raise BooksBroken(f"Pages held so many times by tables, and differently in the slab: {wrong}.")
         if slab.pages_in_use != len(pages):
             raise BooksBroken(f"{slab.pages_in_use} pages are in use, and tables hold {len(pages)}.")
+    if tiers is not None:
+        tiers.check([*(page for slab in slabs for page in slab), *blobs])
     for budget in {slab.budget for slab in slabs}:
         pages_bytes = sum(slab.segment_bytes for slab in slabs if slab.budget is budget)
         if budget.taken != pages_bytes + budget.lent:

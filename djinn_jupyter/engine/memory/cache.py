@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +88,10 @@ class PagedCache(Cache):
             group.table.accept(start, end, pages)
         for group in self.groups:
             group.prepare(start, end)
+
+    def bytes_wanted(self, start: int, end: int) -> int:
+        """Bytes of the fresh pages that `reserve` takes for [start, end)."""
+        return sum(g.table.wanted(start, end) * g.geometry.page_bytes for g in self.groups)
 
     def enter(self, committed: int) -> None:
         """Before any entry of the forward: every layer stands at `committed`, also those that already ran."""
@@ -197,6 +201,10 @@ class PagedCache(Cache):
     def restore_all(self, captured: Mapping[int, LayerState]) -> None:
         for layer, state in captured.items():
             self.restore(layer, state)
+
+    def live_states(self) -> Iterator[LayerState]:
+        """The states that the next pass writes, not copies of them: for the tiers, which move their bytes."""
+        return (states.live(layer) for layer in self.layers if states.is_recurrent(layer))
 
     # --------------------------------------------------------------------------------------------- books
 

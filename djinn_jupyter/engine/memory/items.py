@@ -90,9 +90,14 @@ class Item:
         self.give_up_place()
 
     def discard(self) -> None:
-        """Nobody holds it any more. What is under way ends first, and finds it gone."""
+        """Nobody holds it any more. What is under way ends first and finds it gone; then this is called again."""
         self.gone = True
-        self.drop_copies()
+        if not self.moving:
+            self.drop_copies()
+            self.release()
+
+    def release(self) -> None:
+        """Give up the device bytes where there are any, arrived or not."""
         if self.resident:
             self.give_up_place()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -112,6 +112,10 @@ class Slab:
     def page(self, page: int) -> Page:
         """The page of that number, for the tiers."""
         return self._pages[page]
+
+    def __iter__(self) -> Iterator[Page]:
+        """All pages, also those that are away."""
+        return iter(self._pages.values())
 
     def wrote(self, page: int) -> None:
         """The bytes of a page have changed: what the tiers have of it is stale."""

@@ -58,8 +58,12 @@ def _copied(value: object) -> object:
 
 def nbytes(layer: object) -> int:
     """Bytes of the states a layer holds now."""
-    held = LayerState(fields=tuple((name, vars(layer)[name]) for name in _FIELDS))
-    return held.nbytes
+    return live(layer).nbytes
+
+
+def live(layer: object) -> LayerState:
+    """The layer's own tensors, which the next pass writes."""
+    return LayerState(fields=tuple((name, vars(layer)[name]) for name in _FIELDS))
 
 
 def known_fields() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.scheduler import Steps, Underway
-from djinn_jupyter.engine.verbs import changing, keeping, looking, moving, sessions, weights
+from djinn_jupyter.engine.verbs import changing, keeping, looking, moving, residing, sessions, weights
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
@@ -53,6 +53,8 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.SaveCheckpoint: keeping.save_checkpoint,
     ask.RestoreCheckpoint: keeping.restore_checkpoint,
     ask.AcceptRecomputed: keeping.accept_recomputed,
+    ask.SwapOut: residing.swap_out,
+    ask.SwapIn: residing.swap_in,
 }
 
 NEEDS_WEIGHTS: frozenset[type[ask.RequestBase]] = frozenset({ask.Run, ask.Resume, ask.Step, ask.Back})
@@ -78,3 +80,9 @@ WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
     }
 )
 """Requests that a session answers while a run of its own is under way."""
+
+WHILE_AWAY: frozenset[type[ask.RequestBase]] = WHILE_RUNNING | {ask.SwapOut, ask.SwapIn, ask.RestoreCheckpoint}
+"""Requests that read and write nothing of a session that can be away from the device."""
+
+AT_ONCE: frozenset[type[ask.RequestBase]] = frozenset({ask.Open, ask.Describe, ask.Detach, ask.Close})
+"""Requests that do not wait behind others of their session."""

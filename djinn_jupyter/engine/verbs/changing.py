@@ -12,7 +12,7 @@ from djinn_jupyter.engine import conditions, edits, looks, reports
 from djinn_jupyter.engine.breakpoints import Breakpoint
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.model.taps import Tap
-from djinn_jupyter.engine.scheduler import Steps
+from djinn_jupyter.engine.scheduler import Blocked, Steps
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule, check_rule
 from djinn_jupyter.engine.watches import Watch
@@ -166,11 +166,24 @@ def _edited(site: Site, spelling: str, before: Tensor, after: Tensor, positions:
     )
 
 
-def _patch(engine: Engine, edit: PatchFrom, site: Site, positions: tuple[int, ...]) -> Generator[None, None, Tensor]:
+def _patch(
+    engine: Engine, edit: PatchFrom, site: Site, positions: tuple[int, ...]
+) -> Generator[Blocked | None, None, Tensor]:
     """The value of another session's stopped pass, in the shape of the part to be replaced."""
     source = engine.session(edit.session)
     if source.job is not None and source.job.kind == "run":
         raise InvalidEdit(f"Session {edit.session!r} is running; pause it where its value is to be taken.")
+    yield from engine.present(source)
+    source.residence.hold()
+    try:
+        return (yield from _value_there(engine, source, edit, site, positions))
+    finally:
+        source.residence.let_go()
+
+
+def _value_there(
+    engine: Engine, source: Session, edit: PatchFrom, site: Site, positions: tuple[int, ...]
+) -> Generator[Blocked | None, None, Tensor]:
     frame = looks.stopped_frame(source)
     there = parse_site(edit.site) if edit.site is not None else site
     tap = engine.resolve(there)

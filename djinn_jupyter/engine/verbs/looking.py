@@ -81,7 +81,7 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
         positions = [frame.positions[row] for row in chosen]
         tokens = [frame.tokens[row] for row in chosen]
         found.extend(reports.lens_rows(engine, logits, positions, tokens, request.top))
-        yield
+        yield None
     return LensRead(site=str(site.whole()), rows=tuple(found))
 
 

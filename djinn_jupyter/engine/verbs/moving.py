@@ -45,6 +45,7 @@ def run(engine: Engine, request: ask.Run, holder: Holder) -> Steps:
             line.states[committed] = session.cache.capture_all()
     else:
         _fresh_cache(engine, session, len(tokens))
+        engine.swapping.begin_anew(session)
         session.history.stops.clear()
         session.trail.cut(0)
         session.exactness = "exact"

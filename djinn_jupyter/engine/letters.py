@@ -1,0 +1,139 @@
+"""Letters to sessions: answered at once, made a job, or laid by until the session can be worked on. Runs no job."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator
+from typing import TYPE_CHECKING, cast
+
+from djinn_jupyter.engine.mailbox import Letter
+from djinn_jupyter.engine.scheduler import Job, JobKind, Steps, Underway
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.verbs import AT_ONCE, NEEDS_WEIGHTS, VERBS, WHILE_AWAY, WHILE_RUNNING
+from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Transfer
+from djinn_jupyter.wire.replies import Failed, Reply, SessionSwapped
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+class Letters:
+    """Every letter gets one reply. Those of one session are answered in the order in which they came, but for what
+    need not wait."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._changes_seen = 0
+
+    def deliver(self, letter: Letter) -> None:
+        """Answer a letter, start a job for it, or lay it by: while somebody looks at its session's stop, while the
+        session's bytes are elsewhere, or while there is no room."""
+        request = letter.request
+        session = self._engine.sessions.get(request.session) if isinstance(request, ask.SessionRequest) else None
+        if session is None or not self._has_to_wait(session, request):
+            self._deliver_now(letter, session)
+            return
+        session.waiting.append(letter)
+        if not _looked_at(session) and self._needs_bytes(session, request):
+            self._engine.swapping.swap_in(session, "needed")
+
+    def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
+        looked_at = _looked_at(session) and not isinstance(request, ask.Close)
+        behind = bool(session.waiting) and type(request) not in AT_ONCE
+        return looked_at or behind or self._needs_bytes(session, request)
+
+    def _needs_bytes(self, session: Session, request: ask.Request) -> bool:
+        here = session.residence
+        if here.present or type(request) in WHILE_AWAY:
+            return False
+        return not (isinstance(request, ask.Run) and not request.extend and here.state in ("host", "disk"))
+
+    def _deliver_now(self, letter: Letter, session: Session | None) -> bool:
+        """False when it was laid by again, for want of room."""
+        request = letter.request
+        if isinstance(request, ask.SessionRequest):
+            self._engine.bulletin.touch(request.session)
+        try:
+            if session is not None and session.job is not None and type(request) not in WHILE_RUNNING:
+                raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
+            verb = VERBS.get(type(request))
+            if verb is None:
+                raise UsageError(f"The engine has no verb {type(request).__name__}.")
+            if type(request) in NEEDS_WEIGHTS:
+                self._engine.weights.wake()  # before the verb changes anything: it may find no room
+            result = verb(self._engine, request, letter.holder)
+        except SlabFull as full:
+            if session is not None and self._engine.room.find(session, self._wanted(request)):
+                session.waiting.appendleft(letter)
+                session.residence.wants_room = True
+                return False
+            self._refuse(letter, full)
+        except DjinnError as error:
+            self._refuse(letter, error)
+        except Exception as error:  # noqa: BLE001  the engine's edge: whatever it is, the asker is told
+            self._engine.answer(letter, unforeseen(error))
+        else:
+            self._accept(letter, result)
+        if session is not None and type(request) not in WHILE_AWAY:
+            session.residence.touch()
+        return True
+
+    def _refuse(self, letter: Letter, error: DjinnError) -> None:
+        self._engine.swapping.changes += 1  # its session waits no more, and may leave
+        self._engine.answer(letter, Failed(code=error.code, message=str(error)))
+
+    def _wanted(self, request: ask.Request) -> int:
+        """Bytes of pages for a prompt."""
+        count = len(request.tokens or ()) if isinstance(request, ask.Run) else 0
+        return sum(-(-count // group.page_positions) * group.page_bytes for group in self._engine.geometry.groups)
+
+    def _accept(self, letter: Letter, result: Reply | Steps | Underway) -> None:
+        if isinstance(result, Generator):
+            request = cast(ask.SessionRequest, letter.request)
+            result = Underway(session=self._engine.sessions[request.session], steps=result)
+        if not isinstance(result, Underway):
+            self._engine.answer(letter, result)
+            return
+        kind: JobKind = "run" if result.session.state == "running" else "look"
+        self._engine.scheduler.add(Job(kind=kind, session=result.session, steps=result.steps, letter=letter))
+
+    def take_up(self, session: Session) -> None:
+        """Letters that waited come before the mail."""
+        while session.waiting:
+            request = session.waiting[0].request
+            if self._needs_bytes(session, request):
+                self._engine.swapping.swap_in(session, "needed")
+            if self._needs_bytes(session, request) or _looked_at(session):
+                return
+            session.residence.wants_room = False
+            if not self._deliver_now(session.waiting.popleft(), session):
+                return
+
+    def take_up_all(self) -> None:
+        while self._changes_seen != self._engine.swapping.changes:
+            self._changes_seen = self._engine.swapping.changes
+            for session in [session for session in self._engine.sessions.values() if session.waiting]:
+                self.take_up(session)
+
+    def swapped(self, session: Session, transfer: Transfer | None) -> None:
+        """A session's move between device and tiers has ended. Who waited for one that failed is told."""
+        self._engine.bulletin.touch(session.name)
+        if transfer is not None:
+            self._engine.publish(SessionSwapped(session=session.name, transfer=transfer))
+        error = session.residence.error
+        while error is not None and session.waiting and self._needs_bytes(session, session.waiting[0].request):
+            self._engine.answer(session.waiting.popleft(), Failed(code=error.code, message=str(error)))
+
+
+def _looked_at(session: Session) -> bool:
+    return session.job is not None and session.job.kind == "look"
+
+
+def unforeseen(error: Exception) -> Failed:
+    log.exception("unforeseen")
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    return Failed(code="DjinnError", message=f"The engine met an error it does not know ({text}); see %djinn_log.")

@@ -1,0 +1,191 @@
+"""The host tier: copies of what has left the device, in main memory. Segments that come and go; pinned on CUDA."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.errors import TierFull
+from djinn_jupyter.wire.nouns import TierStatistics
+
+from .budget import BooksBroken, mebibytes
+from .extents import Extents
+from .items import Place
+from .spans import Span
+
+SEGMENT_BYTES: Final = 64 << 20
+SPARE_SEGMENTS: Final = 2
+ALIGNMENT: Final = 512
+PINNED_PIECE_MOST: Final = 64 << 30  # cudaHostRegister refuses more on some systems
+
+Memory = Callable[[int], Tensor]
+
+
+def pageable(nbytes: int) -> Tensor:
+    """Page-aligned memory of its own mapping, which goes back to the system when the tensor goes."""
+    with torch.inference_mode(False):
+        return torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+
+
+def pinned(nbytes: int) -> Tensor:
+    """The same, registered with CUDA. `pin_memory=True` would round up to a power of two."""
+    memory = pageable(nbytes)
+    code = _cudart().cudaHostRegister(memory.data_ptr(), nbytes, 0)
+    if int(code) != 0:
+        raise MemoryError(f"cudaHostRegister of {mebibytes(nbytes)} was refused with code {int(code)}")
+    return memory
+
+
+def unpinned(memory: Tensor) -> None:
+    _cudart().cudaHostUnregister(memory.data_ptr())
+
+
+def _cudart() -> Any:
+    return torch.cuda.cudart()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostSegment:
+    """One mapping and what is free of it."""
+
+    memory: Tensor
+    extents: Extents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostPlace:
+    """`nbytes` of a segment from `start` on; the run that is taken is rounded up to the alignment."""
+
+    segment: HostSegment
+    start: int
+    nbytes: int
+
+
+class HostTier:
+    """Copies in main memory, up to a limit.
+
+    Invariants: `allocated` is what the segments add up to and never more than the limit; a place is in one segment,
+    and nobody else's until it is freed; a verb that raises has changed nothing. A few empty segments are kept, because
+    to map and pin memory costs as much as to fill it.
+    """
+
+    def __init__(
+        self, limit_bytes: int, *, memory: Memory = pageable, release: Callable[[Tensor], None] | None = None
+    ) -> None:
+        self.limit = limit_bytes
+        self.allocated = 0
+        self.used = 0
+        self.places = 0
+        self.bytes_out = self.bytes_in = 0
+        self._memory, self._release = memory, release
+        self._segments: list[HostSegment] = []
+
+    # -------------------------------------------------------------------------------------------- places
+
+    def allocate(self, sizes: Sequence[int]) -> list[HostPlace]:
+        """A place for each size. Raises TierFull."""
+        taken: list[HostPlace] = []
+        try:
+            for size in sizes:
+                taken.append(self._allocate(size))
+        except TierFull:
+            for place in taken:
+                self.free(place)
+            raise TierFull(
+                f"The host tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
+                f"{mebibytes(self.limit)}. Close a session, or allow more with --host-memory."
+            ) from None
+        return taken
+
+    def _allocate(self, size: int) -> HostPlace:
+        rounded = _rounded(size)
+        for segment in self._segments:
+            start = segment.extents.allocate(rounded)
+            if start is not None:
+                break
+        else:
+            segment = self._grow(rounded)
+            start = segment.extents.allocate(rounded)
+            assert start is not None
+        self.used += rounded
+        self.places += 1
+        return HostPlace(segment=segment, start=start, nbytes=size)
+
+    def free(self, place: Place) -> None:
+        assert isinstance(place, HostPlace)
+        rounded = _rounded(place.nbytes)
+        place.segment.extents.free(place.start, rounded)
+        self.used -= rounded
+        self.places -= 1
+        if place.segment.extents.free_bytes == place.segment.extents.capacity:
+            self.shrink(SPARE_SEGMENTS)
+
+    def span(self, place: HostPlace) -> Span:
+        return Span(memory=place.segment.memory, start=place.start, nbytes=place.nbytes)
+
+    # ----------------------------------------------------------------------------------------- segments
+
+    def _grow(self, needed: int) -> HostSegment:
+        left = self.limit - self.allocated
+        if needed > left:
+            self.shrink()
+            left = self.limit - self.allocated
+        size = max(needed, min(SEGMENT_BYTES, left)) // ALIGNMENT * ALIGNMENT
+        if needed > left or needed > PINNED_PIECE_MOST:
+            raise TierFull(f"{mebibytes(needed)} were asked for and {mebibytes(left)} are left.")
+        try:
+            memory = self._memory(size)
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise TierFull(f"The system refused {mebibytes(size)} of host memory: {error}.") from error
+        self._segments.append(HostSegment(memory=memory, extents=Extents(size)))
+        self.allocated += size
+        return self._segments[-1]
+
+    def shrink(self, keep: int = 0) -> int:
+        """Give the empty segments back to the system, all but the first `keep` of them; bytes given back."""
+        empty = [s for s in self._segments if s.extents.free_bytes == s.extents.capacity][keep:]
+        for segment in empty:
+            self._segments.remove(segment)
+            self.allocated -= segment.extents.capacity
+            if self._release is not None:
+                self._release(segment.memory)
+        return sum(segment.extents.capacity for segment in empty)
+
+    # -------------------------------------------------------------------------------------------- books
+
+    def statistics(self) -> TierStatistics:
+        return TierStatistics(
+            tier="host",
+            pages=self.places,
+            bytes_used=self.used,
+            bytes_allocated=self.allocated,
+            bytes_limit=self.limit,
+            bytes_out=self.bytes_out,
+            bytes_in=self.bytes_in,
+        )
+
+    def check(self, held: Iterable[HostPlace]) -> None:
+        """Raise BooksBroken unless the places taken are exactly those held, and the sums add up."""
+        by_segment: dict[int, list[tuple[int, int]]] = {id(segment): [] for segment in self._segments}
+        count = 0
+        for place in held:
+            by_segment[id(place.segment)].append((place.start, _rounded(place.nbytes)))
+            count += 1
+        for segment in self._segments:
+            segment.extents.check(by_segment[id(segment)])
+        used = sum(size for taken in by_segment.values() for _, size in taken)
+        allocated = sum(segment.extents.capacity for segment in self._segments)
+        if (used, count, allocated) != (self.used, self.places, self.allocated) or allocated > self.limit:
+            raise BooksBroken(
+                f"The host tier counts {self.used} bytes in {self.places} places of {self.allocated}; "
+                f"{used} in {count} are held of {allocated}, and the limit is {self.limit}."
+            )
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,53 @@
+"""The tiers that an engine has, from its configuration and what the machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+import psutil
+import torch
+from jupyter_core.paths import jupyter_data_dir
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.memory.disk import DiskTier
+from djinn_jupyter.engine.memory.files import DirectFile
+from djinn_jupyter.engine.memory.host import HostTier, pageable, pinned, unpinned
+from djinn_jupyter.errors import StorageFailed
+
+FOLDER: Final = "djinn"
+
+
+def open_host(config: EngineConfig, device: torch.device) -> HostTier | None:
+    """The host tier, None where the configuration has none."""
+    limit = _host_limit(config)
+    if not limit:
+        return None
+    if device.type == "cuda":
+        return HostTier(limit, memory=pinned, release=unpinned)
+    return HostTier(limit)
+
+
+def open_disk(config: EngineConfig, device: torch.device) -> DiskTier | None:
+    """The disk tier, None where the configuration has none. Raises StorageFailed."""
+    folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
+    if config.disk_memory == 0:
+        return None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        limit = config.disk_memory
+        if limit is None:
+            limit = min(4 * (_host_limit(config) or psutil.virtual_memory().total), shutil.disk_usage(folder).free // 2)
+        file = DirectFile(folder / f"pages-{os.getpid()}-{id(config):x}")
+    except OSError as error:
+        raise StorageFailed(
+            f"The disk tier cannot be made in {folder}: {error.strerror or error}. Start with --disk-memory 0 to go on "
+            "without it."
+        ) from error
+    return DiskTier(file, limit, memory=pinned if device.type == "cuda" else pageable)
+
+
+def _host_limit(config: EngineConfig) -> int:
+    return psutil.virtual_memory().available // 2 if config.host_memory is None else config.host_memory

@@ -1,0 +1,133 @@
+"""Who has to leave, and when: for want of pages, and after a while without use. Moves nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from djinn_jupyter.engine.residency.belongings import pages_of
+from djinn_jupyter.engine.residency.residence import Cause
+from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.errors import DjinnError
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.scheduler import Blocked, Scheduler
+    from djinn_jupyter.engine.session import Session
+
+log = logging.getLogger(__name__)
+
+WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: who steps on at once would make them stale
+
+Choice = Callable[["Sequence[Session]"], "Sequence[Session]"]
+
+
+def least_recently_used(candidates: Sequence[Session]) -> list[Session]:
+    """By class first: those that no kernel holds, the idle, the stopped; in each, the longest unused first."""
+    return sorted(candidates, key=lambda s: (s.holder is not None, s.state == "paused", s.residence.touched))
+
+
+class Room:
+    """Finds room on the device. `choose` puts those who may leave in the order in which they should."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        scheduler: Scheduler,
+        *,
+        idle_seconds: float,
+        choose: Choice = least_recently_used,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sessions, self._scheduler = sessions, scheduler
+        self._idle_seconds, self.choose, self._clock = idle_seconds, choose, clock
+        self.swapping: Swapping  # by the engine: they ask each other
+
+    # --------------------------------------------------------------------------------------- for want of pages
+
+    def find(self, wanting: Session, need: int) -> bool:
+        """Make others leave until `need` bytes (at least one session's) are on their way out. True when there is room
+        now or waiting for the next change helps; False when nobody can leave and nobody is at work."""
+        if self.swapping.sweep():
+            self.swapping.changes += 1
+            return True
+        coming = self._on_the_way_out()
+        for victim in self.choose(self._candidates(wanting)):
+            if coming >= max(need, 1):
+                break
+            size = _private_bytes(victim)
+            if size and self._send_away(victim, "pressure"):
+                coming += size
+        return coming > 0 or self._others_progress(wanting)
+
+    def wait_for(self, wanting: Session, need: int) -> Blocked | None:
+        """What a job yields that could not have its pages: a function that says whether it still has to wait. None when
+        there is nothing to wait for."""
+        before = self.swapping.changes
+        if not self.find(wanting, need):
+            return None
+        return lambda: self.swapping.changes == before
+
+    def _on_the_way_out(self) -> int:
+        going = [s for s in self._sessions.values() if s.residence.state == "storing"]
+        return sum(max(_private_bytes(session), 1) for session in going)
+
+    def _candidates(self, wanting: Session | None = None) -> list[Session]:
+        return [
+            session
+            for session in self._sessions.values()
+            if session is not wanting
+            and session.line is not None
+            and not session.waiting
+            and self.swapping.may_leave(session)
+        ]
+
+    def _others_progress(self, wanting: Session) -> bool:
+        """Whether somebody else's work, or way back to the device, will end without our help."""
+        if any(not job.waits for job in self._scheduler.jobs if job.session is not wanting):
+            return True
+        for session in self._sessions.values():
+            here = session.residence
+            if session is wanting:
+                continue
+            if here.moving is not None and here.state == "loading" and not here.moving.waits_for_room:
+                return True
+            if session.waiting and here.present and session.job is None and not here.wants_room:
+                return True
+        return False
+
+    def _send_away(self, session: Session, cause: Cause) -> bool:
+        """To the first tier there is; whether it has left or is leaving."""
+        for tier in self.swapping.tiers.names:
+            try:
+                self.swapping.swap_out(session, tier, cause)
+            except DjinnError as error:
+                log.info("Session %r stays on the device: %s", session.name, error)
+                continue
+            if session.residence.state != "resident":
+                return True
+        return False
+
+    # ------------------------------------------------------------------------------------------- idleness
+
+    def attend(self) -> None:
+        """For an engine with nothing to do: write the resting through, and let those go who have rested for long."""
+        now = self._clock()
+        for session in self._candidates():
+            rested = now - session.residence.touched
+            if rested >= self._idle_seconds:
+                self._let_go(session)
+            elif rested >= WRITE_THROUGH_SECONDS:
+                self.swapping.write_through(session)
+
+    def _let_go(self, session: Session) -> None:
+        here = session.residence
+        if here.error is not None and here.refused_at == here.version:
+            return  # it could not leave when it was as it is; the next thing done to it is a reason to try again
+        if not self._send_away(session, "idleness"):
+            here.refused_at = here.version
+
+
+def _private_bytes(session: Session) -> int:
+    return sum(page.nbytes for page in pages_of(session) if page.resident and page.references == 1)

@@ -1,0 +1,40 @@
+"""Where a session's bytes are and the moves between: a table and nothing else.
+
+resident   on the device, all of them
+storing    still there, while copies of what has none are made; called back at any moment
+host       away, with copies in main memory
+disk       away, with copies on disk of some or all
+loading    on the way back
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire.nouns import Residency
+
+Move = Literal["leave", "call_back", "reach_host", "reach_disk", "sink", "come", "arrive", "begin_anew"]
+
+MOVES: Final[dict[tuple[Residency, Move], Residency]] = {
+    ("resident", "leave"): "storing",
+    ("storing", "call_back"): "resident",
+    ("storing", "reach_host"): "host",
+    ("storing", "reach_disk"): "disk",
+    ("host", "sink"): "disk",
+    ("host", "come"): "loading",
+    ("disk", "come"): "loading",
+    ("loading", "arrive"): "resident",
+    ("loading", "reach_host"): "host",
+    ("loading", "reach_disk"): "disk",
+    ("host", "begin_anew"): "resident",
+    ("disk", "begin_anew"): "resident",
+}
+
+
+def after(state: Residency, move: Move, name: str) -> Residency:
+    """Where `move` leads to from `state`; IllegalMove, naming the session, where the table has none."""
+    following = MOVES.get((state, move))
+    if following is None:
+        raise IllegalMove(f"Session {name!r} is {state} and cannot {move.replace('_', ' ')}.")
+    return following

@@ -1,0 +1,274 @@
+"""Sessions leave the device and come back. Decides how a move goes, never who has to move or when.
+
+Everything is driven by what is still missing: a session that leaves has it stored, then gives up its place; one that
+comes back has it loaded, then answers the letters that waited. Each batch that ends is a reason to look again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from djinn_jupyter.engine.memory.blobs import Blobs
+from djinn_jupyter.engine.memory.items import Item
+from djinn_jupyter.engine.memory.mover import Moved
+from djinn_jupyter.engine.memory.slab import Slab
+from djinn_jupyter.engine.memory.tiers import Tiers
+from djinn_jupyter.engine.residency.belongings import items_of
+from djinn_jupyter.engine.residency.residence import Cause, Moving
+from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, TierFull
+from djinn_jupyter.wire.nouns import Tier, Transfer
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.session import Session
+
+log = logging.getLogger(__name__)
+
+
+class Swapping:
+    """Invariants: a session that runs, is looked at, or is held from outside does not leave; a page or storage stays as
+    long as any session that is on the device has it; a copy counts only if nothing was written since it was begun; a
+    move that fails leaves the session where it was and everybody else alone. `changes` counts whatever may have made
+    room or brought a session back. `swapped` is told of every move that ended, `find_room` is asked when the slab is
+    full and says whether waiting helps."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        slabs: Sequence[Slab],
+        tiers: Tiers,
+        blobs: Blobs,
+        *,
+        swapped: Callable[[Session, Transfer | None], None],
+        find_room: Callable[[Session, int], bool],
+    ) -> None:
+        self._sessions, self._slabs = sessions, slabs
+        self._swapped, self._find_room = swapped, find_room
+        self.tiers, self.blobs = tiers, blobs
+        self.changes = 0
+
+    # -------------------------------------------------------------------------------------------- verbs
+
+    def may_leave(self, session: Session) -> bool:
+        """Whether nobody uses its bytes now."""
+        here = session.residence
+        return here.state == "resident" and not here.busy and session.job is None and session.state != "running"
+
+    def swap_out(self, session: Session, tier: Tier, cause: Cause) -> None:
+        """Begin to leave for a tier. Raises IllegalMove where it is used, TierFull where that tier is not there."""
+        self.tiers.keeper(tier)
+        here = session.residence
+        if session.state == "running" or here.busy or here.state in ("storing", "loading") or here.moving:
+            why = "running" if session.state == "running" else "held" if here.busy else here.state
+            raise IllegalMove(f"Session {session.name!r} is {why} and cannot leave the device now.")
+        if here.state == "resident":
+            session.cache.drop_working()
+            here.move("leave", session.name)
+        elif here.state == "disk" or tier == "host":
+            return
+        here.error = None
+        here.moving = Moving(goal=tier, cause=cause, items=items_of(session, self.blobs))
+        self.advance(session)
+
+    def swap_in(self, session: Session, cause: Cause) -> None:
+        """Begin to come back, or stop leaving."""
+        here = session.residence
+        if here.state == "storing":
+            self._call_back(session)
+            return
+        if here.state in ("resident", "loading"):
+            return
+        items = here.moving.items if here.moving else items_of(session, self.blobs)
+        here.move("come", session.name)
+        here.error = None
+        here.moving = Moving(goal=None, cause=cause, items=items)
+        here.moving.from_disk = any(not item.resident and "host" not in item.copies for item in items)
+        self.advance(session)
+
+    def begin_anew(self, session: Session) -> None:
+        """Its bytes are given up: it is on the device, with nothing."""
+        here = session.residence
+        if not here.present:
+            here.moving = None
+            here.move("begin_anew", session.name)
+
+    def write_through(self, session: Session) -> None:
+        """Copy what has no copy yet to the host, so that leaving later moves nothing. Where there is no room for that,
+        it is left."""
+        here = session.residence
+        if self.tiers.host is None or not self.may_leave(session) or here.written_through == here.version:
+            return
+        here.written_through = here.version
+        session.cache.flush()
+        try:
+            self.tiers.store([item for item in items_of(session, self.blobs) if item.resident], "host")
+        except TierFull as full:
+            log.info("Session %r is not written through: %s", session.name, full)
+
+    def settle(self, moved: Moved) -> None:
+        """A batch is through."""
+        self.changes += 1
+        size = self.tiers.settle(moved)
+        if moved.error is not None:
+            log.warning("A move between tiers failed: %s", moved.error)
+        for session in [s for s in self._sessions.values() if s.residence.moving is not None]:
+            moving = session.residence.moving
+            if moving is None or moved.batch not in moving.batches:
+                continue
+            moving.batches.discard(moved.batch)
+            moving.bytes_moved += size
+            if moved.error is not None:
+                self._fail(session, moved.error)
+        self.advance_all()
+
+    def advance_all(self) -> None:
+        """Somebody's move, end or close may have been what others wait for."""
+        for session in list(self._sessions.values()):
+            if session.residence.moving is not None:
+                self.advance(session)
+
+    def sweep(self) -> int:
+        """Give up what is on the device and belongs only to sessions that are away; bytes given up. A fork may have
+        kept it there."""
+        self.blobs.purge()
+        away = [s for s in self._sessions.values() if s.residence.state in ("host", "disk")]
+        found = {id(i): i for s in away for i in items_of(s, self.blobs) if i.resident and i.copies and not i.moving}
+        needed = self._needed(away) if found else set()
+        going = [item for key, item in found.items() if key not in needed]
+        self._leave(going)
+        return sum(item.nbytes for item in going)
+
+    # ------------------------------------------------------------------------------------- how a move goes
+
+    def advance(self, session: Session) -> None:
+        """Do what can be done now for a session's move."""
+        moving = session.residence.moving
+        if moving is None:
+            return
+        try:
+            if moving.goal is None:
+                self._bring(session, moving)
+            else:
+                self._take_away(session, moving, moving.goal)
+        except (TierFull, SlabFull) as full:
+            self._fail(session, full)
+
+    def _take_away(self, session: Session, moving: Moving, goal: Tier) -> None:
+        missing = [item for item in moving.items if goal not in item.copies]
+        if missing:
+            self._store(session, moving, [item for item in missing if not item.moving])
+            return
+        here = session.residence
+        if here.state == "storing":
+            needed = self._needed([session])
+            going = [item for item in moving.items if item.resident and id(item) not in needed]
+            if any(item.moving for item in going):
+                return
+            self._leave(going)
+            if moving.cause != "pressure":  # there, somebody wants the place in a moment
+                self._shrink()
+            here.move("reach_host" if goal == "host" else "reach_disk", session.name)
+        else:
+            here.move("sink", session.name)
+        if goal == "disk":
+            for item in moving.items:
+                if not item.moving:
+                    item.drop_copy("host")
+        self._end(session, moving)
+
+    def _store(self, session: Session, moving: Moving, items: list[Item]) -> None:
+        assert moving.goal is not None
+        if not items:
+            return
+        try:
+            batches = self.tiers.store(items, moving.goal)
+        except TierFull:
+            if moving.goal == "disk":
+                raise
+            if not self._drop_copies_of_the_present():
+                self._store_further_down(session, moving)
+                return
+            batches = self.tiers.store(items, moving.goal)
+        moving.batches.update(batches)
+
+    def _store_further_down(self, session: Session, moving: Moving) -> None:
+        """The host is full: to the disk, where there is one."""
+        if self.tiers.disk is None:
+            raise TierFull(f"The host tier has no room for session {session.name!r}, and there is no disk tier.")
+        moving.goal = "disk"
+        self._take_away(session, moving, "disk")
+
+    def _drop_copies_of_the_present(self) -> bool:
+        """Give up host copies of what is on the device anyway; whether there were any."""
+        dropped = False
+        for session in self._sessions.values():
+            if session.residence.state == "resident":
+                for item in items_of(session, self.blobs):
+                    if "host" in item.copies and item.resident and not item.moving:
+                        item.drop_copy("host")
+                        dropped = True
+        return dropped
+
+    def _bring(self, session: Session, moving: Moving) -> None:
+        missing = [item for item in moving.items if not item.resident]
+        if missing:
+            self._load(session, moving, [item for item in missing if not item.moving])
+            return
+        session.residence.move("arrive", session.name)
+        self._end(session, moving)
+
+    def _load(self, session: Session, moving: Moving, items: list[Item]) -> None:
+        moving.waits_for_room = False
+        while True:
+            before = self.changes
+            try:
+                moving.batches.update(self.tiers.load(items))
+                return
+            except SlabFull:
+                if not self._find_room(session, sum(item.nbytes for item in items)):
+                    raise
+                if self.changes == before:
+                    moving.waits_for_room = True
+                    return
+
+    def _end(self, session: Session, moving: Moving) -> None:
+        transfer = moving.transfer()
+        session.residence.moving = None
+        session.residence.last_transfer = transfer
+        self.changes += 1
+        self._swapped(session, transfer)
+
+    def _call_back(self, session: Session) -> None:
+        """Nothing has left yet; copies under way go on as if written through."""
+        session.residence.moving = None
+        session.residence.move("call_back", session.name)
+        self.changes += 1
+        self._swapped(session, None)
+
+    def _fail(self, session: Session, error: DjinnError) -> None:
+        """Back to where it was."""
+        here = session.residence
+        moving, here.moving, here.error = here.moving, None, error
+        if here.state == "storing":
+            here.move("call_back", session.name)
+        elif here.state == "loading":
+            assert moving is not None
+            here.move("reach_disk" if moving.from_disk else "reach_host", session.name)
+        self.changes += 1
+        self._swapped(session, None)
+
+    # -------------------------------------------------------------------------------------------- places
+
+    def _needed(self, leaving: Sequence[Session]) -> set[int]:
+        """Identities of the items that sessions other than these have on the device."""
+        others = [s for s in self._sessions.values() if s not in leaving and s.residence.state not in ("host", "disk")]
+        return {id(item) for session in others for item in items_of(session, self.blobs)}
+
+    def _leave(self, items: Sequence[Item]) -> None:
+        for item in items:
+            item.leave()
+
+    def _shrink(self) -> None:
+        for slab in self._slabs:
+            slab.shrink()

@@ -1,0 +1,45 @@
+"""Sessions leave the device and come back because somebody asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.scheduler import Steps
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Transfer
+from djinn_jupyter.wire.replies import Swapped
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+
+def swap_out(engine: Engine, request: ask.SwapOut, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    engine.swapping.tiers.keeper(request.tier)
+    if session.state == "running":
+        raise IllegalMove(f"Session {session.name!r} is running; pause it before it leaves the device.")
+    yield from engine.settled(session)
+    before = session.residence.last_transfer
+    engine.swapping.swap_out(session, request.tier, "asked")
+    yield from engine.settled(session)
+    return _swapped(session, before)
+
+
+def swap_in(engine: Engine, request: ask.SwapIn, holder: Holder) -> Steps:
+    session = engine.session(request.session)
+    before = session.residence.last_transfer
+    if session.residence.present:
+        return Swapped(session=session.describe(), transfer=None)
+    engine.swapping.swap_in(session, "asked")
+    yield from engine.settled(session)
+    return _swapped(session, before)
+
+
+def _swapped(session: Session, before: Transfer | None) -> Swapped:
+    if session.residence.error is not None:
+        raise session.residence.error
+    transfer = session.residence.last_transfer
+    return Swapped(session=session.describe(), transfer=None if transfer is before else transfer)
