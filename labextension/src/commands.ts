@@ -1,0 +1,258 @@
+/* The commands: what palette, toolbars, shortcuts and panels call. Each acts on the session chosen, or on one named. */
+
+import { JupyterFrontEnd } from '@jupyterlab/application';
+import { Dialog, InputDialog, showDialog, showErrorMessage } from '@jupyterlab/apputils';
+import {
+  LabIcon,
+  fastForwardIcon,
+  pauseIcon,
+  runIcon,
+  stepIntoIcon,
+  stepOverIcon
+} from '@jupyterlab/ui-components';
+import { CommandRegistry } from '@lumino/commands';
+import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+
+import { backIcon, djinnIcon } from './icons';
+import { reasonOf } from './line';
+import { Place, find } from './live';
+import { Trans } from './panels/react';
+import { DjinnService } from './service';
+import { SessionState } from './wire';
+
+export namespace CommandIDs {
+  export const show = 'djinn:show';
+  export const resume = 'djinn:resume';
+  export const pause = 'djinn:pause';
+  export const step = 'djinn:step';
+  export const stepToken = 'djinn:step-token';
+  export const stepIn = 'djinn:step-in';
+  export const back = 'djinn:back';
+  export const fork = 'djinn:fork';
+  export const close = 'djinn:close';
+  export const openNotebook = 'djinn:open-notebook';
+  export const insertAttachCell = 'djinn:insert-attach-cell';
+  export const stopEngine = 'djinn:stop-engine';
+}
+
+/** In the order of the sidebar's toolbar. */
+export const MOVES = [
+  CommandIDs.resume,
+  CommandIDs.pause,
+  CommandIDs.step,
+  CommandIDs.stepIn,
+  CommandIDs.stepToken,
+  CommandIDs.back
+] as const;
+
+export type Execute = (id: string, args?: ReadonlyPartialJSONObject) => Promise<unknown>;
+
+interface Move {
+  readonly id: string;
+  readonly label: string;
+  readonly icon: LabIcon;
+  readonly when: SessionState;
+  readonly act: (place: Place) => Promise<void>;
+}
+
+export function addCommands(
+  app: JupyterFrontEnd,
+  service: DjinnService,
+  trans: Trans,
+  sidebar: string
+): void {
+  const { commands } = app;
+  commands.addCommand(CommandIDs.show, {
+    label: trans.__('Show the Djinn Sidebar'),
+    caption: trans.__('Show the sessions of all engines'),
+    icon: djinnIcon,
+    execute: () => app.shell.activateById(sidebar)
+  });
+  moves(service, trans).forEach(move => addMove(commands, service, move));
+  addSessionCommands(app, service, trans);
+  service.model.changed.connect(() => {
+    const { body } = document;
+    body.dataset.djinnStopped = String(service.model.stopped);
+    body.dataset.djinnRunning = String(service.model.session?.info.state === 'running');
+    MOVES.forEach(id => commands.notifyCommandChanged(id));
+  });
+}
+
+function moves(service: DjinnService, trans: Trans): Move[] {
+  return [
+    {
+      id: CommandIDs.resume,
+      label: trans.__('Resume'),
+      icon: runIcon,
+      when: 'paused',
+      act: place => service.resume(place)
+    },
+    {
+      id: CommandIDs.pause,
+      label: trans.__('Pause'),
+      icon: pauseIcon,
+      when: 'running',
+      act: place => service.pause(place)
+    },
+    {
+      id: CommandIDs.step,
+      label: trans.__('Step Over a Layer'),
+      icon: stepOverIcon,
+      when: 'paused',
+      act: place => service.step(place, 'layer')
+    },
+    {
+      id: CommandIDs.stepIn,
+      label: trans.__('Step Into the Layer'),
+      icon: stepIntoIcon,
+      when: 'paused',
+      act: place => service.step(place, 'point')
+    },
+    {
+      id: CommandIDs.stepToken,
+      label: trans.__('Step a Token'),
+      icon: fastForwardIcon,
+      when: 'paused',
+      act: place => service.step(place, 'token')
+    },
+    {
+      id: CommandIDs.back,
+      label: trans.__('Back to the Stop Before'),
+      icon: backIcon,
+      when: 'paused',
+      act: place => service.back(place)
+    }
+  ];
+}
+
+function addMove(commands: CommandRegistry, service: DjinnService, move: Move): void {
+  commands.addCommand(move.id, {
+    label: move.label,
+    caption: move.label,
+    icon: move.icon,
+    isEnabled: args => {
+      const place = named(service, args);
+      return find(service.model.live, place)?.info.state === move.when;
+    },
+    execute: args => {
+      const place = named(service, args);
+      return place ? move.act(place) : undefined;
+    }
+  });
+}
+
+function addSessionCommands(
+  { commands }: JupyterFrontEnd,
+  service: DjinnService,
+  trans: Trans
+): void {
+  const add = (id: string, label: string, act: (place: Place) => Promise<unknown>): void => {
+    commands.addCommand(id, {
+      label,
+      isEnabled: args => find(service.model.live, named(service, args)) !== null,
+      execute: args => {
+        const place = named(service, args);
+        return place ? act(place) : undefined;
+      }
+    });
+  };
+  add(CommandIDs.openNotebook, trans.__('Open the Notebook of the Session'), async place => {
+    const path = find(service.model.live, place)?.notebook;
+    return path ? commands.execute('docmanager:open', { path }) : undefined;
+  });
+  add(CommandIDs.insertAttachCell, trans.__('Insert a Cell that Attaches to the Session'), place =>
+    insertAttachCell(commands, service, place)
+  );
+  add(CommandIDs.fork, trans.__('Fork the Session\u2026'), place => fork(service, trans, place));
+  add(CommandIDs.close, trans.__('Close the Session\u2026'), place => close(service, trans, place));
+  commands.addCommand(CommandIDs.stopEngine, {
+    label: trans.__('Stop the Engine\u2026'),
+    isEnabled: args => engineOf(service, args) !== null,
+    execute: args => {
+      const engine = engineOf(service, args);
+      return engine ? stopEngine(service, trans, engine) : undefined;
+    }
+  });
+}
+
+/** The session that `args` name, else the one that is chosen. */
+function named(service: DjinnService, args: ReadonlyPartialJSONObject): Place | null {
+  const { engine, session } = args;
+  return typeof engine === 'string' && typeof session === 'string'
+    ? { engine, session }
+    : service.model.chosen;
+}
+
+function engineOf(service: DjinnService, args: ReadonlyPartialJSONObject): string | null {
+  return typeof args.engine === 'string' ? args.engine : (service.model.chosen?.engine ?? null);
+}
+
+/** What a notebook's cell says to work on this session. */
+export function attachCell(model: string, session: string): string {
+  const quoted = /\s/.test(session) ? `"${session}"` : session;
+  return `%load_ext djinn_jupyter\n%djinn_load ${model}\n%djinn_use ${quoted} --join`;
+}
+
+async function insertAttachCell(
+  commands: CommandRegistry,
+  service: DjinnService,
+  place: Place
+): Promise<void> {
+  const model = service.model.live.engines[place.engine].found.model;
+  await commands.execute('notebook:insert-cell-below');
+  await commands.execute('notebook:replace-selection', { text: attachCell(model, place.session) });
+}
+
+async function fork(service: DjinnService, trans: Trans, place: Place): Promise<void> {
+  const label = find(service.model.live, place)?.label ?? place.session;
+  const result = await InputDialog.getText({
+    title: trans.__('Fork %1', label),
+    label: trans.__('Name of the new session'),
+    text: `${label}-fork`,
+    okLabel: trans.__('Fork')
+  });
+  if (result.button.accept && result.value) {
+    await service.fork(place, result.value);
+  }
+}
+
+async function close(service: DjinnService, trans: Trans, place: Place): Promise<void> {
+  const label = find(service.model.live, place)?.label ?? place.session;
+  const sure = await showDialog({
+    title: trans.__('Close %1?', label),
+    body: trans.__(
+      'Its tokens, breakpoints and stops are forgotten, and the memory that it holds is freed.'
+    ),
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Close') })]
+  });
+  if (sure.button.accept) {
+    await service.close(place);
+  }
+}
+
+async function stopEngine(service: DjinnService, trans: Trans, engine: string): Promise<void> {
+  const model = service.model.live.engines[engine]?.found.model ?? engine;
+  const sure = await showDialog({
+    title: trans.__('Stop the engine of %1?', model),
+    body: trans.__('The model leaves memory and its sessions end.'),
+    buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop') })]
+  });
+  if (!sure.button.accept) {
+    return;
+  }
+  try {
+    await service.stopEngine(engine, false);
+  } catch (error) {
+    if (!(error instanceof Error) || error.name !== 'SessionsWouldSuffer') {
+      return showErrorMessage(trans.__('The engine was not stopped'), reasonOf(error));
+    }
+    const harm = await showDialog({
+      title: trans.__('Notebooks would suffer'),
+      body: reasonOf(error),
+      buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop all the same') })]
+    });
+    if (harm.button.accept) {
+      await service.stopEngine(engine, true);
+    }
+  }
+}

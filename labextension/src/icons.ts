@@ -1,0 +1,27 @@
+/* The icons that JupyterLab does not have. */
+
+import { LabIcon } from '@jupyterlab/ui-components';
+
+/** A stack of layers with a stop between them. */
+export const djinnIcon = new LabIcon({
+  name: 'djinn-jupyter:djinn',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
+  <g class="jp-icon3 jp-icon-selectable" fill="#616161">
+    <rect x="4" y="3" width="16" height="3.4" rx="1"/>
+    <rect x="4" y="17.6" width="16" height="3.4" rx="1"/>
+    <rect x="12" y="10.3" width="8" height="3.4" rx="1"/>
+    <circle cx="6.6" cy="12" r="3.1"/>
+  </g>
+</svg>`
+});
+
+/** To an earlier stop. */
+export const backIcon = new LabIcon({
+  name: 'djinn-jupyter:back',
+  svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
+  <g class="jp-icon3" fill="#616161">
+    <path d="M12.5 8c-2.65 0-5.05.99-6.9 2.6L2 7v9h9l-3.62-3.62A8.01 8.01 0 0 1 12.5 10c3.2 0 5.98 1.88 7.25 4.6l1.9-.8A10.02 10.02 0 0 0 12.5 8z"/>
+    <circle cx="12.5" cy="18" r="2.2"/>
+  </g>
+</svg>`
+});

@@ -1,0 +1,165 @@
+/* What the server has told, as one frozen value, and how each message changes it. Pure: no sockets, no clocks. */
+
+import {
+  EngineChange,
+  Live,
+  LiveDelta,
+  LiveEngine,
+  LiveOutcome,
+  LiveSession,
+  Transfer
+} from './wire';
+
+/** Names one session of one engine. */
+export interface Place {
+  readonly engine: string;
+  readonly session: string;
+}
+
+/** An engine that ended while this page was open. */
+export interface Ended {
+  readonly engine: string;
+  readonly model: string;
+  readonly reason: string;
+}
+
+/** A move of bytes between tiers, for the memory chart. `at` in seconds since the epoch. */
+export interface Swap {
+  readonly engine: string;
+  readonly session: string;
+  readonly transfer: Transfer;
+}
+
+export interface LiveState {
+  /** False until the first snapshot, and after a gap until the next. */
+  readonly current: boolean;
+  readonly version: string | null;
+  readonly sequence: number;
+  readonly at: number;
+  readonly engines: { readonly [id: string]: LiveEngine };
+  readonly ended: readonly Ended[];
+  /** How the last move of a session ended, by `key`. */
+  readonly outcomes: { readonly [key: string]: LiveOutcome };
+}
+
+export const NOTHING: LiveState = {
+  current: false,
+  version: null,
+  sequence: -1,
+  at: 0,
+  engines: {},
+  ended: [],
+  outcomes: {}
+};
+
+export function key(place: Place): string {
+  return `${place.engine}\n${place.session}`;
+}
+
+/** Whether `message` follows on what is known; otherwise a snapshot is to be asked for. */
+export function follows(state: LiveState, message: Live): boolean {
+  return message.live === 'snapshot' || (state.current && message.sequence === state.sequence + 1);
+}
+
+/** The state after `message`, which `follows`. */
+export function reduce(state: LiveState, message: Live): LiveState {
+  const { sequence } = message;
+  switch (message.live) {
+    case 'snapshot': {
+      const { version, engines } = message;
+      const outcomes = Object.fromEntries(message.outcomes.map(outcome => [key(outcome), outcome]));
+      const ended = state.ended.filter(({ engine }) => !(engine in engines));
+      return {
+        current: true,
+        version,
+        sequence,
+        at: message.at ?? state.at,
+        engines,
+        ended,
+        outcomes
+      };
+    }
+    case 'delta':
+      return { ...withDelta(state, message), sequence, at: message.at ?? state.at };
+    case 'outcome':
+      return { ...state, sequence, outcomes: { ...state.outcomes, [key(message)]: message } };
+    case 'event':
+      return { ...state, sequence };
+  }
+}
+
+function withDelta(state: LiveState, delta: LiveDelta): LiveState {
+  const engines: { [id: string]: LiveEngine } = { ...state.engines, ...delta.appeared };
+  for (const [id, change] of Object.entries(delta.changed)) {
+    if (engines[id]) {
+      engines[id] = changed(engines[id], change);
+    }
+  }
+  const gone = Object.entries(delta.gone).map(([engine, reason]) => ({
+    engine,
+    reason,
+    model: engines[engine]?.found.model ?? engine
+  }));
+  gone.forEach(({ engine }) => delete engines[engine]);
+  const again = new Set(Object.values(delta.appeared).map(({ found }) => found.model));
+  const ended = [...state.ended.filter(({ model }) => !again.has(model)), ...gone];
+  return { ...state, engines, ended };
+}
+
+function changed(engine: LiveEngine, change: EngineChange): LiveEngine {
+  const sessions: { [name: string]: LiveSession } = { ...engine.sessions };
+  for (const [name, session] of Object.entries(change.sessions ?? {})) {
+    if (session === null) {
+      delete sessions[name];
+    } else {
+      sessions[name] = session;
+    }
+  }
+  return {
+    found: change.found ?? engine.found,
+    statistics: change.statistics ?? engine.statistics,
+    sessions
+  };
+}
+
+export function find(state: LiveState, place: Place | null): LiveSession | null {
+  return (place && state.engines[place.engine]?.sessions[place.session]) ?? null;
+}
+
+/** All sessions with their places: by engine, then by label. */
+export function places(state: LiveState): { place: Place; session: LiveSession }[] {
+  return Object.entries(state.engines).flatMap(([engine, { sessions }]) =>
+    Object.entries(sessions)
+      .map(([session, value]) => ({ place: { engine, session }, session: value }))
+      .sort((a, b) => a.session.label.localeCompare(b.session.label))
+  );
+}
+
+/**
+ * The session to show: the one chosen as long as it is there, else one of the notebook in front, else one that is
+ * stopped, else any.
+ */
+export function choose(
+  state: LiveState,
+  chosen: Place | null,
+  notebook: string | null
+): Place | null {
+  if (find(state, chosen)) {
+    return chosen;
+  }
+  const all = places(state);
+  const best =
+    ofNotebook(state, notebook)[0] ??
+    all.find(({ session }) => session.info.state === 'paused')?.place ??
+    all[0]?.place;
+  return best ?? null;
+}
+
+/** The sessions that belong to `notebook`. */
+export function ofNotebook(state: LiveState, notebook: string | null): Place[] {
+  return notebook === null
+    ? []
+    : places(state)
+        .filter(({ session }) => session.notebook === notebook)
+        .map(({ place }) => place);
+}

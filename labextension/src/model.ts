@@ -1,0 +1,108 @@
+/* What the panels show: the live state, the session chosen in it, and what went wrong last. Asks nobody anything. */
+
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { Connection } from './line';
+import { LiveState, NOTHING, Place, choose, find, key, ofNotebook } from './live';
+import { LiveEngine, LiveSession } from './wire';
+
+/** A sentence for a person about one session or engine, until it is read or the next move begins. */
+export interface Remark {
+  readonly place: Place | null;
+  readonly text: string;
+}
+
+export class DjinnModel {
+  /** Emitted after any change; readers compare the values that they show. */
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  get live(): LiveState {
+    return this._live;
+  }
+
+  set live(live: LiveState) {
+    this._live = live;
+    this._settle();
+  }
+
+  get connection(): Connection {
+    return this._connection;
+  }
+
+  set connection(connection: Connection) {
+    this._connection = connection;
+    this._changed.emit();
+  }
+
+  /** The session that commands act on. */
+  get chosen(): Place | null {
+    return this._chosen;
+  }
+
+  /** What a person chose, here or in an earlier visit; it stands as soon as that session is there. */
+  choose(place: Place | null): void {
+    this._wanted = place;
+    this._settle();
+  }
+
+  get notebook(): string | null {
+    return this._notebook;
+  }
+
+  /** The notebook in front. Its session is shown, unless a session of it is shown already. */
+  set notebook(path: string | null) {
+    this._notebook = path;
+    const own = ofNotebook(this._live, path);
+    if (own.length && !own.some(place => same(place, this._chosen))) {
+      this._wanted = own[0];
+    }
+    this._settle();
+  }
+
+  get session(): LiveSession | null {
+    return find(this._live, this._chosen);
+  }
+
+  get engine(): LiveEngine | null {
+    return this._chosen ? (this._live.engines[this._chosen.engine] ?? null) : null;
+  }
+
+  get stopped(): boolean {
+    return this.session?.info.state === 'paused';
+  }
+
+  get remark(): Remark | null {
+    return this._remark;
+  }
+
+  set remark(remark: Remark | null) {
+    this._remark = remark;
+    this._changed.emit();
+  }
+
+  private _settle(): void {
+    const before = this._chosen;
+    this._chosen = choose(this._live, this._wanted ?? this._chosen, this._notebook);
+    if (find(this._live, this._wanted)) {
+      this._wanted = null;
+    }
+    if (this._remark?.place && !same(before, this._chosen)) {
+      this._remark = null;
+    }
+    this._changed.emit();
+  }
+
+  private readonly _changed = new Signal<this, void>(this);
+  private _live: LiveState = NOTHING;
+  private _connection: Connection = { kind: 'connecting' };
+  private _wanted: Place | null = null;
+  private _chosen: Place | null = null;
+  private _notebook: string | null = null;
+  private _remark: Remark | null = null;
+}
+
+export function same(a: Place | null, b: Place | null): boolean {
+  return a === b || (a !== null && b !== null && key(a) === key(b));
+}

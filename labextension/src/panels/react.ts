@@ -1,0 +1,65 @@
+/* How a panel follows the model: a React widget that draws again when the model says that it changed. */
+
+import { ReactWidget } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { DjinnService } from '../service';
+
+/** What every panel is given. */
+export interface PanelProps {
+  readonly service: DjinnService;
+  readonly trans: Trans;
+}
+
+/** The part of JupyterLab's TranslationBundle that the panels use. */
+export interface Trans {
+  __(text: string, ...values: (string | number)[]): string;
+  _n(one: string, many: string, count: number, ...values: (string | number)[]): string;
+}
+
+/** Draw the component again at each change of the model, at most once a frame. */
+export function useModel(service: DjinnService): DjinnService['model'] {
+  const [, draw] = React.useReducer((count: number) => count + 1, 0);
+  React.useEffect(() => {
+    let frame = 0;
+    const changed = (): void => {
+      cancelAnimationFrame(frame);
+      frame = requestAnimationFrame(draw);
+    };
+    service.model.changed.connect(changed);
+    draw();
+    return () => {
+      cancelAnimationFrame(frame);
+      service.model.changed.disconnect(changed);
+    };
+  }, [service]);
+  return service.model;
+}
+
+/** Idle times and the like grow by themselves: draw again every `seconds`, as long as the page is in sight. */
+export function useClock(seconds: number): number {
+  const [now, setNow] = React.useState(() => Date.now() / 1000);
+  React.useEffect(() => {
+    const timer = window.setInterval(() => {
+      if (document.visibilityState === 'visible') {
+        setNow(Date.now() / 1000);
+      }
+    }, 1000 * seconds);
+    return () => window.clearInterval(timer);
+  }, [seconds]);
+  return now;
+}
+
+/** A panel of the sidebar. */
+export function panelOf(
+  component: (props: PanelProps) => React.JSX.Element,
+  props: PanelProps,
+  options: { readonly id: string; readonly title: string; readonly className: string }
+): ReactWidget {
+  const widget = ReactWidget.create(React.createElement(component, props));
+  widget.id = options.id;
+  widget.addClass('djinn-Panel');
+  widget.addClass(options.className);
+  widget.title.label = options.title;
+  return widget;
+}

@@ -1,0 +1,239 @@
+/* The engines and their sessions: who stands where, with what can be done to the one that is chosen. */
+
+import {
+  LabIcon,
+  closeIcon,
+  copyIcon,
+  notebookIcon,
+  stopIcon,
+  addBelowIcon
+} from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { CommandIDs, Execute } from '../commands';
+import { Place, key, places } from '../live';
+import { same } from '../model';
+import { spellBytes, spellSeconds } from '../spell';
+import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
+import { Notice } from './notice';
+import { PanelProps, Trans, useClock, useModel } from './react';
+
+export interface SessionsProps extends PanelProps {
+  readonly execute: Execute;
+}
+
+export function Sessions(props: SessionsProps): React.JSX.Element {
+  const { service, trans } = props;
+  const model = useModel(service);
+  const now = useClock(5);
+  const engines = Object.entries(model.live.engines);
+  return (
+    <>
+      <Notice service={service} trans={trans} />
+      {model.live.ended.map(({ engine, reason }) => (
+        <p key={engine} className="djinn-Notice djinn-mod-bad" role="alert">
+          {reason}
+        </p>
+      ))}
+      {model.remark && (
+        <p className="djinn-Notice djinn-mod-bad" role="alert">
+          {model.remark.text}
+        </p>
+      )}
+      {model.live.current && engines.length === 0 && <NoEngine trans={trans} />}
+      {engines.map(([id, engine]) => (
+        <Engine key={id} id={id} engine={engine} now={now} {...props} />
+      ))}
+    </>
+  );
+}
+
+function NoEngine({ trans }: { trans: Trans }): React.JSX.Element {
+  return (
+    <div className="djinn-Notice" role="status">
+      <p>{trans.__('No engine runs. Load a model in a notebook, and its sessions appear here:')}</p>
+      <pre className="djinn-code">{'%load_ext djinn_jupyter\n%djinn_load demo'}</pre>
+    </div>
+  );
+}
+
+interface EngineProps extends SessionsProps {
+  readonly id: string;
+  readonly engine: LiveEngine;
+  readonly now: number;
+}
+
+function Engine(props: EngineProps): React.JSX.Element {
+  const { id, engine, service, trans } = props;
+  const { found } = engine;
+  const rows = places(service.model.live).filter(({ place }) => place.engine === id);
+  return (
+    <section className="djinn-Engine" aria-label={trans.__('Engine of %1', found.model)}>
+      <header className="djinn-Engine-head">
+        <h3 className="djinn-Engine-name" title={describe(engine, trans)}>
+          {found.model}
+        </h3>
+        <span className="djinn-soft djinn-Engine-facts">
+          {[found.description?.dtype, found.description?.device].filter(Boolean).join(', ')}
+        </span>
+        <Action
+          icon={stopIcon}
+          label={trans.__('Stop the engine of %1', found.model)}
+          act={() => props.execute(CommandIDs.stopEngine, { engine: id })}
+        />
+      </header>
+      {found.state !== 'ready' && (
+        <p
+          className={`djinn-Notice${found.state === 'refused' ? ' djinn-mod-bad' : ''}`}
+          role="status"
+        >
+          {found.reason ?? trans.__('Connecting to this engine.')}
+        </p>
+      )}
+      {found.state === 'ready' && rows.length === 0 && (
+        <p className="djinn-soft djinn-Engine-empty">{trans.__('No sessions.')}</p>
+      )}
+      <ul className="djinn-list">
+        {rows.map(({ place, session }) => (
+          <Row key={key(place)} place={place} session={session} {...props} />
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function describe({ found }: LiveEngine, trans: Trans): string {
+  const { description } = found;
+  const what = description
+    ? trans.__(
+        '%1, %2 layers, %3 attention. ',
+        description.architecture,
+        description.layers,
+        description.attention
+      )
+    : '';
+  return what + trans.__('Process %1 on %2.', found.pid, found.host);
+}
+
+interface RowProps extends EngineProps {
+  readonly place: Place;
+  readonly session: LiveSession;
+}
+
+function Row(props: RowProps): React.JSX.Element {
+  const { place, session, service, trans, now } = props;
+  const { info } = session;
+  const chosen = same(place, service.model.chosen);
+  return (
+    <li className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}`}>
+      <button
+        className="djinn-Session-main"
+        aria-pressed={chosen}
+        aria-label={trans.__('Session %1, %2', session.label, stateText(session, trans))}
+        title={info.name}
+        onClick={() => service.model.choose(place)}
+      >
+        <span className={`djinn-dot djinn-mod-${info.state}`} aria-hidden="true" />
+        <span className="djinn-Session-label">{session.label}</span>
+        <span className="djinn-soft djinn-Session-state">{stateText(session, trans)}</span>
+      </button>
+      <div className="djinn-soft djinn-Session-facts">
+        {facts(session, now, trans).join(' \u00b7 ')}
+      </div>
+      {chosen && <Actions {...props} />}
+    </li>
+  );
+}
+
+function stateText({ info }: LiveSession, trans: Trans): string {
+  if (info.state === 'paused' && info.stopped_at) {
+    return trans.__('at %1', info.stopped_at);
+  }
+  const names: Record<SessionState, string> = {
+    idle: trans.__('idle'),
+    running: trans.__('running'),
+    paused: trans.__('paused'),
+    closed: trans.__('closed')
+  };
+  return names[info.state];
+}
+
+function facts({ info, idle_since, kernel }: LiveSession, now: number, trans: Trans): string[] {
+  const where: Record<Residency, string> = {
+    resident: trans.__('on the device'),
+    storing: trans.__('leaving the device'),
+    host: trans.__('in host memory'),
+    loading: trans.__('coming back'),
+    disk: trans.__('on disk')
+  };
+  const bytes = info.device_bytes || info.host_bytes || info.disk_bytes;
+  return [
+    trans._n('%1 token', '%1 tokens', info.tokens),
+    ...(info.step === null
+      ? []
+      : [info.step === 0 ? trans.__('prompt') : trans.__('step %1', info.step)]),
+    `${spellBytes(bytes)} ${where[info.residency]}`,
+    ...(info.state === 'running' || idle_since === null
+      ? []
+      : [trans.__('idle %1', spellSeconds(now - idle_since))]),
+    ...(info.exactness === 'recomputed' ? [trans.__('recomputed')] : []),
+    ...(kernel === null ? [] : [trans.__('kernel %1', kernel.state)])
+  ];
+}
+
+function Actions({ place, session, trans, execute }: RowProps): React.JSX.Element {
+  const { engine, session: name } = place;
+  const args = { engine, session: name };
+  return (
+    <div
+      className="djinn-Session-actions"
+      role="group"
+      aria-label={trans.__('Session %1', session.label)}
+    >
+      {session.notebook !== null && (
+        <Action
+          icon={notebookIcon}
+          label={trans.__('Open %1', session.notebook)}
+          act={() => execute(CommandIDs.openNotebook, args)}
+        />
+      )}
+      <Action
+        icon={addBelowIcon}
+        label={trans.__('Insert a cell that attaches to %1', session.label)}
+        act={() => execute(CommandIDs.insertAttachCell, args)}
+      />
+      <Action
+        icon={copyIcon}
+        label={trans.__('Fork %1', session.label)}
+        act={() => execute(CommandIDs.fork, args)}
+      />
+      <Action
+        icon={closeIcon}
+        label={trans.__('Close %1', session.label)}
+        act={() => execute(CommandIDs.close, args)}
+      />
+    </div>
+  );
+}
+
+interface ActionProps {
+  readonly icon: LabIcon;
+  readonly label: string;
+  readonly act: () => unknown;
+  readonly disabled?: boolean;
+}
+
+/** A small button with an icon, named for those who cannot see it. */
+export function Action({ icon, label, act, disabled }: ActionProps): React.JSX.Element {
+  return (
+    <button
+      className="djinn-iconButton"
+      title={label}
+      aria-label={label}
+      disabled={disabled}
+      onClick={act}
+    >
+      <icon.react tag="span" className="djinn-iconButton-icon" width="14px" height="14px" />
+    </button>
+  );
+}

@@ -1,0 +1,44 @@
+/* Where one can stop in a model: what to offer for completion, the order of the points, the layer that a site is in. */
+
+import { ModelDescription, ModuleInfo, PointInfo } from './wire';
+
+/** A site's spelling without its selector, taken apart. `layer` is null outside the layers and in module paths. */
+export interface Spelled {
+  readonly point: string;
+  readonly layer: number | null;
+}
+
+export function spelled(site: string): Spelled {
+  const whole = site.replace(/\[[^\]]*\]$/, '');
+  const found = /^([a-z_]+)\.(\d+)$/.exec(whole);
+  return found ? { point: found[1], layer: Number(found[2]) } : { point: whole, layer: null };
+}
+
+/** The points of one layer in the order in which a pass meets them, as the engine lists them. */
+export function pointsOf(model: ModelDescription, layer: number): readonly PointInfo[] {
+  return model.points.filter(({ layers }) => layers?.includes(layer));
+}
+
+/** The points outside the layers: those before them, and those after. */
+export function modelPoints(
+  model: ModelDescription,
+  end: 'before' | 'after'
+): readonly PointInfo[] {
+  const within = model.points.findIndex(({ layers }) => layers !== null);
+  return model.points.filter(
+    ({ layers, absent }, index) =>
+      layers === null && !absent && index < within === (end === 'before')
+  );
+}
+
+/** Spellings to offer: the residual stream first, as it is asked for most, then all points, then modules. */
+export function completions(model: ModelDescription, modules: readonly ModuleInfo[]): string[] {
+  const layered = (info: PointInfo): string[] =>
+    (info.layers ?? []).map(layer => `${info.point}.${layer}`);
+  const residual = model.points.filter(({ point }) => point === 'resid_post').flatMap(layered);
+  const others = model.points.flatMap(info =>
+    info.layers === null ? (info.absent ? [] : [info.point]) : layered(info)
+  );
+  const paths = modules.filter(({ path, called }) => path && called === 1).map(({ path }) => path);
+  return [...new Set([...residual, ...others, ...paths])];
+}

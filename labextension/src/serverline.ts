@@ -1,0 +1,163 @@
+/* The line as it really is: REST for requests, one WebSocket for what happens, opened again with back-off. */
+
+import { URLExt } from '@jupyterlab/coreutils';
+import { ServerConnection } from '@jupyterlab/services';
+import { IDisposable } from '@lumino/disposable';
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { AskFailed, Connection, ILine, RequestOf } from './line';
+import { Answers, Failed, Live, Said } from './wire';
+
+const FIRST_SECONDS = 1;
+const LONGEST_SECONDS = 30;
+/** Without the extension there is nothing to wait for, but a server may be restarted with it. */
+const ABSENT_SECONDS = 60;
+
+export class ServerLine implements ILine, IDisposable {
+  constructor(settings: ServerConnection.ISettings) {
+    this._settings = settings;
+  }
+
+  get heard(): ISignal<ILine, Live> {
+    return this._heard;
+  }
+
+  get connection(): Connection {
+    return this._connection;
+  }
+
+  get connectionChanged(): ISignal<ILine, Connection> {
+    return this._connectionChanged;
+  }
+
+  get isDisposed(): boolean {
+    return this._disposed;
+  }
+
+  async ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
+    const body = JSON.stringify(request);
+    const response = await this._request(`engines/${encodeURIComponent(engine)}/ask`, {
+      method: 'POST',
+      body
+    });
+    const reply = await readJson<Answers[K] | Failed>(response);
+    if (!response.ok) {
+      throw new AskFailed(
+        isFailed(reply) ? reply : { code: 'ServerError', message: statusText(response) }
+      );
+    }
+    return reply as Answers[K];
+  }
+
+  say(said: Said): void {
+    if (this._socket?.readyState === WebSocket.OPEN) {
+      this._socket.send(JSON.stringify(said));
+    }
+  }
+
+  connect(): void {
+    window.clearTimeout(this._timer);
+    if (!this._disposed && !this._socket) {
+      void this._open();
+    }
+  }
+
+  dispose(): void {
+    this._disposed = true;
+    window.clearTimeout(this._timer);
+    this._socket?.close();
+    Signal.clearData(this);
+  }
+
+  /** A plain request first: a WebSocket cannot say why it was refused. */
+  private async _open(): Promise<void> {
+    if (this._connection.kind !== 'lost') {
+      this._stand({ kind: 'connecting' });
+    }
+    try {
+      const response = await this._request('engines', { method: 'GET' });
+      if (response.status === 404) {
+        return this._wait({ kind: 'absent' }, ABSENT_SECONDS);
+      }
+      if (response.status === 401 || response.status === 403) {
+        return this._wait({ kind: 'forbidden' }, ABSENT_SECONDS);
+      }
+      if (response.ok) {
+        return this._listen();
+      }
+    } catch {
+      // The server does not answer; the next line says so and it is tried again.
+    }
+    this._lose();
+  }
+
+  private _listen(): void {
+    if (this._disposed || this._socket) {
+      return;
+    }
+    const { wsUrl, token, appendToken } = this._settings;
+    const query = appendToken && token ? `?token=${encodeURIComponent(token)}` : '';
+    const address = URLExt.join(wsUrl, 'djinn/api/live') + query;
+    const socket = new this._settings.WebSocket(address);
+    this._socket = socket;
+    socket.onopen = () => {
+      this._attempts = 0;
+      this._stand({ kind: 'open' });
+    };
+    socket.onmessage = event => this._heard.emit(JSON.parse(event.data) as Live);
+    socket.onclose = () => {
+      this._socket = null;
+      this._lose();
+    };
+  }
+
+  private _lose(): void {
+    const seconds = Math.min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** this._attempts);
+    this._attempts += 1;
+    this._wait({ kind: 'lost', seconds }, seconds);
+  }
+
+  private _wait(connection: Connection, seconds: number): void {
+    if (this._disposed) {
+      return;
+    }
+    this._stand(connection);
+    window.clearTimeout(this._timer);
+    this._timer = window.setTimeout(() => this.connect(), 1000 * seconds);
+  }
+
+  private _stand(connection: Connection): void {
+    this._connection = connection;
+    this._connectionChanged.emit(connection);
+  }
+
+  private _request(path: string, init: RequestInit): Promise<Response> {
+    const address = URLExt.join(this._settings.baseUrl, 'djinn/api', path);
+    return ServerConnection.makeRequest(address, init, this._settings);
+  }
+
+  private readonly _settings: ServerConnection.ISettings;
+  private readonly _heard = new Signal<ILine, Live>(this);
+  private readonly _connectionChanged = new Signal<ILine, Connection>(this);
+  private _connection: Connection = { kind: 'connecting' };
+  private _socket: WebSocket | null = null;
+  private _timer = 0;
+  private _attempts = 0;
+  private _disposed = false;
+}
+
+async function readJson<T>(response: Response): Promise<T | null> {
+  try {
+    return (await response.json()) as T;
+  } catch {
+    return null;
+  }
+}
+
+function isFailed(reply: unknown): reply is Failed {
+  return typeof reply === 'object' && reply !== null && (reply as Failed).reply === 'Failed';
+}
+
+function statusText(response: Response): string {
+  return `The Jupyter server answered ${response.status} ${response.statusText}`.trim() + '.';
+}

@@ -1,0 +1,160 @@
+/* The verbs of the sidebar: asks engines over the line and keeps the model. Knows neither sockets nor widgets. */
+
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { AskFailed, ILine, RequestOf, reasonOf } from './line';
+import { Place, follows, reduce } from './live';
+import { DjinnModel } from './model';
+import { Answers, Live, Shutdown, WireEvent } from './wire';
+
+export interface IHeardEvent {
+  readonly engine: string;
+  readonly event: WireEvent;
+}
+
+export class DjinnService {
+  constructor(line: ILine, version: string) {
+    this.version = version;
+    this._line = line;
+    line.heard.connect(this._hear, this);
+    line.connectionChanged.connect(this._connected, this);
+    line.connect();
+  }
+
+  readonly model = new DjinnModel();
+  /** Of this page's own code, to be compared with the server's. */
+  readonly version: string;
+
+  /** What engines said happened, as it came. */
+  get happened(): ISignal<this, IHeardEvent> {
+    return this._happened;
+  }
+
+  reconnect(): void {
+    this._line.connect();
+  }
+
+  /** Tell the server, and through it the engines, which notebook is in front. */
+  focus(notebook: string | null): void {
+    if (notebook !== this.model.notebook) {
+      this.model.notebook = notebook;
+      this._line.say({ say: 'focus', notebook });
+    }
+  }
+
+  ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
+    return this._line.ask<K>(engine, request);
+  }
+
+  resume(place: Place, free = false): Promise<void> {
+    return this._try(place, () =>
+      this.ask<'Resume'>(place.engine, { request: 'Resume', session: place.session, free })
+    );
+  }
+
+  pause(place: Place): Promise<void> {
+    return this._try(place, () =>
+      this.ask<'Pause'>(place.engine, { request: 'Pause', session: place.session })
+    );
+  }
+
+  /** Over a layer, over a token (to the same site of a later pass), or to the next point inside the layer. */
+  step(place: Place, by: 'layer' | 'token' | 'point' = 'layer'): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () => this.ask<'Step'>(engine, { request: 'Step', session, by }));
+  }
+
+  back(place: Place, by: 'stop' | 'layer' | 'token' = 'stop'): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () => this.ask<'Back'>(engine, { request: 'Back', session, by }));
+  }
+
+  async fork(place: Place, name: string): Promise<void> {
+    const { engine, session } = place;
+    await this._try(place, async () => {
+      await this.ask<'Fork'>(engine, { request: 'Fork', session, name });
+      this.model.choose({ engine, session: name });
+    });
+  }
+
+  close(place: Place): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () => this.ask<'Close'>(engine, { request: 'Close', session }));
+  }
+
+  setBreakpoint(place: Place, site: string, when: string | null = null): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () =>
+      this.ask<'SetBreakpoint'>(engine, { request: 'SetBreakpoint', session, site, when })
+    );
+  }
+
+  enableBreakpoint(place: Place, number: number, enabled: boolean): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () =>
+      this.ask<'EnableBreakpoint'>(engine, {
+        request: 'EnableBreakpoint',
+        session,
+        number,
+        enabled
+      })
+    );
+  }
+
+  /** `numbers` null clears all. */
+  clearBreakpoints(place: Place, numbers: readonly number[] | null): Promise<void> {
+    const { engine, session } = place;
+    const sites = numbers?.map(String) ?? null;
+    return this._try(place, () =>
+      this.ask<'ClearBreakpoints'>(engine, { request: 'ClearBreakpoints', session, sites })
+    );
+  }
+
+  swap(place: Place, direction: 'out' | 'in'): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () =>
+      direction === 'out'
+        ? this.ask<'SwapOut'>(engine, { request: 'SwapOut', session })
+        : this.ask<'SwapIn'>(engine, { request: 'SwapIn', session })
+    );
+  }
+
+  /** End an engine. Rejects with AskFailed named SessionsWouldSuffer when notebooks have sessions, unless `force`. */
+  async stopEngine(engine: string, force: boolean): Promise<void> {
+    const request: Shutdown = { request: 'Shutdown', force };
+    await this.ask<'Shutdown'>(engine, request);
+  }
+
+  /** Do something; what is refused becomes a remark beside the session. */
+  private async _try(place: Place, act: () => Promise<unknown>): Promise<void> {
+    this.model.remark = null;
+    try {
+      await act();
+    } catch (error) {
+      this.model.remark = { place, text: reasonOf(error) };
+    }
+  }
+
+  private _hear(_: ILine, message: Live): void {
+    if (!follows(this.model.live, message)) {
+      this._line.say({ say: 'resync' });
+      return;
+    }
+    this.model.live = reduce(this.model.live, message);
+    if (message.live === 'snapshot') {
+      this._line.say({ say: 'focus', notebook: this.model.notebook });
+      this.model.notebook = this.model.notebook;
+    } else if (message.live === 'event') {
+      this._happened.emit({ engine: message.engine, event: message.event });
+    } else if (message.live === 'outcome' && message.reply.reply === 'Failed') {
+      this.model.remark = { place: message, text: new AskFailed(message.reply).message };
+    }
+  }
+
+  private _connected(): void {
+    this.model.connection = this._line.connection;
+  }
+
+  private readonly _line: ILine;
+  private readonly _happened = new Signal<this, IHeardEvent>(this);
+}

@@ -1,0 +1,36 @@
+/* Quantities as text, the way the kernel's views spell them. */
+
+const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+
+export function spellBytes(bytes: number): string {
+  let value = bytes;
+  let unit = 0;
+  while (value >= 1024 && unit < UNITS.length - 1) {
+    value /= 1024;
+    unit += 1;
+  }
+  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
+}
+
+export function spellSeconds(seconds: number): string {
+  if (seconds < 60) {
+    return `${Math.max(0, Math.floor(seconds))} s`;
+  }
+  const minutes = Math.floor(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
+export function spellNumber(value: number | null): string {
+  if (value === null) {
+    return 'not finite';
+  }
+  const size = Math.abs(value);
+  return size !== 0 && (size < 0.01 || size >= 10000)
+    ? value.toExponential(2)
+    : value.toPrecision(4);
+}
+
+/** A token's text with what cannot be seen made visible. */
+export function spellToken(text: string): string {
+  return JSON.stringify(text).slice(1, -1).replace(/\\"/g, '"').replace(/ /g, '\u00b7') || '\u2205';
+}

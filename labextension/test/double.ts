@@ -1,0 +1,195 @@
+/* The line's double: keeps what was asked, answers what a test says, and tells what a test has it tell. */
+
+import { Signal } from '@lumino/signaling';
+
+import { AskFailed, Connection, ILine, RequestOf } from '../src/line';
+import {
+  Answers,
+  BreakpointInfo,
+  EngineFound,
+  Live,
+  LiveEngine,
+  LiveSession,
+  LiveSnapshot,
+  ModelDescription,
+  PointInfo,
+  Said,
+  SessionInfo,
+  WireRequest
+} from '../src/wire';
+
+type Answer = (request: WireRequest) => unknown;
+
+export class LineDouble implements ILine {
+  readonly heard: Signal<ILine, Live> = new Signal<ILine, Live>(this);
+  readonly connectionChanged: Signal<ILine, Connection> = new Signal<ILine, Connection>(this);
+  connection: Connection = { kind: 'connecting' };
+  readonly asked: { engine: string; request: WireRequest }[] = [];
+  readonly said: Said[] = [];
+  connects = 0;
+  answer: Answer = () => ({ reply: 'Accepted', move: 1 });
+
+  async ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
+    this.asked.push({ engine, request });
+    return this.answer(request) as Answers[K];
+  }
+
+  say(said: Said): void {
+    this.said.push(said);
+  }
+
+  connect(): void {
+    this.connects += 1;
+  }
+
+  tell(message: Live): void {
+    this.heard.emit(message);
+  }
+
+  stand(connection: Connection): void {
+    this.connection = connection;
+    this.connectionChanged.emit(connection);
+  }
+
+  /** The requests so far, by name. */
+  get verbs(): string[] {
+    return this.asked.map(({ request }) => request.request);
+  }
+}
+
+export function refuse(message: string): never {
+  throw new AskFailed({ code: 'IllegalMove', message });
+}
+
+export function point(
+  name: string,
+  layers: number[] | null,
+  more: Partial<PointInfo> = {}
+): PointInfo {
+  const shape = 'T D';
+  return {
+    point: name,
+    layers,
+    shape,
+    heads: null,
+    features: 8,
+    editable: true,
+    absent: null,
+    module: null,
+    ...more
+  };
+}
+
+const ALL = [0, 1, 2, 3];
+
+export const MODEL: ModelDescription = {
+  name: 'demo',
+  revision: null,
+  architecture: 'Tiny',
+  dtype: 'float32',
+  device: 'cpu',
+  attention: 'sdpa',
+  layers: 4,
+  hidden_size: 8,
+  vocab_size: 32,
+  context_length: 64,
+  parameters: 1000,
+  weight_bytes: 4000,
+  has_tokenizer: true,
+  has_chat_template: false,
+  eos_token_ids: [],
+  points: [
+    point('embed', null),
+    point('resid_pre', ALL),
+    point('attn_in', ALL),
+    point('pattern', ALL, { editable: false }),
+    point('z', ALL),
+    point('resid_mid', []),
+    point('mlp_out', ALL),
+    point('resid_post', ALL),
+    point('ln_final', null),
+    point('logits', null)
+  ],
+  cache_groups: [],
+  recurrent_state_bytes: 0,
+  feeding: 'chunks',
+  generation_defaults: {},
+  checks: []
+};
+
+export function found(id: string, more: Partial<EngineFound> = {}): EngineFound {
+  return {
+    id,
+    model: 'demo',
+    pid: 4242,
+    host: 'here',
+    version: '0.1.0',
+    started: 1,
+    state: 'ready',
+    reason: null,
+    description: MODEL,
+    ...more
+  };
+}
+
+export function breakpoint(
+  number: number,
+  site: string,
+  more: Partial<BreakpointInfo> = {}
+): BreakpointInfo {
+  return { number, site, when: null, once: false, enabled: true, hits: 0, ...more };
+}
+
+export function session(
+  name: string,
+  more: Partial<SessionInfo> = {},
+  notebook: string | null = null
+): LiveSession {
+  const info: SessionInfo = {
+    name,
+    owner: 'ada',
+    holder: null,
+    state: 'idle',
+    tokens: 5,
+    committed: 5,
+    stopped_at: null,
+    step: null,
+    breakpoints: [],
+    rules: [],
+    watches: [],
+    stops_kept: 0,
+    pages: 1,
+    device_bytes: 1024,
+    idle_seconds: 0,
+    residency: 'resident',
+    host_bytes: 0,
+    disk_bytes: 0,
+    dirty_bytes: 0,
+    exactness: 'exact',
+    last_transfer: null,
+    ...more
+  };
+  return { info, label: name.split('/').at(-1) ?? name, notebook, kernel: null, idle_since: 1 };
+}
+
+export function engine(id: string, ...sessions: LiveSession[]): LiveEngine {
+  const named = Object.fromEntries(sessions.map(one => [one.info.name, one]));
+  return { found: found(id), statistics: null, sessions: named };
+}
+
+export function snapshot(
+  sequence: number,
+  engines: LiveEngine[],
+  more: Partial<LiveSnapshot> = {}
+): LiveSnapshot {
+  const named = Object.fromEntries(engines.map(one => [one.found.id, one]));
+  return {
+    live: 'snapshot',
+    sequence,
+    at: 100,
+    version: '0.1.0',
+    engines: named,
+    outcomes: [],
+    ...more
+  };
+}

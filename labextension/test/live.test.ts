@@ -1,0 +1,63 @@
+import { choose, find, follows, NOTHING, ofNotebook, places, reduce } from '../src/live';
+import { LiveDelta } from '../src/wire';
+import { engine, session, snapshot } from './double';
+
+const begun = reduce(
+  NOTHING,
+  snapshot(7, [engine('e1', session('b'), session('a', {}, 'a.ipynb')), engine('e2', session('c'))])
+);
+
+function delta(sequence: number, more: Partial<LiveDelta>): LiveDelta {
+  return { live: 'delta', sequence, at: 101, appeared: {}, changed: {}, gone: {}, ...more };
+}
+
+test('a snapshot is taken at any time, other messages only in their order', () => {
+  expect(follows(NOTHING, snapshot(9, []))).toBe(true);
+  expect(follows(NOTHING, delta(0, {}))).toBe(false);
+  expect(follows(begun, delta(8, {}))).toBe(true);
+  expect(follows(begun, delta(9, {}))).toBe(false);
+  expect(follows(begun, delta(7, {}))).toBe(false);
+});
+
+test('a delta replaces sessions whole, drops those that are null, and leaves the rest as it is', () => {
+  const sessions = { a: session('a', { state: 'paused' }), b: null };
+  const after = reduce(begun, delta(8, { changed: { e1: { sessions } } }));
+  expect(find(after, { engine: 'e1', session: 'a' })?.info.state).toBe('paused');
+  expect(find(after, { engine: 'e1', session: 'b' })).toBeNull();
+  expect(after.engines.e2).toBe(begun.engines.e2);
+  expect(find(begun, { engine: 'e1', session: 'b' })).not.toBeNull();
+});
+
+test('an engine that ends is remembered with its reason until that model runs again', () => {
+  const ended = reduce(begun, delta(8, { gone: { e1: 'The engine of demo has ended.' } }));
+  expect(Object.keys(ended.engines)).toEqual(['e2']);
+  expect(ended.ended).toEqual([
+    { engine: 'e1', model: 'demo', reason: 'The engine of demo has ended.' }
+  ]);
+  const again = reduce(ended, delta(9, { appeared: { e3: engine('e3') } }));
+  expect(again.ended).toEqual([]);
+});
+
+test('sessions are listed by engine and label', () => {
+  expect(places(begun).map(({ place }) => place.session)).toEqual(['a', 'b', 'c']);
+});
+
+test('the chosen session stands while it is there; then the notebook in front, then a stopped one', () => {
+  const chosen = { engine: 'e2', session: 'c' };
+  expect(choose(begun, chosen, 'a.ipynb')).toBe(chosen);
+  expect(choose(begun, { engine: 'e2', session: 'gone' }, 'a.ipynb')).toEqual({
+    engine: 'e1',
+    session: 'a'
+  });
+  const stopped = reduce(
+    NOTHING,
+    snapshot(1, [engine('e1', session('a'), session('z', { state: 'paused' }))])
+  );
+  expect(choose(stopped, null, null)).toEqual({ engine: 'e1', session: 'z' });
+  expect(choose(NOTHING, chosen, null)).toBeNull();
+});
+
+test('a notebook without a session has none', () => {
+  expect(ofNotebook(begun, 'b.ipynb')).toEqual([]);
+  expect(ofNotebook(begun, null)).toEqual([]);
+});

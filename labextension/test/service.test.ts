@@ -1,0 +1,114 @@
+import { DjinnService, IHeardEvent } from '../src/service';
+import { LiveOutcome, WireReply } from '../src/wire';
+import { LineDouble, engine, refuse, session, snapshot } from './double';
+
+const HERE = { engine: 'e1', session: 'a' };
+const STOPPED = session('a', { state: 'paused', stopped_at: 'attn_in.1' }, 'a.ipynb');
+
+function started(): { line: LineDouble; service: DjinnService } {
+  const line = new LineDouble();
+  const service = new DjinnService(line, '0.1.0');
+  line.tell(snapshot(0, [engine('e1', STOPPED, session('b', {}, 'b.ipynb'))]));
+  return { line, service };
+}
+
+function outcome(sequence: number, reply: Partial<WireReply>, move = 1): LiveOutcome {
+  return { live: 'outcome', sequence, ...HERE, request: 'Step', move, reply: reply as WireReply };
+}
+
+test('it connects at once and shows the stopped session of a snapshot', () => {
+  const { line, service } = started();
+  expect(line.connects).toBe(1);
+  expect(service.model.chosen).toEqual(HERE);
+  expect(service.model.stopped).toBe(true);
+});
+
+test('a missed message is answered with resync and changes nothing', () => {
+  const { line, service } = started();
+  const before = service.model.live;
+  line.tell(outcome(5, { reply: 'Paused' }));
+  expect(service.model.live).toBe(before);
+  expect(line.said.at(-1)).toEqual({ say: 'resync' });
+});
+
+test('the notebook in front is told once, and again after each snapshot', () => {
+  const { line, service } = started();
+  service.focus('b.ipynb');
+  service.focus('b.ipynb');
+  const focused = { say: 'focus', notebook: 'b.ipynb' };
+  expect(line.said.slice(1)).toEqual([focused]);
+  expect(service.model.chosen).toEqual({ engine: 'e1', session: 'b' });
+  line.tell(snapshot(0, []));
+  expect(line.said.slice(2)).toEqual([focused]);
+});
+
+test('a session that a person chose stays shown when another one of the same notebook is in front', () => {
+  const { line, service } = started();
+  service.model.choose({ engine: 'e1', session: 'b' });
+  service.focus('c.ipynb');
+  expect(service.model.chosen?.session).toBe('b');
+  line.tell(snapshot(0, [engine('e1', STOPPED)]));
+  expect(service.model.chosen).toEqual(HERE);
+});
+
+test('a choice of an earlier visit stands as soon as its session is there', () => {
+  const line = new LineDouble();
+  const service = new DjinnService(line, '0.1.0');
+  service.model.choose({ engine: 'e1', session: 'b' });
+  expect(service.model.chosen).toBeNull();
+  line.tell(snapshot(0, [engine('e1', STOPPED, session('b'))]));
+  expect(service.model.chosen?.session).toBe('b');
+});
+
+test('each verb asks its request of the session', async () => {
+  const { line, service } = started();
+  await service.resume(HERE);
+  await service.pause(HERE);
+  await service.step(HERE, 'point');
+  await service.back(HERE);
+  await service.setBreakpoint(HERE, 'z.1', 'step == 0');
+  await service.enableBreakpoint(HERE, 3, false);
+  await service.clearBreakpoints(HERE, [3]);
+  await service.swap(HERE, 'out');
+  await service.close(HERE);
+  expect(line.asked.map(({ request }) => request)).toEqual([
+    { request: 'Resume', session: 'a', free: false },
+    { request: 'Pause', session: 'a' },
+    { request: 'Step', session: 'a', by: 'point' },
+    { request: 'Back', session: 'a', by: 'stop' },
+    { request: 'SetBreakpoint', session: 'a', site: 'z.1', when: 'step == 0' },
+    { request: 'EnableBreakpoint', session: 'a', number: 3, enabled: false },
+    { request: 'ClearBreakpoints', session: 'a', sites: ['3'] },
+    { request: 'SwapOut', session: 'a' },
+    { request: 'Close', session: 'a' }
+  ]);
+});
+
+test('a refusal becomes a remark, and the next verb takes it away', async () => {
+  const { line, service } = started();
+  line.answer = () => refuse('It is not stopped.');
+  await service.resume(HERE);
+  expect(service.model.remark).toEqual({ place: HERE, text: 'It is not stopped.' });
+  line.answer = () => ({ reply: 'Accepted', move: 2 });
+  await service.resume(HERE);
+  expect(service.model.remark).toBeNull();
+});
+
+test('a move that fails after it was accepted says so too', () => {
+  const { line, service } = started();
+  line.tell(outcome(1, { reply: 'Failed', code: 'SlabFull', message: 'No page is free.' }));
+  expect(service.model.remark?.text).toBe('No page is free.');
+});
+
+test('events are passed on', () => {
+  const { line, service } = started();
+  const heard: IHeardEvent[] = [];
+  service.happened.connect((_, event) => void heard.push(event));
+  line.tell({
+    live: 'event',
+    sequence: 1,
+    engine: 'e1',
+    event: { event: 'SessionRunning', session: 'a' }
+  });
+  expect(heard).toEqual([{ engine: 'e1', event: { event: 'SessionRunning', session: 'a' } }]);
+});
