@@ -34,12 +34,13 @@ class Activities:
         for session in sessions:
             before = self._told.get(session.name, Told())
             now = present[session.name] = _present(session, before, kernels, focused)
-            if now.kernel is not None and (now.kernel, now.holder) != (before.kernel, before.holder):
-                due.append(Note(session=session.name, activity=now.kernel))
-            if now.focused != before.focused:
-                due.append(Note(session=session.name, activity="focused" if now.focused else "blurred"))
+            due += (Note(session=session.name, activity=activity) for activity in _news(before, now))
         self._told = present
         return due
+
+    def forget(self, session: str) -> None:
+        """The engine has begun or ended a session of that name, and knows nothing of its notebook."""
+        self._told.pop(session, None)
 
     def restarted(self, kernel: str) -> list[Note]:
         """A kernel was restarted: what its sessions had there is gone, and what it does next is told anew."""
@@ -47,6 +48,17 @@ class Activities:
         for name in lost:
             self._told[name] = replace(self._told[name], kernel="gone")
         return [Note(session=name, activity="gone") for name in lost]
+
+
+def _news(before: Told, now: Told) -> list[Activity]:
+    """`gone` is said again after any other note, which would take it back."""
+    news: list[Activity] = []
+    if now.focused != before.focused:
+        news.append("focused" if now.focused else "blurred")
+    changed = (now.kernel, now.holder) != (before.kernel, before.holder)
+    if now.kernel is not None and (changed or (news and now.kernel == "gone")):
+        news.append(now.kernel)
+    return news
 
 
 def _present(session: SessionInfo, before: Told, kernels: Kernels, focused: Collection[str]) -> Told:

@@ -16,7 +16,7 @@ from djinn_jupyter.server.link import EngineLink, engine_id
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
 from djinn_jupyter.wire.nouns import SessionInfo
-from djinn_jupyter.wire.replies import Event
+from djinn_jupyter.wire.replies import Event, SessionClosed, SessionOpened
 
 log = logging.getLogger(__name__)
 
@@ -153,6 +153,8 @@ class Lookout:
 
     def _hear(self, link: EngineLink, event: Event) -> None:
         self._changed = True  # in the next round: an engine may say more than four things a second
+        if isinstance(event, SessionOpened | SessionClosed):
+            self._activities[link.id].forget(event.session)
         self._picture.event(link.id, event)
 
     def _described(self, link: EngineLink) -> LiveEngine:

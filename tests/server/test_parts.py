@@ -125,7 +125,15 @@ def test_an_engine_is_told_what_changed_once() -> None:
     assert told(activities, kernels(k="busy"), held) == ["busy"]
     assert told(activities, kernels(k="busy"), held, focused=frozenset({"k.ipynb"})) == ["focused"]
     assert told(activities, kernels(k="dead"), held, focused=frozenset({"k.ipynb"})) == ["gone"]
-    assert told(activities, kernels(), held) == ["blurred"]
+    assert told(activities, kernels(), held) == ["blurred", "gone"]
+    assert told(activities, kernels(), held) == []
+
+
+def test_an_engine_that_began_a_session_anew_is_told_anew() -> None:
+    activities, held = Activities(), session(holder="kernel-k")
+    assert told(activities, kernels(k="busy"), held) == ["busy"]
+    activities.forget("paris")
+    assert told(activities, kernels(k="busy"), held) == ["busy"]
 
 
 def test_a_kernel_of_another_server_is_none_of_ours() -> None:
