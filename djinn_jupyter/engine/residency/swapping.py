@@ -123,10 +123,13 @@ class Swapping:
         self.advance_all()
 
     def advance_all(self) -> None:
-        """Somebody's move, end or close may have been what others wait for."""
-        for session in list(self._sessions.values()):
-            if session.residence.moving is not None:
-                self.advance(session)
+        """Somebody's move, end or close may have been what others wait for; and so may what comes of it."""
+        before = None
+        while before != self.changes:
+            before = self.changes
+            for session in list(self._sessions.values()):
+                if session.residence.moving is not None:
+                    self.advance(session)
 
     def sweep(self) -> int:
         """Give up what is on the device and belongs only to sessions that are away; bytes given up. A fork may have
