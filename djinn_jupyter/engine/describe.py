@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from transformers import PreTrainedModel
 
-from djinn_jupyter.engine.device import weight_bytes
 from djinn_jupyter.engine.memory.geometry import CacheGeometry
 from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.load import LoadedModel
@@ -41,6 +40,7 @@ def describe(
     anatomy: Anatomy,
     geometry: CacheGeometry,
     checks: Sequence[CheckResult],
+    weight_bytes: int,
     one_by_one: bool = False,
 ) -> ModelDescription:
     """`one_by_one`: two chunks do not match one shot on this family, so prompts are fed token by token."""
@@ -60,7 +60,7 @@ def describe(
         vocab_size=logits.width or 0,
         context_length=_positions(text),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        weight_bytes=weight_bytes(model),
+        weight_bytes=weight_bytes,
         has_tokenizer=loaded.tokenizer is not None,
         has_chat_template=bool(getattr(loaded.tokenizer, "chat_template", None)),
         eos_token_ids=eos_tokens(model),

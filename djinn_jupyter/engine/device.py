@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import psutil
 import torch
-from torch import nn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +25,6 @@ class Usage:
         rss = int(psutil.Process().memory_info().rss)
         others = None if in_use is None else max(0, in_use - torch.cuda.memory_reserved(device))
         return cls(process_bytes=rss, device_in_use=in_use, device_total=total, other_bytes=others)
-
-
-def weight_bytes(model: nn.Module) -> int:
-    """Bytes of parameters and buffers, each storage once (tied weights share one)."""
-    storages = {}
-    for tensor in (*model.parameters(), *model.buffers()):
-        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-    return sum(storages.values())
 
 
 def free_for_pages(device: torch.device) -> int:

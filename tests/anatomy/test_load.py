@@ -14,6 +14,7 @@ from djinn_jupyter.engine.describe import describe
 from djinn_jupyter.engine.memory.geometry import probe_geometry
 from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import load_model
+from djinn_jupyter.engine.weights.residence import ResidentWeights
 from djinn_jupyter.errors import DjinnError, ModelNotFound, ModelRefused, UsageError
 from tests.families import build
 
@@ -79,7 +80,8 @@ def test_weights_that_a_checkpoint_lacks_are_never_made_up(folder: str, tmp_path
 def test_the_description_says_what_is_served(folder: str) -> None:
     loaded = load_model(EngineConfig(model=folder, device="cpu"))
     geometry = probe_geometry(loaded.model, loaded.device)
-    said = describe(loaded, study(loaded.model), geometry, (), one_by_one=True)
+    weights = ResidentWeights(loaded.model, loaded.device)
+    said = describe(loaded, study(loaded.model), geometry, (), weights.total, one_by_one=True)
     assert (said.layers, said.hidden_size, said.vocab_size, said.context_length) == (8, 32, 128, 512)
     assert (said.dtype, said.attention, said.architecture) == ("float32", "sdpa", "LlamaForCausalLM")
     assert said.eos_token_ids == (2, 7)

@@ -47,6 +47,7 @@ class Gates:
         self.anatomy = anatomy
         self.count = len(anatomy.layers)
         self.crossing: Crossing | None = None
+        self._before = [layer.forward for layer in anatomy.layers]
         for index, layer in enumerate(anatomy.layers):
             layer.forward = self._gate(index, layer.forward)
 
@@ -61,9 +62,9 @@ class Gates:
             self.crossing = before
 
     def remove(self) -> None:
-        """Give every layer its own forward back."""
-        for layer in self.anatomy.layers:
-            layer.__dict__.pop("forward", None)
+        """Give every layer the forward back that it had."""
+        for layer, forward in zip(self.anatomy.layers, self._before, strict=True):
+            layer.forward = forward
 
     def _gate(self, index: int, run: Callable[..., Any]) -> Callable[..., Any]:
         form = self.anatomy.forms[index]

@@ -1,6 +1,7 @@
 """Brings a model into memory, ready to be studied. Changes no global state of torch.
 
-Weights are read in the dtype they are served in (memory-mapped where the files allow it), then moved to the device.
+Weights are read in the dtype they are served in and stay on the host: mapped from their files where these hold them as
+they are served, in memory where they were converted or drawn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.source import find_source, has_tokenizer, missing, not_found, read_configuration
-from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
+from djinn_jupyter.errors import ModelRefused, UsageError
 
 DTYPES: Final = {
     "float32": torch.float32,
@@ -27,7 +28,8 @@ DTYPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
-    """A model in eval mode without gradients. `revision` is the commit it was read from, where that is known."""
+    """A model on the host, in eval mode without gradients, and the device it is for. `revision` is the commit it was
+    read from, where that is known."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -38,9 +40,9 @@ class LoadedModel:
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
-    """The model of `config` on its device.
+    """The model of `config`.
 
-    Raises ModelNotFound, ModelRefused, ModelDoesNotFit, MissingDependency or UsageError, each saying what to do.
+    Raises ModelNotFound, ModelRefused, MissingDependency or UsageError, each saying what to do.
     """
     device = choose_device(config.device)
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
@@ -48,19 +50,22 @@ def load_model(config: EngineConfig) -> LoadedModel:
     configuration = read_configuration(config, source)
     build = _draw if config.random_weights else _read
     model = build(config, source, configuration, dtype)
-    tokenizer = _tokenizer(config, source)
-    try:
-        model.to(device)  # type: ignore[arg-type]
-    except torch.OutOfMemoryError as error:
-        raise ModelDoesNotFit(f"{config.model} does not fit on {device}: {str(error).splitlines()[0]}") from error
     return LoadedModel(
         model=model.eval().requires_grad_(False),
-        tokenizer=tokenizer,
+        tokenizer=_tokenizer(config, source),
         name=config.model,
         revision=getattr(configuration, "_commit_hash", None) or config.revision,
         dtype=model.dtype,
         device=device,
     )
+
+
+def empty_model(config: EngineConfig) -> PreTrainedModel:
+    """The architecture of `config` on the meta device: shapes without weights, from the configuration alone."""
+    dtype = None if config.dtype is None else parse_dtype(config.dtype)
+    source = find_source(config)
+    with torch.device("meta"):
+        return _draw(config, source, read_configuration(config, source), dtype)
 
 
 def choose_device(name: str | None) -> torch.device:

@@ -1,7 +1,8 @@
 """Several weights in one flat run of bytes, so that one copy moves all of them.
 
-Every weight begins at a multiple of 512 bytes, on the host and on the device alike: the same alignment in every slot
-gives the same kernels, and those the same bits.
+On the CPU a weight keeps its address modulo 512: matrix products take other paths at other alignments, with other last
+bits (seen with MKL, where weights are mapped from files at multiples of 8 or 16). On CUDA every weight begins at a
+multiple of 512, as its allocator would place it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from torch import Tensor
 from djinn_jupyter.engine.weights.parameters import Weight
 
 ALIGNMENT = 512
+HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,24 +32,24 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The parts of a flat run of `nbytes`, in the order of the weights they are of. `moved` is without the gaps."""
+    """The parts of a flat run of `nbytes`, in the order of the weights they are of."""
 
     parts: tuple[Part, ...]
     nbytes: int
 
     @classmethod
-    def of(cls, weights: Sequence[Weight]) -> Layout:
-        """For contiguous weights."""
-        parts, offset = [], 0
+    def of(cls, weights: Sequence[Weight], device: torch.device = HOST) -> Layout:
+        """Of contiguous weights on the host, as they will lie on `device`."""
+        parts, end = [], 0
         for weight in weights:
             tensor = weight.tensor
+            phase = tensor.data_ptr() % ALIGNMENT if device.type == "cpu" else 0
+            if phase % tensor.element_size():
+                phase = 0  # torch makes no views there
+            offset = -(-(end - phase) // ALIGNMENT) * ALIGNMENT + phase
             parts.append(Part(offset=offset, nbytes=weight.nbytes, dtype=tensor.dtype, shape=tensor.shape))
-            offset += -(-weight.nbytes // ALIGNMENT) * ALIGNMENT
-        return cls(parts=tuple(parts), nbytes=offset)
-
-    @property
-    def moved(self) -> int:
-        return sum(part.nbytes for part in self.parts)
+            end = offset + weight.nbytes
+        return cls(parts=tuple(parts), nbytes=end)
 
     def views(self, buffer: Tensor) -> tuple[Tensor, ...]:
         """The weights as views of a `uint8[>= nbytes]`."""

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.weights.flat import Layout, flat_buffer, raw_bytes
+from djinn_jupyter.engine.weights.flat import HOST, Layout, flat_buffer, raw_bytes
 from djinn_jupyter.engine.weights.parameters import Weight
 
-HOST = torch.device("cpu")
 REGISTERED_AT_ONCE = 64 << 30  # bytes; cudaHostRegister has refused larger pieces
 
 
@@ -30,18 +29,25 @@ class HostRun:
         self.pieces = tuple(pieces)
 
     @classmethod
-    def as_loaded(cls, weights: Sequence[Weight]) -> HostRun:
-        """The weights where they are, in host memory or mapped from their files; nothing is copied."""
-        return cls(Layout.of(weights), [raw_bytes(weight.tensor) for weight in weights])
+    def as_loaded(cls, weights: Sequence[Weight], device: torch.device = HOST) -> HostRun:
+        """The weights where they are, in host memory or mapped from their files; nothing is copied. They are for
+        `device`."""
+        return cls(Layout.of(weights, device), [raw_bytes(weight.tensor) for weight in weights])
 
     @classmethod
-    def copied(cls, weights: Sequence[Weight], *, pinned: bool) -> HostRun:
-        """A flat buffer of its own, filled weight by weight, from the host or from the device."""
-        layout = Layout.of(weights)
-        buffer = pinned_buffer(layout.nbytes) if pinned else flat_buffer(layout.nbytes, HOST)
+    def pinned(cls, weights: Sequence[Weight], device: torch.device) -> HostRun:
+        """A flat pinned buffer of its own, filled weight by weight, from the host or from the CUDA device it is
+        for."""
+        layout = Layout.of(weights, device)
+        buffer = pinned_buffer(layout.nbytes)
         for part, weight in zip(layout.parts, weights, strict=True):
             buffer[part.offset : part.offset + part.nbytes].copy_(raw_bytes(weight.tensor))
         return cls(layout, [buffer])
+
+    @property
+    def moved(self) -> int:
+        """Bytes that cross when it is copied."""
+        return sum(piece.numel() for piece in self.pieces)
 
     def transfers(self, target: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The copies, as (source, target) of equal sizes, that fill the flat buffer `target`."""

@@ -58,11 +58,11 @@ def total_bytes(weights: Iterable[Weight]) -> int:
     return sum(weight.nbytes for weight in weights)
 
 
-def hollow(like: Tensor) -> Tensor:
+def hollow(like: Tensor, device: torch.device | None = None) -> Tensor:
     """One element in place of all: NaN, or the least number of a dtype that has no NaN."""
     least = float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).min
     with torch.inference_mode(False):
-        return torch.full((1,) * like.ndim, least, dtype=like.dtype, device=like.device).expand(like.shape)
+        return torch.full((1,) * like.ndim, least, dtype=like.dtype, device=device or like.device).expand(like.shape)
 
 
 def raw_sum(tensor: Tensor) -> int:

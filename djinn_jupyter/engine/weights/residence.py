@@ -87,8 +87,8 @@ class ResidentWeights:
         if self._device.type == "cpu":
             self._sums = [raw_sum(weight.tensor) for weight in self._weights]
         elif self._host is None:
-            self._host = HostRun.copied(self._weights, pinned=True)
-            self._moved += self._host.layout.moved
+            self._host = HostRun.pinned(self._weights, self._device)
+            self._moved += self._host.moved
         for weight in self._weights:
             weight.leave()
         self._napping = True
@@ -118,7 +118,7 @@ class ResidentWeights:
         for source, target in host.transfers(buffer):
             target.copy_(source, non_blocking=True)
         torch.cuda.synchronize(self._device)
-        self._moved += host.layout.moved
+        self._moved += host.moved
         return host.layout.views(buffer)
 
     def _loaded_again(self) -> list[Tensor]:

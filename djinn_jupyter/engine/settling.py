@@ -1,0 +1,104 @@
+"""Where a model's weights go when it is opened: to the device as a whole, or through a ring. Says so before it loads.
+
+The layers are found by running the model once on the host, where its weights are mapped from their files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.device import free_for_pages
+from djinn_jupyter.engine.keeping.identity import ModelIdentity, identity_of
+from djinn_jupyter.engine.model.load import LoadedModel, choose_device, empty_model
+from djinn_jupyter.engine.model.probe import LENGTHS, spread_tokens
+from djinn_jupyter.engine.model.stack import find_stack
+from djinn_jupyter.engine.weights.link import measure_link
+from djinn_jupyter.engine.weights.placement import Placement, fits, place
+from djinn_jupyter.engine.weights.residence import Reload, ResidentWeights, Weights
+from djinn_jupyter.engine.weights.streamed import StreamedWeights, sizes_of
+from djinn_jupyter.errors import ModelDoesNotFit
+
+Tell = Callable[[str], None]
+DEVICE_HEADROOM = 9 / 10  # of what a CUDA device has free, where nobody said how much may be taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A model's weights where they belong, what is left for pages, in bytes, and which model it is, read off before its
+    weights went their way."""
+
+    identity: ModelIdentity
+    weights: Weights
+    page_bytes: int
+
+
+def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
+    """What will stay and what will stream, from the configuration alone; None where all fits. Tells it. ModelDoesNotFit
+    before anything is loaded. An estimate: which modules are the layers is seen when the model runs."""
+    device = choose_device(config.device)
+    allowed = _allowed(config, device)
+    if allowed is None:
+        return None
+    model = empty_model(config)
+    layers: list[nn.Module] = max(
+        (list(module) for module in model.modules() if isinstance(module, nn.ModuleList)),
+        key=lambda group: sum(parameter.numel() for layer in group for parameter in layer.parameters()),
+        default=[],
+    )
+    sizes = sizes_of(model, layers)
+    if fits(sizes.total, allowed):
+        return None
+    placement = place(sizes, allowed, link=measure_link(device, allowed))
+    for line in placement.lines():
+        tell(line)
+    return placement
+
+
+def settle(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    tell: Tell = lambda line: None,
+    reload: Reload | None = None,
+    foreseen: Placement | None = None,
+) -> Settled:
+    """Bring a loaded model's weights to where they will be computed with. ModelDoesNotFit, ModelRefused."""
+    allowed = _allowed(config, loaded.device)
+    identity = identity_of(loaded.model, loaded.device)
+    total = sizes_of(loaded.model, ()).total
+    if allowed is None or fits(total, allowed):
+        weights = ResidentWeights(_on_device(loaded), loaded.device, reload)
+        pages = free_for_pages(loaded.device) if config.device_memory is None else config.device_memory - total
+        return Settled(identity=identity, weights=weights, page_bytes=pages)
+    with torch.inference_mode():
+        stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
+    sizes = sizes_of(loaded.model, stack.layers)
+    link = measure_link(loaded.device, allowed) if foreseen is None else foreseen.link
+    placement = place(sizes, allowed, link=link)
+    for line in placement.lines():
+        if foreseen is None or line not in foreseen.lines():
+            tell(line)
+    streamed = StreamedWeights(loaded.model, stack.layers, placement, loaded.device)
+    return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
+
+
+def _allowed(config: EngineConfig, device: torch.device) -> int | None:
+    """Bytes for weights and pages together; None where nothing bounds them but the host's own memory."""
+    if config.device_memory is not None or device.type != "cuda":
+        return config.device_memory
+    return int(torch.cuda.mem_get_info(device)[0] * DEVICE_HEADROOM)
+
+
+def _on_device(loaded: LoadedModel) -> nn.Module:
+    model: nn.Module = loaded.model
+    try:
+        return model.to(loaded.device)
+    except torch.OutOfMemoryError as error:
+        raise ModelDoesNotFit(
+            f"{loaded.name} does not fit on {loaded.device}: {str(error).splitlines()[0]} "
+            "Allow less than is free with --device-memory, and what does not fit will stream."
+        ) from error

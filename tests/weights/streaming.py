@@ -1,0 +1,106 @@
+"""Engines whose layers stream, beside ones whose weights are all there; and a slow carrier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.keeping.identity import identity_of
+from djinn_jupyter.engine.model.load import LoadedModel
+from djinn_jupyter.engine.model.probe import spread_tokens
+from djinn_jupyter.engine.model.stack import find_stack
+from djinn_jupyter.engine.opening import build_engine
+from djinn_jupyter.engine.settling import Settled
+from djinn_jupyter.engine.weights.carrier import Carried
+from djinn_jupyter.engine.weights.placement import Placement
+from djinn_jupyter.engine.weights.streamed import StreamedWeights, sizes_of
+from tests.engine.desk import PAGE, Desk
+from tests.families import build
+
+CPU = torch.device("cpu")
+PAGES = 256 << 20
+
+
+def streamed_weights(
+    model: Any, streaming: tuple[int, ...] | None = None, slots: int = 2, carrier: Any = None
+) -> StreamedWeights:
+    """The weights of a model of which these layers stream; all of them where none are named."""
+    with torch.inference_mode():
+        stack, _ = find_stack(model, spread_tokens(model, 5)[None])
+    chosen = tuple(range(len(stack.layers))) if streaming is None else streaming
+    sizes = sizes_of(model, stack.layers)
+    placement = Placement(sizes=sizes, allowed=sizes.total, streaming=chosen, slots=slots)
+    return StreamedWeights(model, stack.layers, placement, CPU, carrier)
+
+
+def streamed_desk(
+    family: str,
+    streaming: tuple[int, ...] | None = None,
+    slots: int = 2,
+    carrier: Any = None,
+    dtype: torch.dtype = torch.float32,
+    layers: int = 8,
+) -> Desk:
+    model = build(family, dtype=dtype, layers=layers)
+    identity = identity_of(model, CPU)
+    weights = streamed_weights(model, streaming, slots, carrier)
+    desk = Desk.__new__(Desk)
+    desk.events = []
+    desk.engine = build_engine(
+        EngineConfig(model="tiny", page_positions=PAGE),
+        LoadedModel(model=model, tokenizer=None, name="tiny", revision=None, dtype=model.dtype, device=CPU),
+        desk.events.append,
+        lambda text: None,
+        Settled(identity=identity, weights=weights, page_bytes=PAGES),
+    )
+    return desk
+
+
+def streamed(desk: Desk) -> StreamedWeights:
+    weights = desk.engine.weights
+    assert isinstance(weights, StreamedWeights)
+    return weights
+
+
+def moved_by(desk: Desk, act: Callable[[], Any]) -> int:
+    """Bytes that really crossed while this was done, and until nothing was on its way."""
+    weights = streamed(desk)
+    weights.ring.settle()
+    before = weights.statistics().bytes_moved
+    act()
+    weights.ring.settle()
+    return weights.statistics().bytes_moved - before
+
+
+class SlowCarrier:
+    """Copies only when somebody waits for them, in order; until then their targets hold NaN in every float."""
+
+    def __init__(self) -> None:
+        self.waiting: list[list[tuple[Tensor, Tensor]]] = []
+        self.nbytes = 0
+
+    def carry(self, transfers: Any, after: Any) -> Any:
+        for _, target in transfers:
+            target.fill_(0xFF)
+        self.waiting.append(transfers)
+        return transfers
+
+    def wait(self, arrival: Any) -> None:
+        while any(transfers is arrival for transfers in self.waiting):
+            for source, target in self.waiting.pop(0):
+                target.copy_(source)
+                self.nbytes += target.numel()
+
+    def mark(self) -> None:
+        return None
+
+    def passing(self) -> Any:
+        return nullcontext()
+
+    def statistics(self) -> Carried:
+        return Carried(nbytes=self.nbytes, copy_seconds=0.0, waited_seconds=0.0, pass_seconds=0.0)
