@@ -167,9 +167,18 @@ class RemoteSession:
         )
         return Snapshot(self._ask(request, replies.Inspected))
 
-    def lens(self, k: int = 5, site: str | int | None = None, positions: Positions = None) -> Lens:
+    def lens(
+        self,
+        k: int = 5,
+        site: str | int | None = None,
+        positions: Positions = None,
+        *,
+        tokens: Iterable[str | int] = (),
+    ) -> Lens:
+        """What the model's own epilogue makes of a residual value: the `k` most probable tokens at each position, and
+        those of `tokens` (each the text of exactly one, or its number) in `chosen` of each row."""
         spelled = spell_positions(positions, self._ends)
-        request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k)
+        request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=tuple(tokens))
         return Lens(self._ask(request, replies.LensRead))
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -90,17 +91,31 @@ def row_norms(value: Tensor) -> list[float]:
 def top_tokens(engine: Engine, logits_V: Tensor, count: int) -> tuple[TopToken, ...]:
     """The most likely tokens under the softmax of fp32 logits."""
     logits_V = logits_V.to(torch.float32)
+    most_likely = torch.topk(logits_V, min(count, logits_V.shape[-1])).indices
+    return token_readings(engine, logits_V, most_likely)
+
+
+def token_readings(engine: Engine, logits_V: Tensor, ids: Tensor) -> tuple[TopToken, ...]:
+    """These tokens under the softmax of fp32 logits."""
+    logits_V = logits_V.to(torch.float32)
     probabilities_V = torch.softmax(logits_V, dim=-1)
-    top = torch.topk(probabilities_V, min(count, probabilities_V.shape[-1]))
-    pairs = zip(top.indices.tolist(), top.values.tolist(), logits_V[top.indices].tolist(), strict=True)
-    return tuple(TopToken(token=t, text=engine.text_of(t), probability=p, logit=x) for t, p, x in pairs)
+    rows = zip(ids.tolist(), probabilities_V[ids].tolist(), logits_V[ids].tolist(), strict=True)
+    return tuple(TopToken(token=t, text=engine.text_of(t), probability=p, logit=x) for t, p, x in rows)
 
 
-def lens_rows(engine: Engine, logits_TV: Tensor, positions: list[int], tokens: list[int], count: int) -> list[LensRow]:
-    rows = zip(positions, tokens, logits_TV, strict=True)
+def lens_rows(
+    engine: Engine, logits_TV: Tensor, positions: list[int], tokens: list[int], count: int, chosen: Sequence[int]
+) -> list[LensRow]:
+    ids = torch.tensor(chosen, dtype=torch.long, device=logits_TV.device)
     return [
-        LensRow(position=p, token=t, text=engine.text_of(t), top=top_tokens(engine, logits_V, count))
-        for p, t, logits_V in rows
+        LensRow(
+            position=p,
+            token=t,
+            text=engine.text_of(t),
+            top=top_tokens(engine, logits_V, count),
+            chosen=token_readings(engine, logits_V, ids),
+        )
+        for p, t, logits_V in zip(positions, tokens, logits_TV, strict=True)
     ]
 
 

@@ -10,7 +10,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
-from djinn_jupyter.magics.showing import line_of
+from djinn_jupyter.magics.showing import line_of, residuals_of_both
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
@@ -96,8 +96,13 @@ class BranchingMagics(Group):
     @verb(
         option("a", help="a session"),
         option("b", nargs="?", help="another; by default the one in use"),
+        option("--layers", action="store_true", help="also the residuals of both passes, layer by layer"),
+        KEEP,
     )
     def djinn_diff(self, args: Namespace) -> None:
         """Two sessions side by side: tokens, next token, and the stopped values where both stand at the same site."""
         second = args.b if args.b is not None else self.bench.session().name
-        self.bench.screen.show(views.diff_view(line_of(self.bench, args.a), line_of(self.bench, second)))
+        a, b = line_of(self.bench, args.a), line_of(self.bench, second)
+        positions, layers = residuals_of_both(self.bench, args.a, second) if args.layers else ((), None)
+        self.bench.keep(args.keep, layers)
+        self.bench.screen.show(views.diff_view(a, b, positions=positions, layers=layers))

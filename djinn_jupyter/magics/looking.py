@@ -8,8 +8,8 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import KEEP, POSITIONS, SESSION, Group, option, verb
-from djinn_jupyter.magics.showing import look_of
+from djinn_jupyter.magics.parsing import KEEP, POSITIONS, SESSION, Group, option, unquoted, verb
+from djinn_jupyter.magics.showing import lens_by_layer, look_of
 
 HOVER = option("--hover", action="store_true", help="as a plotly figure, to read values under the pointer")
 
@@ -37,7 +37,19 @@ class LookingMagics(Group):
         option("site", nargs="?", help="a residual site; by default the stopped one"),
         option("-k", type=int, default=5, help="how many tokens; default 5"),
         POSITIONS,
-        option("--layers", action="store_true", help="the first token after every layer that has run"),
+        option(
+            "--layers",
+            action="store_true",
+            help="the first token after every layer that has run, and how "
+            "probable the last layer's favourites were on the way",
+        ),
+        option(
+            "--token",
+            action="append",
+            metavar="TEXT",
+            type=unquoted,
+            help='--layers: follow this token instead, such as " Paris"; repeatable',
+        ),
         KEEP,
         SESSION,
     )
@@ -47,13 +59,12 @@ class LookingMagics(Group):
         if args.layers:
             if args.site is not None:
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
-            sites = [f"resid_post.{layer}" for layer in range(session.stop.layer)]
-            read_all = {site: session.lens(1, site, args.positions).rows for site in sites}
-            if not read_all:
-                raise UsageError("No layer has run yet: there is nothing to read by layer.")
-            self.bench.keep(args.keep, read_all)
-            self.bench.screen.show(views.lens_grid_view(read_all))
+            by_layer = lens_by_layer(session, args.positions, args.token)
+            self.bench.keep(args.keep, by_layer)
+            self.bench.screen.show(views.lens_grid_view(by_layer))
             return
+        if args.token:
+            raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
         lens = session.lens(args.k, args.site, args.positions)
         self.bench.keep(args.keep, lens)
         self.bench.screen.show(views.lens_view(lens.site, lens.rows))

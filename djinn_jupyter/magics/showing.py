@@ -9,17 +9,21 @@ from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.magics.lazily import naming, stops, views
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.client.stops import Finished, Paused, Stop
     from djinn_jupyter.magics.workbench import Workbench
     from djinn_jupyter.widgets.diff import Line
-    from djinn_jupyter.widgets.snapshot import Look
+    from djinn_jupyter.widgets.look import Look
     from djinn_jupyter.widgets.view import View
     from djinn_jupyter.wire.nouns import SessionInfo, Transfer
 
 FETCHED_BYTES = 8 * 2**20
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
 TOP = 5
+POSITIONS_COMPARED, LAYERS_COMPARED = 12, 96
+FOLLOWED = 3  # tokens whose probability is drawn over the layers
 CARD_TOP = 3  # guesses that fit beside the activation; %djinn_lens shows more
 
 
@@ -63,6 +67,18 @@ def _lens(stop: Paused) -> Any:
     if stop.site.partition(".")[0] not in LENS_POINTS or "[" in stop.site:
         return ()
     return stop.session.lens(CARD_TOP, positions=views.positions_shown(stop.reply)).rows
+
+
+def lens_by_layer(session: RemoteSession, positions: Any, tokens: Sequence[str | int] | None) -> dict[str, Any]:
+    """The lens's first token after every layer that has run, with `tokens` read besides; without any, those that the
+    last layer finds most probable at the last position."""
+    sites = [f"resid_post.{layer}" for layer in range(session.stop.layer)]
+    if not sites:
+        raise UsageError("No layer has run yet: there is nothing to read by layer.")
+    if not tokens:
+        deepest = session.lens(FOLLOWED, sites[-1], positions).rows[-1]
+        tokens = [top.token for top in deepest.top]
+    return {site: session.lens(1, site, positions, tokens=tokens).rows for site in sites}
 
 
 def look_of(session: RemoteSession, snapshot: Any) -> Look:
@@ -114,3 +130,21 @@ def _finished_line(name: str, done: Finished) -> Line:
         prompt_tokens=len(done.prompt_tokens),
         top=done.top,
     )
+
+
+def residuals_of_both(bench: Workbench, a: str, b: str) -> tuple[tuple[int, ...], dict[str, tuple[Any, Any]]]:
+    """The last positions that the stopped passes of two sessions share, and by site the residuals of both there, after
+    every layer that both have run."""
+    sessions = (bench.find(a), bench.find(b))
+    stopped = tuple(session.stop for session in sessions)
+    shared = tuple(sorted(set(stopped[0].positions) & set(stopped[1].positions)))[-POSITIONS_COMPARED:]
+    depth = min(stop.layer for stop in stopped)
+    if not shared or not depth:
+        raise UsageError("The two stopped passes have no layer or no position in common: there is nothing to compare.")
+    sites = [f"resid_post.{layer}" for layer in range(depth)][-LAYERS_COMPARED:]
+    return shared, {site: _pair(sessions, site, shared) for site in sites}
+
+
+def _pair(sessions: tuple[RemoteSession, RemoteSession], site: str, positions: tuple[int, ...]) -> tuple[Any, Any]:
+    a, b = (session.inspect(site, positions).value for session in sessions)
+    return a, b

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from djinn_jupyter.client.naming import label
-from djinn_jupyter.widgets.markup import Html, table
+from djinn_jupyter.widgets.markup import Html, joined, span, table
+from djinn_jupyter.widgets.matrix import ORANGE, matrix, spelled
 from djinn_jupyter.widgets.pictures import as_rows
-from djinn_jupyter.widgets.spelling import columns, figure, percent, plural, quoted, rounded, share
-from djinn_jupyter.widgets.theme import card, meter, part
+from djinn_jupyter.widgets.spelling import columns, figure, marked, percent, plural, quoted, rounded, share
+from djinn_jupyter.widgets.theme import card, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, token_strip
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import TopToken
@@ -35,7 +36,11 @@ class Line:
     value: NDArray[np.generic] | None = None
 
 
-def diff_view(a: Line, b: Line) -> View:
+Values = tuple[NDArray[np.generic], NDArray[np.generic]]
+
+
+def diff_view(a: Line, b: Line, *, positions: Sequence[int] = (), layers: Mapping[str, Values] | None = None) -> View:
+    """Two lines. `layers` has, by site, the values [positions, features] of both at the `positions` they share."""
     differs = differing(a.tokens, b.tokens)
     sentence = _sentence(a, b, differs)
     values = _distances(a, b)
@@ -47,11 +52,14 @@ def diff_view(a: Line, b: Line) -> View:
         else []
     )
     plain += [f"values at {a.site}: {_apart(values)}"] if values else []
+    by_layer = {site: _relative(*values) for site, values in (layers or {}).items()}
+    plain += [_layers_plain(positions, by_layer)] if by_layer else []
     html = card(
         part(_strip(a, differs), name=f"{label(a.name)}, {a.state}"),
         part(_strip(b, differs), name=f"{label(b.name)}, {b.state}"),
         _tops_part(a, b, tops) if tops else None,
         _distances_part(a, b, values) if values else None,
+        _layers_part(a, b, positions, by_layer) if by_layer else None,
         title=f"{label(a.name)} against {label(b.name)}",
         beside=sentence,
     )
@@ -109,13 +117,16 @@ def _distances(a: Line, b: Line) -> list[tuple[int, float | None]]:
     if rows_a.shape[1] != rows_b.shape[1]:
         return []
     index_b = {p: i for i, p in enumerate(b.positions[-len(rows_b) :])}
-    found: list[tuple[int, float | None]] = []
-    for i, position in enumerate(a.positions[-len(rows_a) :]):
-        if position in index_b:
-            size = float(np.linalg.norm(rows_a[i]))
-            apart = float(np.linalg.norm(rows_b[index_b[position]] - rows_a[i]))
-            found.append((position, apart / size if size else None))
-    return found
+    shared = [(i, p) for i, p in enumerate(a.positions[-len(rows_a) :]) if p in index_b]
+    both = rows_a[[i for i, _ in shared]], rows_b[[index_b[p] for _, p in shared]]
+    return list(zip([p for _, p in shared], _relative(*both), strict=True))
+
+
+def _relative(a: NDArray[np.generic], b: NDArray[np.generic]) -> list[float | None]:
+    """|b - a| / |a| of each row; None where a is zero."""
+    rows_a, rows_b = as_rows(a), as_rows(b)
+    sizes, apart = np.linalg.norm(rows_a, axis=1), np.linalg.norm(rows_b - rows_a, axis=1)
+    return [float(d) / float(n) if n else None for d, n in zip(apart, sizes, strict=True)]
 
 
 def _apart(values: Sequence[tuple[int, float | None]]) -> str:
@@ -133,3 +144,22 @@ def _distances_part(a: Line, b: Line, values: Sequence[tuple[int, float | None]]
     ]
     name = f"distance of the values at {a.site}, relative to {label(a.name)}"
     return part(table(["position", "token", "distance", ""], rows, numeric=(0, 2)), name=name)
+
+
+def _layers_plain(positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]) -> str:
+    rows = [[site, *spelled(values)] for site, values in list(layers.items())[::-1]]
+    return "relative distance by layer and position\n" + columns(rows, ["site", *(str(p) for p in positions)])
+
+
+def _layers_part(a: Line, b: Line, positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]) -> Html:
+    """Layers down, the deepest first; positions across, named by the tokens of both where they are not the same."""
+    titles = [_title(a, b, position) for position in positions]
+    rows = [(mono(site), values) for site, values in list(layers.items())[::-1]]
+    name = f"distance by layer and position, relative to {label(a.name)}; 0 is equal bit for bit"
+    return part(matrix("", titles, rows, tint=ORANGE), name=name)
+
+
+def _title(a: Line, b: Line, position: int) -> Html:
+    names = [marked(line.texts[position], line.tokens[position]) for line in (a, b)]
+    same = a.tokens[position] == b.tokens[position]
+    return span("dj-mono", names[0] if same else joined(names, " | "))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from djinn_jupyter.widgets.markup import Html, element, span, table
-from djinn_jupyter.widgets.spelling import columns, marked, percent, plural, quoted, share
+from djinn_jupyter.widgets.markup import Html, element, folded, span, table
+from djinn_jupyter.widgets.spelling import at_positions, columns, marked, percent, plural, quoted, share
+from djinn_jupyter.widgets.svg import keys, series_chart
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import LensRow
+from djinn_jupyter.wire.nouns import LensRow, TopToken
 
 LAYERS_SHOWN = 96
 GRID_POSITIONS = 16
@@ -31,22 +32,50 @@ def lens_view(site: str, rows: Sequence[LensRow]) -> View:
 
 
 def lens_grid_view(layers: Mapping[str, Sequence[LensRow]]) -> View:
-    """The lens's first token by site (the deepest first) and position, tinted by its probability."""
+    """The lens's first token by site (the deepest first) and position, tinted by its probability; and where tokens were
+    asked for, how probable each is at the last position, layer by layer."""
     deepest_first = list(layers.items())[::-1][:LAYERS_SHOWN]
     first = deepest_first[0][1][-GRID_POSITIONS:]
     tokens = (span("dj-mono", marked(row.text, row.token)) for row in first)
     head = ["", *(element("th", token, scope="col", class_="dj-tint") for token in tokens)]
     made = [[mono(site), *(_tinted(row) for row in rows[-GRID_POSITIONS:])] for site, rows in deepest_first]
+    chosen = _by_layer(layers)
     html = card(
         part(table(head, made)),
+        _chosen_part(chosen, first[-1].position) if chosen else None,
         title="Logit lens by layer",
-        beside=f"top token at positions {first[0].position} to {first[-1].position}, the stop's layer first",
+        beside=f"top token at {at_positions([row.position for row in first])}, the stop's layer first",
     )
     plain = [
         [site, *(quoted(r.top[0].text, r.top[0].token) for r in rows[-GRID_POSITIONS:])] for site, rows in deepest_first
     ]
     titles = ["site", *(quoted(row.text, row.token) for row in first)]
-    return View(plain=f"logit lens by layer, top token at each position\n{columns(plain, titles)}", html=html)
+    text = f"logit lens by layer, top token at each position\n{columns(plain, titles)}"
+    return View(plain=text + _chosen_plain(chosen, first[-1].position), html=html)
+
+
+def _by_layer(layers: Mapping[str, Sequence[LensRow]]) -> list[tuple[int, tuple[TopToken, ...]]]:
+    """(layer, the tokens that were asked for) of the last position, the first layer first."""
+    last = [(site, rows[-1].chosen) for site, rows in list(layers.items())[-LAYERS_SHOWN:]]
+    return [(int(site.rpartition(".")[2]), chosen) for site, chosen in last if chosen]
+
+
+def _chosen_part(chosen: Sequence[tuple[int, tuple[TopToken, ...]]], position: int) -> Html:
+    names = [marked(t.text, t.token) for t in chosen[0][1]]
+    series = [[tokens[i].probability for _, tokens in chosen] for i in range(len(names))]
+    rows = [[layer, *(percent(t.probability) for t in tokens)] for layer, tokens in chosen]
+    alt = f"probability of {', '.join(names)} at position {position} after each layer"
+    chart = series_chart([layer for layer, _ in chosen], series, name="layer", alt=alt, most=1.0, spelled=percent)
+    listed = folded(table(["layer", *names], rows, numeric=range(len(names) + 1)))
+    return part(chart, keys(names), listed, name=f"probability at position {position} by layer")
+
+
+def _chosen_plain(chosen: Sequence[tuple[int, tuple[TopToken, ...]]], position: int) -> str:
+    if not chosen:
+        return ""
+    rows = [[str(layer), *(percent(t.probability) for t in tokens)] for layer, tokens in chosen]
+    names = [quoted(t.text, t.token) for t in chosen[0][1]]
+    return f"\nprobability at position {position} by layer\n{columns(rows, ['layer', *names])}"
 
 
 def _title(site: Html) -> Html:

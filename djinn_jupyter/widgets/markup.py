@@ -59,3 +59,8 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numeric: 
 
     top = element("thead", line(head, "th")) if head else None
     return div("dj-scroll", element("table", top, element("tbody", joined(line(row, "td") for row in rows))))
+
+
+def folded(content: Html, name: str = "as a table") -> Html:
+    """What is read when the picture does not say enough: shown on a click, without a script."""
+    return element("details", element("summary", name, class_="dj-soft"), content)

@@ -1,14 +1,17 @@
-"""A line chart as inline SVG, drawn from rounded figures; for pictures that need no pointer."""
+"""Line charts as inline SVG, drawn from rounded figures; for pictures that need no pointer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from djinn_jupyter.widgets.markup import Html, element
+from djinn_jupyter.widgets.markup import Html, div, element, span
 from djinn_jupyter.widgets.spelling import figure, rounded
 
 WIDTH, HEIGHT = 640, 120
 LEFT, BOTTOM, TOP = 48, 18, 8
+COLOURS = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # those of the plotly figures
+DASHES = (None, "7 3", "2 3", "9 3 2 3", "14 4")  # colour is never the only difference
+SOFT, AXIS = "var(--jp-content-font-color2,#7a7a7a)", "rgba(128,128,128,.35)"
 
 
 def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -> Html:
@@ -24,13 +27,12 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
         return TOP + round((high - value) / spread * (HEIGHT - TOP - BOTTOM))
 
     path = " ".join(f"{x(i)},{y(value)}" for i, value in enumerate(short))
-    soft = "var(--jp-content-font-color2,#7a7a7a)"
     return element(
         "svg",
-        _text(LEFT - 6, y(high) + 4, figure(high), "end", soft),
-        _text(LEFT - 6, y(low) + 4, figure(low), "end", soft),
-        _text(LEFT, HEIGHT - 3, labels[0], "start", soft),
-        _text(WIDTH - 8, HEIGHT - 3, labels[-1], "end", soft),
+        _text(LEFT - 6, y(high) + 4, figure(high), "end", SOFT),
+        _text(LEFT - 6, y(low) + 4, figure(low), "end", SOFT),
+        _text(LEFT, HEIGHT - 3, labels[0], "start", SOFT),
+        _text(WIDTH - 8, HEIGHT - 3, labels[-1], "end", SOFT),
         element("path", d=f"M{LEFT},{TOP}V{y(low)}H{WIDTH - 8}", fill="none", stroke="rgba(128,128,128,.5)"),
         element("polyline", points=path, fill="none", stroke="#2e7ad6", stroke_width="1.5", stroke_linejoin="round"),
         *(element("circle", cx=x(i), cy=y(v), r=2, fill="#2e7ad6") for i, v in enumerate(short) if len(short) <= 64),
@@ -43,3 +45,65 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
 
 def _text(x: int, y: int, text: object, anchor: str, colour: str) -> Html:
     return element("text", text, x=x, y=y, text_anchor=anchor, fill=colour, font_size="11")
+
+
+def series_chart(
+    across: Sequence[float],
+    series: Sequence[Sequence[float]],
+    *,
+    name: str,
+    alt: str,
+    most: float | None = None,
+    spelled: Callable[[float], str] = lambda value: figure(value, 2),
+    height: int = 220,
+) -> Html:
+    """One line for each of `series` over `across` (which rises and is called `name`), on an axis from 0 to `most`."""
+    left, right, top, bottom = 44, 12, 10, 36
+    high = most or max(rounded(v, 2) for values in series for v in values) or 1.0
+    low, spread = across[0], (across[-1] - across[0]) or 1.0
+
+    def x(value: float) -> int:
+        return left + round((value - low) / spread * (WIDTH - left - right))
+
+    def y(value: float) -> int:
+        return top + round((1 - rounded(value, 2) / high) * (height - top - bottom))
+
+    lines = []
+    for index, values in enumerate(series):
+        points = [(x(at), y(value)) for at, value in zip(across, values, strict=True)]
+        path = " ".join(f"{a},{b}" for a, b in points)
+        ink = {"stroke": colour(index), "stroke_dasharray": DASHES[index % len(DASHES)]}
+        lines.append(element("polyline", points=path, fill="none", stroke_width="1.8", **ink))
+        lines += [element("circle", cx=a, cy=b, r="2.5", fill=colour(index)) for a, b in points]
+    base = y(0)
+    step = max(1, -(-len(across) // 16))
+    return element(
+        "svg",
+        element("path", d=f"M{left},{top}V{base}H{WIDTH - right}", fill="none", stroke=AXIS),
+        *(element("path", d=f"M{x(at)},{top}V{base + 4}", stroke=AXIS) for at in across if at in (0, low, across[-1])),
+        *(_text(x(at), base + 16, f"{at:g}", "middle", SOFT) for at in across[::step]),
+        _text(left - 6, y(high) + 4, spelled(high), "end", SOFT),
+        _text(left - 6, base + 4, "0", "end", SOFT),
+        _text((left + WIDTH - right) // 2, height - 4, name, "middle", SOFT),
+        *lines,
+        viewBox=f"0 0 {WIDTH} {height}",
+        width=WIDTH,
+        role="img",
+        aria_label=alt,
+    )
+
+
+def keys(names: Sequence[str]) -> Html:
+    """What the lines of a chart are, by a piece of each."""
+    return div("dj-legend", *(_key(name, index) for index, name in enumerate(names)))
+
+
+def _key(name: str, index: int) -> Html:
+    ink = {"stroke": colour(index), "stroke_dasharray": DASHES[index % len(DASHES)], "stroke_width": "2"}
+    line = element("svg", element("path", d="M0,5H26", **ink), width=26, height=10, aria_hidden="true",
+                   style="display:inline-block;vertical-align:middle")  # fmt: skip
+    return span("", line, " ", name)
+
+
+def colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]

@@ -6,9 +6,10 @@ from djinn_jupyter.widgets.diff import Line, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
 from djinn_jupyter.widgets.effect import edit_view
 from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
+from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.residency import checkpoints_view, nap_line, saved_line, swapped_line, transfer_line
 from djinn_jupyter.widgets.result import progress_view, result_view, running_view
-from djinn_jupyter.widgets.snapshot import Look, snapshot_view
+from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
 from djinn_jupyter.widgets.stop import positions_shown, stop_view
 from djinn_jupyter.widgets.tables import (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.markup import element, table
+from djinn_jupyter.widgets.markup import folded, table
 from djinn_jupyter.widgets.pictures import as_rows
 from djinn_jupyter.widgets.spelling import columns, figure, megabytes, plural
 from djinn_jupyter.widgets.svg import line_chart
@@ -47,9 +47,7 @@ def watch_view(
         alt=f"norm at {watch.site} over {plural(len(points), 'recorded position')}",
     )
     head = ["pass", "position", "norm"]
-    listed = element(
-        "details", element("summary", "as a table", class_="dj-soft"), table(head, rows, numeric=(0, 1, 2))
-    )
+    listed = folded(table(head, rows, numeric=(0, 1, 2)))
     html = card(part(chart, name="norm"), part(listed), title=mono(watch.site), beside=_books(watch))
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"

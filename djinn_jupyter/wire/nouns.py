@@ -292,12 +292,13 @@ class Snapshot(Noun, frozen=True):
 
 
 class LensRow(Noun, frozen=True):
-    """The model's own epilogue applied to the value at one position."""
+    """The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for."""
 
     position: int
     token: int
     text: str
     top: tuple[TopToken, ...]
+    chosen: tuple[TopToken, ...] = ()
 
 
 class EffectReading(Noun, frozen=True):

@@ -53,6 +53,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
 Text = Annotated[str, Meta(max_length=4_000_000)]
 Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=4_000_000)]
+Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
 Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=4_000_000)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
@@ -225,11 +226,13 @@ class Inspect(SessionRequest, frozen=True, tag="Inspect"):
 
 
 class Lens(SessionRequest, frozen=True, tag="Lens"):
-    """Logit lens at a residual site of the stopped pass; `site` None is the stopped one."""
+    """Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
+    are read besides the `top` most probable."""
 
     site: Spelling | None = None
     positions: Positions | None = None
     top: Annotated[int, Meta(ge=1, le=1000)] = 5
+    tokens: Chosen = ()
 
 
 class Evaluate(SessionRequest, frozen=True, tag="Evaluate"):

@@ -337,12 +337,13 @@ export interface Snapshot {
   readonly exactness: 'exact' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
 }
 
-/** The model's own epilogue applied to the value at one position. */
+/** The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for. */
 export interface LensRow {
   readonly position: number;
   readonly token: number;
   readonly text: string;
   readonly top: readonly TopToken[];
+  readonly chosen: readonly TopToken[];
 }
 
 /** The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without). */
@@ -534,13 +535,17 @@ export interface Inspect {
   readonly ahead?: boolean;
 }
 
-/** Logit lens at a residual site of the stopped pass; `site` None is the stopped one. */
+/**
+ * Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
+ * are read besides the `top` most probable.
+ */
 export interface Lens {
   readonly request: 'Lens';
   readonly session: string;
   readonly site?: string | null;
   readonly positions?: readonly number[] | null;
   readonly top?: number;
+  readonly tokens?: readonly (number | string)[];
 }
 
 /**

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite
+from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, PatchFrom, Scale, Zero
 from djinn_jupyter.wire.nouns import Snapshot
@@ -180,6 +180,19 @@ def test_the_lens_is_the_models_own_epilogue(desk: Desk) -> None:
         logits = model(torch.tensor([PROMPT])).logits[0]
     assert [row.top[0].token for row in rows] == logits.argmax(-1).tolist()
     assert rows[-1].top[0].logit == pytest.approx(float(logits[-1].max()), rel=1e-5)
+
+
+def test_the_lens_reads_the_tokens_that_are_asked_for(desk: Desk) -> None:
+    desk.stop_at("resid_post.3", "step == 0")
+    desk.run(PROMPT, NEW)
+    size = desk.engine.description.vocab_size
+    every = desk.ask(ask.Lens(session="a", top=1000, positions=(-1,))).rows[0]
+    least = every.top[-1]
+    row = desk.ask(ask.Lens(session="a", top=1, positions=(-1,), tokens=(least.token, "<17>"))).rows[0]
+    assert row.chosen == (least, next(t for t in every.top if t.token == 17))
+    assert row.top == every.top[:1]
+    with pytest.raises(UsageError, match=f"this model has {size}"):
+        desk.ask(ask.Lens(session="a", tokens=(size,)))
 
 
 def test_a_value_is_patched_from_another_sessions_stop(desk: Desk) -> None:

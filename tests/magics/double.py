@@ -297,7 +297,8 @@ class EngineDouble:
     def _lens(self, request: requests.Lens) -> replies.Reply:
         stop = self._present(request.session)
         positions = request.positions or stop.positions
-        rows = samples.lens_rows(tuple(positions), stop.texts, request.top)
+        positions = [stop.positions[p] if p < 0 else p for p in positions]
+        rows = samples.lens_rows(tuple(positions), stop.texts, request.top, request.tokens)
         return replies.LensRead(site=request.site or stop.site, rows=rows)
 
     def _applyedit(self, request: requests.ApplyEdit) -> replies.Reply:

@@ -42,6 +42,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_resume", "is not stopped"),
         ("%djinn_inspect", "is not stopped"),
         ("%djinn_lens 4 --layers", "leave the site out"),
+        ("%djinn_lens 4 --token x", "--token belongs to --layers"),
         ("%djinn_edit", "'' is no edit; write one of: scale 0.9;"),
         ("%djinn_edit double", "'double' is no edit"),
         ("%djinn_edit scale", "scale takes 1 argument: scale 0.9"),

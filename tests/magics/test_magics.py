@@ -223,8 +223,25 @@ def test_hover_adds_a_plotly_figure(stopped: Notebook) -> None:
 def test_lens_by_position_and_by_layer(stopped: Notebook) -> None:
     assert stopped.cell("%djinn_lens -k 2 --positions -1").count("%") == 2
     said = stopped.cell("%djinn_lens --layers -o grid")
-    assert [line.split()[0] for line in said.splitlines()[2:]] == [f"resid_post.{i}" for i in (4, 3, 2, 1, 0)]
+    assert [line.split()[0] for line in said.splitlines()[2:7]] == [f"resid_post.{i}" for i in (4, 3, 2, 1, 0)]
     assert list(stopped.shell.user_ns["grid"]) == [f"resid_post.{i}" for i in range(5)]
+
+
+def test_the_lens_follows_the_last_layers_favourites_or_the_tokens_that_are_named(stopped: Notebook) -> None:
+    said = stopped.cell("%djinn_lens --layers")
+    assert "probability at position 4 by layer" in said
+    assert len(last(stopped, requests.Lens).tokens) == 3
+    said = stopped.cell('%djinn_lens --layers --token " Paris" --token " <b>"')
+    assert last(stopped, requests.Lens).tokens == (" Paris", " <b>")
+    assert said.splitlines()[-6].split("  ") == ["layer", "' Paris'", "' <b>'"]
+    assert "<polyline" in stopped.html()
+
+
+def test_a_diff_by_layer_compares_both_passes_below_their_stops(stopped: Notebook) -> None:
+    stopped.cell("%djinn_fork rome\n%djinn_step --session rome")
+    said = stopped.cell("%djinn_diff rome --layers -o layers")
+    assert "relative distance by layer and position" in said
+    assert list(stopped.shell.user_ns["layers"]) == [f"resid_post.{i}" for i in range(5)]
 
 
 def test_watch_records_lists_shows_and_ends(stopped: Notebook) -> None:

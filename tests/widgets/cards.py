@@ -87,6 +87,9 @@ def all_cards() -> dict[str, View]:
         "lens by layer": views.lens_grid_view(
             {f"resid_post.{i}": samples.lens_rows(tuple(range(5)), count=1) for i in range(5)}
         ),
+        "lens by layer of tokens": views.lens_grid_view(
+            {f"resid_post.{i}": samples.lens_rows((i,), count=1, chosen=(" Paris", " <b>")) for i in range(5)}
+        ),
         "snapshot": views.snapshot_view(look("mlp_out.2", wide)),
         "snapshot by head": views.snapshot_view(look("z.2", samples.values(5, 8, 32), "T H D")),
         "pattern": views.snapshot_view(look("pattern.2", pattern(), "T H K")),
@@ -118,5 +121,11 @@ def all_cards() -> dict[str, View]:
         "loaded": views.loaded_view(samples.model(), held),
         "status": views.status_view(samples.model(), samples.statistics(), held),
         "diff": views.diff_view(line("work/paris.ipynb"), line("rome", seed=2)),
+        "diff by layer": views.diff_view(
+            line("paris", seed=1),
+            line("rome", seed=2),
+            positions=range(5),
+            layers={f"resid_post.{i}": (wide, wide + np.float32(0.1 * i)) for i in range(5)},
+        ),
         "diff of stops": views.diff_view(line("paris", seed=1), line("rome", seed=2)),
     }

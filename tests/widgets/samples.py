@@ -104,11 +104,25 @@ def finished(**changes: object) -> replies.Finished:
     return replies.Finished(**fields)
 
 
-def lens_rows(positions: tuple[int, ...], texts: tuple[str, ...] = PROMPT, count: int = 5) -> tuple[LensRow, ...]:
+def lens_rows(
+    positions: tuple[int, ...], texts: tuple[str, ...] = PROMPT, count: int = 5, chosen: tuple[str | int, ...] = ()
+) -> tuple[LensRow, ...]:
     return tuple(
-        LensRow(position=p, token=10 + p, text=texts[p], top=top(count, first=0.1 + 0.15 * (p % 6), seed=p))
+        LensRow(
+            position=p,
+            token=10 + p,
+            text=texts[p],
+            top=top(count, first=0.1 + 0.15 * (p % 6), seed=p),
+            chosen=tuple(_chosen(token, p) for token in chosen),
+        )
         for p in positions
     )
+
+
+def _chosen(token: str | int, position: int) -> TopToken:
+    number = token if isinstance(token, int) else 100 + WORDS.index(token)
+    share = 0.02 + 0.09 * position + 0.01 * (number % 5)
+    return TopToken(token=number, text=WORDS[number - 100], probability=share, logit=float(np.log(share)))
 
 
 def effect(**changes: object) -> EffectReading:

@@ -134,6 +134,14 @@ def test_a_snapshot_names_its_largest_entries_by_head_where_there_are_heads() ->
     assert "largest at the last position: 6.3: -9.00" in text
 
 
+def test_a_site_with_heads_has_a_norm_for_each() -> None:
+    values = np.zeros((5, 8, 32), np.float32)
+    values[4, 6, 3] = -9
+    text = views.snapshot_view(cards.look("z.2", values, "T H D")).plain.splitlines()
+    assert text[text.index("norm of each head") + 1].split() == ["position", *"01234567"]
+    assert text[-1].split() == ["4", "0", "0", "0", "0", "0", "0", "9.0", "0"]
+
+
 def test_a_pattern_says_where_the_last_position_looks() -> None:
     weights = np.zeros((5, 2, 5), np.float32)
     weights[4, 0, 3], weights[4, 1, 0] = 1.0, 0.75
@@ -199,6 +207,20 @@ def test_a_diff_of_stops_measures_their_distance() -> None:
     assert "values at resid_post.4: equal at 5 positions" in views.diff_view(a, b).plain
     moved = dataclasses.replace(b, value=b.value * np.float32(1.5))
     assert "0: 0.50, 1: 0.50, 2: 0.50, 3: 0.50, 4: 0.50 (relative" in views.diff_view(a, moved).plain
+
+
+def test_a_diff_by_layer_reads_from_the_deepest_layer_and_says_where_the_passes_part() -> None:
+    lines = CARDS["diff by layer"].plain.splitlines()
+    at = lines.index("relative distance by layer and position")
+    assert [line.split()[0] for line in lines[at + 2 : at + 7]] == [f"resid_post.{i}" for i in (4, 3, 2, 1, 0)]
+    assert lines[at + 6].split() == ["resid_post.0", "0", "0", "0", "0", "0"]
+    assert "0" not in lines[at + 2].split()
+
+
+def test_the_lens_by_layer_follows_tokens_with_a_line_and_a_table() -> None:
+    card = CARDS["lens by layer of tokens"]
+    assert card.html.count("<polyline") == 2
+    assert card.plain.splitlines()[-1].split() == ["4", "38", "%", "39", "%"]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
             f"The logit lens reads values of the residual stream's width {engine.anatomy.hidden_size}; "
             f"{tap.site.whole()} is {tap.axes} with {tap.width}."
         )
+    asked = [_token_id(engine, token) for token in request.tokens]
     seen = yield from looks.value_at(engine, session, tap, ahead=False)
     rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
     value = tap.read(seen.raw)[rows]
@@ -80,7 +81,7 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
         logits = engine.forward.lens(value[start : start + LENS_ROWS])
         positions = [frame.positions[row] for row in chosen]
         tokens = [frame.tokens[row] for row in chosen]
-        found.extend(reports.lens_rows(engine, logits, positions, tokens, request.top))
+        found.extend(reports.lens_rows(engine, logits, positions, tokens, request.top, asked))
         yield None
     return LensRead(site=str(site.whole()), rows=tuple(found))
 
@@ -106,6 +107,14 @@ def evaluate(engine: Engine, request: ask.Evaluate, holder: Holder) -> Steps:
     if not isinstance(value, bool | int | float | str):
         raise InvalidCondition(f"{request.expression!r} is {value!r} there; ask for one number, truth or text.")
     return Evaluated(value=value, site=str(site), position=moment.row_positions()[rows[0]])
+
+
+def _token_id(engine: Engine, token: int | str) -> int:
+    if isinstance(token, str):
+        return engine.tokenizer.token_id(token)
+    if token >= engine.description.vocab_size:
+        raise UsageError(f"There is no token {token}: this model has {engine.description.vocab_size:,}.")
+    return token
 
 
 def _site(spelling: str | None, session: Session) -> Site:

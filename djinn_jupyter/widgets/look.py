@@ -1,0 +1,49 @@
+"""What was looked at: a snapshot as numpy, with the tokens beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.widgets.spelling import at_positions, shape
+from djinn_jupyter.widgets.stop import site_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A snapshot with its values as numpy, positions first, and the tokens at every absolute position of the line."""
+
+    site: str
+    values: NDArray[np.generic]
+    axes: str
+    positions: tuple[int, ...]
+    dtype: str
+    exactness: str
+    texts: Mapping[int, str]
+
+    @property
+    def is_pattern(self) -> bool:
+        return site_of(self.site).point == "pattern" and self.values.ndim == 3
+
+    @property
+    def has_heads(self) -> bool:
+        return self.axes == "T H D" and self.values.ndim == 3
+
+    @property
+    def heads(self) -> list[int]:
+        """The numbers of the heads in `values`: those that were selected, or all."""
+        selector = site_of(self.site).selector
+        return list(selector) if selector is not None else list(range(self.values.shape[1]))
+
+    @property
+    def line(self) -> str:
+        value = f"{self.dtype} {shape(self.values.shape)} ({self.axes})"
+        return f"{value}, {at_positions(self.positions)}, {self.exactness}"
+
+    @property
+    def key_positions(self) -> range:
+        """Keys end with the last position of the pass; behind a window the first ones are missing."""
+        return range(self.positions[-1] + 1 - self.values.shape[-1], self.positions[-1] + 1)

@@ -1,0 +1,40 @@
+"""A small matrix as a table of figures, tinted by size: the picture and its table are one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from djinn_jupyter.widgets.markup import Html, element, table
+from djinn_jupyter.widgets.spelling import figure, rounded
+
+ROWS, COLUMNS = 48, 24
+BLUE, ORANGE = "46,122,214", "224,108,40"
+
+
+def matrix(
+    corner: object,
+    columns: Sequence[object],
+    rows: Sequence[tuple[object, Sequence[float | None]]],
+    *,
+    most: float | None = None,
+    digits: int = 2,
+    tint: str = BLUE,
+) -> Html:
+    """Figures under `columns`, each tinted by its share of `most` (by default of the largest); None stays empty."""
+    largest = most or max((rounded(v, digits) for _, values in rows for v in values if v is not None), default=0.0)
+    head = [corner, *(element("th", title, scope="col", class_="dj-tint dj-num") for title in columns)]
+    made = [[name, *(_cell(value, largest, digits, tint) for value in values)] for name, values in rows]
+    return table(head, made)
+
+
+def spelled(values: Sequence[float | None], digits: int = 2) -> list[str]:
+    """The same figures in plain text."""
+    return ["" if value is None else figure(value, digits) for value in values]
+
+
+def _cell(value: float | None, most: float, digits: int, tint: str) -> Html:
+    if value is None:
+        return element("td", "", class_="dj-tint")
+    share = rounded(value, digits) / most if most else 0.0
+    style = f"background:rgba({tint},{max(0.0, min(1.0, share)) * 0.55:.2f})"
+    return element("td", figure(value, digits), class_="dj-tint dj-num", style=style)
