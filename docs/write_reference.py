@@ -15,6 +15,10 @@ import msgspec
 
 from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, shelf, values
 from djinn_jupyter.engine.residency import states as residency
+from djinn_jupyter.dap import speaking
+from djinn_jupyter.dap.arguments import Attach, Launch
+from djinn_jupyter.dap.capabilities import CAPABILITIES
+from djinn_jupyter.dap.commands import COMMANDS
 from djinn_jupyter.engine.states import MOVES
 from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, running
 from djinn_jupyter.wire import nouns, replies, requests
@@ -117,6 +121,34 @@ def _magic(member: Any) -> str:
     return "\n\n".join(part for part in (f"## %{member.__name__}", said, table) if part) + "\n"
 
 
+def dap() -> str:
+    """What the debug adapter can do, from the tables that it answers with."""
+    capabilities = "\n".join(f"| `{name}` | {_can(value)} |" for name, value in CAPABILITIES.items())
+    parts = [
+        "# The debug adapter\n\n" + WRITTEN,
+        f"## Capabilities\n\n| capability | |\n|---|---|\n{capabilities}\n",
+        "## Requests\n\n" + ", ".join(f"`{name}`" for name in COMMANDS) + "\n",
+        "## Configurations\n\n" + "\n".join(_struct(kind) for kind in (Launch, Attach)),
+        "## The console\n\n" + "\n".join(_said(name, each) for name, each in _console().items()),
+    ]
+    return "\n".join(parts)
+
+
+def _can(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else "none"
+
+
+def _console() -> dict[str, argparse.ArgumentParser]:
+    verbs = next(a for a in speaking.parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return {action.dest: verbs.choices[action.dest] for action in verbs._choices_actions}
+
+
+def _said(name: str, parser: argparse.ArgumentParser) -> str:
+    rows = [f"| `{_option(action)}` | {action.help or ''} |" for action in parser._actions]
+    table = "\n".join(["| argument | |", "|---|---|", *rows]) if rows else ""
+    return "\n\n".join(part for part in (f"### {name}", table) if part) + "\n"
+
+
 def _option(action: argparse.Action) -> str:
     name = ", ".join(action.option_strings) or action.dest
     metavar = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
@@ -127,6 +159,7 @@ PAGES = {
     "states.md": states,
     "wire.md": wire,
     "magics.md": magics,
+    "dap.md": dap,
     "checkpoint.md": checkpoint,
     "../../labextension/src/wire.ts": wire_ts,
 }

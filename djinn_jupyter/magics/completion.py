@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 
+from djinn_jupyter.client.edit_words import OPERATIONS
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.magics.editing import OPERATIONS
 from djinn_jupyter.magics.lazily import naming
 from djinn_jupyter.magics.parsing import option_strings
 

@@ -2,62 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
+from djinn_jupyter.client import edit_words
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.parsing import unquoted
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.magics.workbench import Workbench
 
-OPERATIONS: Final = {
-    "scale": "scale 0.9",
-    "add": "add VECTOR --coef 4",
-    "set": "set VALUE",
-    "zero": "zero",
-    "clamp": "clamp LOW HIGH (`none` leaves a side open)",
-    "project_out": "project_out DIRECTION",
-    "patch_from": "patch_from SESSION",
-}
-_WORDS: Final = {"scale": 1, "add": 1, "set": 1, "zero": 0, "clamp": 2, "project_out": 1, "patch_from": 1}
-
 
 def parse_edit(bench: Workbench, words: list[str], *, coef: float | None, source: str | None, at: str | None) -> Any:
     """The edit that the words mean. Vectors are names or expressions of the user's own namespace."""
-    name, *rest = [unquoted(word) for word in words] or [""]
-    if name not in OPERATIONS:
-        raise UsageError(f"{name!r} is no edit; write one of: {'; '.join(OPERATIONS.values())}.")
-    if len(rest) != _WORDS[name]:
-        raise UsageError(f"{name} takes {_WORDS[name]} argument{'' if _WORDS[name] == 1 else 's'}: {OPERATIONS[name]}.")
-    if coef is not None and name != "add":
-        raise UsageError(f"--coef belongs to add, not to {name}.")
-    if (source, at) != (None, None) and name != "patch_from":
-        raise UsageError(f"--from-site and --from-positions belong to patch_from, not to {name}.")
-    made = bench.client
-    match name:
-        case "zero":
-            return made.zero()
-        case "scale":
-            return made.scale(_number(bench, rest[0]))
-        case "clamp":
-            return made.clamp(*(None if bound.lower() == "none" else _number(bench, bound) for bound in rest))
-        case "add":
-            return made.add(bench.value(rest[0]), coef=1.0 if coef is None else coef)
-        case "set":
-            return made.set_to(bench.value(rest[0]))
-        case "project_out":
-            return made.project_out(bench.value(rest[0]))
-        case _:
-            return made.patch_from(bench.find(rest[0]), site=source, positions=at)
-
-
-def _number(bench: Workbench, expression: str) -> float:
-    value = bench.value(expression)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise UsageError(f"{expression!r} is not one number.") from None
+    return edit_words.parse_edit(
+        words, value=bench.value, find=bench.find, made=bench.client, coef=coef, source=source, at=at
+    )
 
 
 def edited_by_code(

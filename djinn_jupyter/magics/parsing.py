@@ -14,6 +14,7 @@ from IPython.core.error import UsageError as OneLine
 from IPython.core.magic import Magics, line_cell_magic, line_magic
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
+from djinn_jupyter.client.edit_words import unquoted as unquoted
 from djinn_jupyter.errors import DjinnError, UsageError
 
 if TYPE_CHECKING:
@@ -89,11 +90,6 @@ def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[
         return made
 
     return decorate
-
-
-def unquoted(text: str) -> str:
-    """`text` without the pair of quotes around it."""
-    return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 
 def phrase(words: Sequence[str] | None) -> str | None:

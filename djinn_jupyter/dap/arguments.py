@@ -1,0 +1,174 @@
+"""What requests carry, as the protocol names it; of launch and attach, as `docs/dap.md` names it. Values only."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from djinn_jupyter.errors import UsageError
+
+Count = Annotated[int, Meta(ge=0)]
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """Base. Editors add fields of their own, which are passed over."""
+
+
+class Nothing(Arguments, frozen=True): ...
+
+
+class Initialize(Arguments, frozen=True):
+    lines_start_at_1: bool = msgspec.field(default=True, name="linesStartAt1")
+    supports_variable_paging: bool = False
+    supports_invalidated_event: bool = False
+
+
+class Source(Arguments, frozen=True):
+    name: str | None = None
+    path: str | None = None
+    source_reference: int | None = None
+
+
+class SourceBreakpoint(Arguments, frozen=True):
+    line: int
+    condition: str | None = None
+    hit_condition: str | None = None
+    log_message: str | None = None
+
+
+class SetBreakpoints(Arguments, frozen=True):
+    source: Source
+    breakpoints: tuple[SourceBreakpoint, ...] = ()
+
+
+class FunctionBreakpoint(Arguments, frozen=True):
+    name: str
+    condition: str | None = None
+    hit_condition: str | None = None
+
+
+class SetFunctionBreakpoints(Arguments, frozen=True):
+    breakpoints: tuple[FunctionBreakpoint, ...]
+
+
+class BreakpointLocations(Arguments, frozen=True):
+    source: Source
+    line: int
+    end_line: int | None = None
+
+
+class ReadSource(Arguments, frozen=True):
+    source: Source | None = None
+    source_reference: int = 0
+
+
+class OfThread(Arguments, frozen=True):
+    thread_id: int
+
+
+class StackTrace(Arguments, frozen=True):
+    thread_id: int
+    start_frame: Count = 0
+    levels: Count = 0
+
+
+class OfFrame(Arguments, frozen=True):
+    frame_id: int
+
+
+class Variables(Arguments, frozen=True):
+    variables_reference: int
+    filter: Literal["indexed", "named"] | None = None
+    start: Count = 0
+    count: Count = 0
+
+
+class SetVariable(Arguments, frozen=True):
+    variables_reference: int
+    name: str
+    value: str
+
+
+class Evaluate(Arguments, frozen=True):
+    expression: str
+    frame_id: int | None = None
+    context: str | None = None
+
+
+class Completions(Arguments, frozen=True):
+    text: str
+    column: int
+    line: int = 1
+    frame_id: int | None = None
+
+
+class Disconnect(Arguments, frozen=True):
+    terminate_debuggee: bool | None = None
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """Which engine, as `djinn_jupyter.load` takes it."""
+
+    model: str | None = None
+    revision: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    attention: str | None = None
+    device_memory: int | str | None = None
+    threads: int | None = None
+    trust_remote_code: bool = False
+
+
+class Launch(Engine, frozen=True, kw_only=True):
+    """A run of one's own: what `session.run` takes, and where to stop."""
+
+    model: str
+    prompt: str | None = None
+    tokens: tuple[int, ...] | None = None
+    max_new_tokens: Count = 20
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int = 0
+    model_defaults: bool = False
+    stop: tuple[str, ...] = ()
+    ignore_eos: bool = False
+    chat: bool = False
+    session: str | None = None
+    fresh: bool = False
+    keep_session: bool = False
+    stop_on_entry: bool = False
+    no_debug: bool = msgspec.field(default=False, name="noDebug")
+
+
+class Attach(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that is there already, in an engine that runs."""
+
+    model: str | None = None
+    pid: int | None = None
+    session: str | None = None
+    all_sessions: bool = False
+
+
+EDITORS_OWN = frozenset(
+    "type request name noDebug debugServer preLaunchTask postDebugTask presentation internalConsoleOptions "
+    "serverReadyAction suppressMultipleSessionWarning timeout cwd program console env args restart justMyCode".split()
+)
+
+
+def read(kind: type[Any], command: str, given: object) -> Any:
+    """`given` as a struct; UsageError says which field is wrong."""
+    try:
+        return msgspec.convert({} if given is None else given, kind)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{command}: {error}.") from None
+
+
+def passed_over(kind: type[msgspec.Struct], given: object) -> list[str]:
+    """Fields of a configuration that are neither ours nor an editor's own: most likely misspelled."""
+    known = {field.encode_name for field in msgspec.structs.fields(kind)} | EDITORS_OWN
+    names = given if isinstance(given, dict) else {}
+    return sorted(name for name in names if name not in known and not name.startswith("__"))

@@ -1,0 +1,109 @@
+"""The breakpoints of an editor, kept in step with those of the session: an editor sends whole lists, the session has
+each one. Those that somebody else set are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Literal
+
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.dap.hits import Holds, read_hits
+from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.errors import DjinnError, UnknownBreakpoint
+from djinn_jupyter.wire.nouns import BreakpointInfo
+
+Kind = Literal["source", "function"]
+REFUSED_FROM = 1_000_000  # those that are set have the numbers of the session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A breakpoint as the editor has it: at a line of the model or at a site by its name."""
+
+    site: str | None
+    line: int | None
+    condition: str | None
+    hits: str | None
+    failure: DjinnError | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Kept:
+    """`ours`: the session had none there before, so it is taken away with the editor's."""
+
+    number: int
+    kind: Kind
+    ours: bool
+    holds: Holds | None
+
+
+@dataclass(slots=True)
+class BreakpointBook:
+    """Which breakpoints of the session are the editor's."""
+
+    _kept: dict[int, Kept] = field(default_factory=dict)
+    _refused: Iterator[int] = field(default_factory=lambda: count(REFUSED_FROM))
+
+    def refuse(self, sentence: str) -> dict[str, Any]:
+        """A breakpoint that cannot be, as the protocol answers it."""
+        return {"id": next(self._refused), "verified": False, "message": sentence}
+
+    def replace(
+        self, session: RemoteSession, tree: ModelTree, kind: Kind, wanted: Iterable[Wanted]
+    ) -> list[dict[str, Any]]:
+        """Make the editor's breakpoints of a kind these; each as the protocol answers it, also those refused."""
+        before = {number for number, kept in self._kept.items() if kept.kind == kind}
+        known = {point.number for point in session.breakpoints()}
+        answers, now = [], set()
+        for one in wanted:
+            try:
+                point = self._set(session, kind, one, known)
+            except DjinnError as error:
+                answers.append(self.refuse(str(error)))
+            else:
+                now.add(point.number)
+                answers.append(_answer(point, tree))
+        self._take_away(session, before - now)
+        return answers
+
+    def clear(self, session: RemoteSession) -> None:
+        self._take_away(session, set(self._kept))
+
+    def _set(self, session: RemoteSession, kind: Kind, wanted: Wanted, known: set[int]) -> BreakpointInfo:
+        if wanted.failure is not None:
+            raise wanted.failure
+        assert wanted.site is not None
+        holds = read_hits(wanted.hits)
+        point = session.breakpoint(wanted.site, when=(wanted.condition or "").strip() or None)
+        former = self._kept.get(point.number)
+        ours = former.ours if former is not None else point.number not in known
+        self._kept[point.number] = Kept(number=point.number, kind=kind, ours=ours, holds=holds)
+        return point
+
+    def _take_away(self, session: RemoteSession, numbers: set[int]) -> None:
+        for number in sorted(numbers):
+            if self._kept.pop(number).ours:
+                try:
+                    session.clear(number)
+                except UnknownBreakpoint:
+                    pass  # somebody else cleared it
+
+    def passes_by(self, stop: Paused) -> bool:
+        """Whether a run goes on from this stop: its breakpoint was hit, but not as often as the editor wants."""
+        met = stop.reply.breakpoint
+        if stop.reason != "breakpoint" or met is None or stop.reply.also:
+            return False
+        kept = self._kept.get(met.number)
+        return kept is not None and kept.holds is not None and not kept.holds(met.hits)
+
+    def kind_of(self, stop: Paused) -> Kind | None:
+        met = stop.reply.breakpoint
+        kept = None if met is None else self._kept.get(met.number)
+        return None if kept is None else kept.kind
+
+
+def _answer(point: BreakpointInfo, tree: ModelTree) -> dict[str, Any]:
+    return {"id": point.number, "verified": True, "line": tree.line_of(point.site), "source": tree.source}

@@ -1,0 +1,269 @@
+"""The beginning and the end: initialize, launch or attach, breakpoints, configurationDone, terminate, disconnect."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.naming import label
+from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Stop
+from djinn_jupyter.dap import arguments, moving
+from djinn_jupyter.dap.breakpoints import Kind, Wanted
+from djinn_jupyter.dap.capabilities import CAPABILITIES
+from djinn_jupyter.dap.conversation import Asked
+from djinn_jupyter.dap.followed import Followed, state_of
+from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, IllegalMove, UnknownSession, UsageError
+from djinn_jupyter.wire.registry import Entry
+
+if TYPE_CHECKING:
+    from djinn_jupyter.dap.adapter import Adapter
+
+Body = Mapping[str, Any]
+Opened = tuple[RemoteEngine, ModelTree, RemoteSession]
+
+
+def initialize(adapter: Adapter, asked: Asked) -> Body:
+    adapter.client = arguments.read(arguments.Initialize, asked.command, asked.arguments)
+    return CAPABILITIES
+
+
+def launch(adapter: Adapter, asked: Asked) -> None:
+    """Load the model, or find its engine, and open a session; it runs from configurationDone on."""
+    plan: arguments.Launch = arguments.read(arguments.Launch, asked.command, asked.arguments)
+    if (plan.prompt is None) == (plan.tokens is None):
+        raise UsageError("launch: give the prompt once, as `prompt` or as a list `tokens`.")
+    _set_about(adapter, asked, plan, lambda: _launched(adapter, plan))
+
+
+def attach(adapter: Adapter, asked: Asked) -> None:
+    """A session of an engine that runs."""
+    plan: arguments.Attach = arguments.read(arguments.Attach, asked.command, asked.arguments)
+    _set_about(adapter, asked, plan, lambda: _attached(plan))
+
+
+def _set_about(
+    adapter: Adapter, asked: Asked, plan: arguments.Launch | arguments.Attach, job: Callable[[], Opened]
+) -> None:
+    if adapter.plan is not None:
+        raise IllegalMove("This conversation debugs something already; start another one.")
+    adapter.plan = plan
+
+    def opened(outcome: Opened | DjinnError) -> None:
+        if isinstance(outcome, DjinnError):
+            adapter.plan = None
+            adapter.conversation.refuse(asked, outcome)
+            return
+        _work_with(adapter, *outcome)
+        for name in arguments.passed_over(type(plan), asked.arguments):
+            adapter.conversation.write(f"{asked.command}: {name!r} means nothing here and was passed over.\n", "stderr")
+        adapter.conversation.respond(asked)
+        adapter.conversation.tell("initialized")
+
+    adapter.work(job, opened)
+
+
+def _work_with(adapter: Adapter, engine: RemoteEngine, tree: ModelTree, session: RemoteSession) -> None:
+    adapter.follow(Followed(number=1, session=session))
+    adapter.work_with(engine, tree, lambda event: moving.hear(adapter, event))
+    states = {one.name: one for one in engine.sessions()}
+    if adapter.follows_all:
+        for name in sorted(states.keys() - {session.name}):
+            moving.follow(adapter, name)
+    for one in adapter.followed.values():
+        if one.name in states:
+            one.state = state_of(states[one.name])
+
+
+def _launched(adapter: Adapter, plan: arguments.Launch) -> Opened:
+    given = msgspec.structs.asdict(plan)
+    options = {field.name: given[field.name] for field in msgspec.structs.fields(arguments.Engine)}
+    engine = loading.load(
+        options.pop("model"),
+        **options,
+        progress=lambda line: adapter.post(lambda: adapter.conversation.write(f"{line}\n")),
+    )
+    name = plan.session or f"dap-{uuid.uuid4().hex[:8]}"
+    if not plan.fresh and name in {one.name for one in engine.sessions()}:
+        raise UsageError(f"There is a session {name!r} already: attach to it, or launch with `fresh` to begin it anew.")
+    return engine, ModelTree(engine.description, engine.modules()), engine.session(name, fresh=plan.fresh)
+
+
+def _attached(plan: arguments.Attach) -> Opened:
+    engine = loading.attach(chosen_engine(plan))
+    return engine, ModelTree(engine.description, engine.modules()), _chosen_session(engine, plan.session)
+
+
+def chosen_engine(plan: arguments.Attach) -> Entry:
+    """The engine that is meant; UsageError when that is none or several."""
+    fitting = [entry for entry in running_engines() if _means(plan, entry)]
+    if not fitting:
+        raise EngineUnavailable("attach: no such engine runs; `djinn list` shows those that do.")
+    if len(fitting) > 1:
+        known = ", ".join(f"{entry.identity} (pid {entry.pid})" for entry in fitting)
+        raise UsageError(f"attach: several engines run: {known}; name one by `model` or `pid`.")
+    return fitting[0]
+
+
+def _means(plan: arguments.Attach, entry: Entry) -> bool:
+    if plan.pid is not None and entry.pid != plan.pid:
+        return False
+    names = (entry.identity.model, entry.found.model, Path(entry.identity.model).name, str(entry.identity))
+    return plan.model is None or plan.model in names or loading.spell_model(plan.model) in names
+
+
+def _chosen_session(engine: RemoteEngine, wanted: str | None) -> RemoteSession:
+    names = [one.name for one in engine.sessions()]
+    fitting = [n for n in names if n == wanted] or [n for n in names if wanted is None or label(n) == wanted]
+    if len(fitting) == 1:
+        return RemoteSession(engine.line, fitting[0])
+    known = ", ".join(label(name) for name in names) or "none"
+    asked = "there is no such session" if not fitting else "name the `session`"
+    raise UnknownSession(f"attach: {asked}; there are: {known}.")
+
+
+# --- breakpoints -----------------------------------------------------------------------------------------------------
+
+
+def set_breakpoints(adapter: Adapter, asked: Asked) -> Body:
+    given: arguments.SetBreakpoints = arguments.read(arguments.SetBreakpoints, asked.command, asked.arguments)
+    tree = adapter.tree
+    if not tree.means(given.source.name, given.source.path, given.source.source_reference):
+        message = f"Breakpoints stand in the lines of {tree.name}, the model; this is another source."
+        return {"breakpoints": [adapter.book.refuse(message) for _ in given.breakpoints]}
+    wanted = [_at_line(adapter, point) for point in given.breakpoints]
+    return _replace(adapter, "source", wanted)
+
+
+def _at_line(adapter: Adapter, point: arguments.SourceBreakpoint) -> Wanted:
+    try:
+        line, site = adapter.tree.site_at(_from_client(adapter, point.line))
+    except DjinnError as error:
+        return Wanted(site=None, line=point.line, condition=None, hits=None, failure=error)
+    return Wanted(site=site, line=line, condition=point.condition, hits=point.hit_condition)
+
+
+def set_function_breakpoints(adapter: Adapter, asked: Asked) -> Body:
+    given = arguments.read(arguments.SetFunctionBreakpoints, asked.command, asked.arguments)
+    wanted = [
+        Wanted(site=point.name.strip() or "?", line=None, condition=point.condition, hits=point.hit_condition)
+        for point in given.breakpoints
+    ]
+    return _replace(adapter, "function", wanted)
+
+
+def _replace(adapter: Adapter, kind: Kind, wanted: list[Wanted]) -> Body:
+    answers = adapter.book.replace(adapter.first.session, adapter.tree, kind, wanted)
+    return {"breakpoints": [_to_client(adapter, answer) for answer in answers]}
+
+
+def set_exception_breakpoints(adapter: Adapter, asked: Asked) -> Body:
+    """There are none, and some editors ask all the same."""
+    return {"breakpoints": []}
+
+
+def breakpoint_locations(adapter: Adapter, asked: Asked) -> Body:
+    given: arguments.BreakpointLocations = arguments.read(arguments.BreakpointLocations, asked.command, asked.arguments)
+    tree = adapter.tree
+    if not tree.means(given.source.name, given.source.path, given.source.source_reference):
+        return {"breakpoints": []}
+    lines = range(_from_client(adapter, given.line), _from_client(adapter, given.end_line or given.line) + 1)
+    sites = [line for line in lines if 1 <= line <= len(tree.rows) and tree.rows[line - 1].site is not None]
+    return {"breakpoints": [{"line": line - _shift(adapter)} for line in sites]}
+
+
+def _shift(adapter: Adapter) -> int:
+    return 0 if adapter.client.lines_start_at_1 else 1
+
+
+def _from_client(adapter: Adapter, line: int) -> int:
+    return line + _shift(adapter)
+
+
+def _to_client(adapter: Adapter, answer: dict[str, Any]) -> dict[str, Any]:
+    return {**answer, "line": answer["line"] - _shift(adapter)} if "line" in answer else answer
+
+
+# --- off, and the end ------------------------------------------------------------------------------------------------
+
+
+def configuration_done(adapter: Adapter, asked: Asked) -> None:
+    one, plan = adapter.first, adapter.plan
+    adapter.conversation.respond(asked)
+    if isinstance(plan, arguments.Launch):
+        if plan.stop_on_entry and not plan.no_debug:
+            one.session.breakpoint("resid_pre.0", once=True)
+        moving.set_off(adapter, one, None, "run", lambda session: _run(session, plan))
+        return
+    for each in adapter.followed.values():
+        if each.state == "paused":
+            moving.show_stop(adapter, each)
+
+
+def _run(session: RemoteSession, plan: arguments.Launch) -> Stop:
+    return session.run(
+        plan.prompt if plan.tokens is None else list(plan.tokens),
+        max_new_tokens=plan.max_new_tokens,
+        temperature=plan.temperature,
+        seed=plan.seed,
+        top_k=plan.top_k,
+        top_p=plan.top_p,
+        repetition_penalty=plan.repetition_penalty,
+        model_defaults=plan.model_defaults,
+        stop=plan.stop,
+        ignore_eos=plan.ignore_eos,
+        chat=plan.chat,
+        free=plan.no_debug,
+    )
+
+
+def terminate(adapter: Adapter, asked: Asked) -> Body:
+    """End the session. The conversation goes on until the client leaves it."""
+    _close(adapter)
+    adapter.terminated()
+    return {}
+
+
+def disconnect(adapter: Adapter, asked: Asked) -> None:
+    given: arguments.Disconnect = arguments.read(arguments.Disconnect, asked.command, asked.arguments)
+    try:
+        leave(adapter, given.terminate_debuggee)
+    except DjinnError as error:
+        adapter.conversation.refuse(asked, error)
+    else:
+        adapter.conversation.respond(asked)
+
+
+def leave(adapter: Adapter, terminate: bool | None = None) -> None:
+    """The client goes. A run that it launched ends with it, a session that it was attached to stays as it is, without
+    the breakpoints that it brought."""
+    adapter.over = True
+    if not adapter.followed:
+        return
+    keeps = isinstance(adapter.plan, arguments.Launch) and adapter.plan.keep_session
+    try:
+        if adapter.launched and not keeps if terminate is None else terminate:
+            _close(adapter)
+        else:
+            adapter.book.clear(adapter.first.session)
+            if adapter.launched:
+                adapter.first.session.detach()
+    except (EngineUnavailable, UnknownSession):
+        pass  # it has ended before us: there is nothing to leave
+    finally:
+        adapter.let_go()
+
+
+def _close(adapter: Adapter) -> None:
+    try:
+        adapter.first.session.close()
+    except UnknownSession:
+        pass  # closed by somebody else

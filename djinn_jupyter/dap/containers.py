@@ -1,0 +1,143 @@
+"""What can be opened in a variables view: named fields, numbered entries, a page of them at a time.
+
+References are numbers that live as long as the stop that they were given at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from djinn_jupyter.errors import UsageError
+
+CHUNK = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """A line of a variables view. `asks` is the expression that evaluates to it, where there is one."""
+
+    name: str
+    value: str
+    type: str = ""
+    inside: Container | None = None
+    asks: str | None = None
+    writable: bool = False
+
+
+class Container:
+    """Base: nothing in it. `fields` are the named ones, `entries` the numbered ones from `start`, at most `count`."""
+
+    indexed = 0
+
+    def fields(self) -> Sequence[Variable]:
+        return ()
+
+    def entries(self, start: int, count: int) -> Sequence[Variable]:
+        return ()
+
+    def change(self, name: str, text: str) -> Variable:
+        """Set the variable of that name to what the text says; the variable as it is then."""
+        raise UsageError(f"{name} is to look at; an edit changes the value of the stopped site.")
+
+
+class Fixed(Container):
+    """Fields that are known."""
+
+    def __init__(self, *variables: Variable) -> None:
+        self._variables = variables
+
+    def fields(self) -> Sequence[Variable]:
+        return self._variables
+
+
+class Listed(Container):
+    """As many entries as `indexed` says, made when asked for."""
+
+    def __init__(self, indexed: int, made: Callable[[int, int], Sequence[Variable]]) -> None:
+        self.indexed, self._made = indexed, made
+
+    def entries(self, start: int, count: int) -> Sequence[Variable]:
+        return self._made(start, count)
+
+
+class Chunk(Container):
+    """A run of another's entries, for clients that do not ask for pages."""
+
+    def __init__(self, whole: Container, start: int, count: int) -> None:
+        self._whole, self._start, self.indexed = whole, start, count
+
+    def entries(self, start: int, count: int) -> Sequence[Variable]:
+        return self._whole.entries(self._start + start, min(count, self.indexed - start))
+
+    def change(self, name: str, text: str) -> Variable:
+        return self._whole.change(name, text)
+
+
+@dataclass(slots=True)
+class References:
+    """Which container a number stands for; numbers are never given twice."""
+
+    _kept: dict[int, tuple[int, Container]] = field(default_factory=dict)
+    _given: int = 0
+
+    def keep(self, owner: int, container: Container | None) -> int:
+        """The number of a container of the thread `owner`; 0 for none."""
+        if container is None:
+            return 0
+        self._given += 1
+        self._kept[self._given] = (owner, container)
+        return self._given
+
+    def forget(self, owner: int) -> None:
+        """The thread has moved: what was shown of its stop is past."""
+        self._kept = {number: kept for number, kept in self._kept.items() if kept[0] != owner}
+
+    def find(self, number: int) -> tuple[int, Container]:
+        found = self._kept.get(number)
+        if found is None:
+            raise UsageError(
+                f"The variables {number} are of a stop that is past; ask for the scopes of the present one."
+            )
+        return found
+
+    def spell(self, owner: int, variable: Variable) -> dict[str, Any]:
+        """A variable as the protocol names it."""
+        inside = variable.inside
+        spelled: dict[str, Any] = {
+            "name": variable.name,
+            "value": variable.value,
+            "variablesReference": self.keep(owner, inside),
+        }
+        if variable.type:
+            spelled["type"] = variable.type
+        if variable.asks is not None:
+            spelled["evaluateName"] = variable.asks
+        if not variable.writable:
+            spelled["presentationHint"] = {"kind": "data", "attributes": ["readOnly"]}
+        return {**spelled, **sizes(inside)}
+
+
+def sizes(container: Container | None) -> dict[str, int]:
+    """How many entries there are, for those who ask by pages."""
+    return {} if container is None or not container.indexed else {"indexedVariables": container.indexed}
+
+
+def page(container: Container, wanted: str | None, start: int, count: int, *, paged: bool) -> Sequence[Variable]:
+    """The part of a container that was asked for; `count` 0 is all. A client that knows no pages gets long lists in
+    chunks."""
+    fields = container.fields() if wanted != "indexed" else ()
+    if wanted == "named" or not container.indexed:
+        return fields
+    if not count and not paged and container.indexed > CHUNK:
+        starts = range(0, container.indexed, CHUNK)
+        return [*fields, *(_chunk(container, at, min(CHUNK, container.indexed - at)) for at in starts)]
+    left = max(0, container.indexed - start)
+    return [*fields, *container.entries(start, min(count, left) if count else left)]
+
+
+def _chunk(container: Container, start: int, count: int) -> Variable:
+    return Variable(
+        name=f"[{start}..{start + count - 1}]", value=f"{count} entries", inside=Chunk(container, start, count)
+    )

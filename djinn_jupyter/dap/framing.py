@@ -1,0 +1,76 @@
+"""Messages of the Debug Adapter Protocol as bytes: a Content-Length header, then JSON. Knows no commands."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from djinn_jupyter.errors import MalformedMessage, MessageTooLarge
+
+MESSAGE_BYTES = 64 * 2**20
+HEADER_BYTES = 4096
+_END = b"\r\n\r\n"
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    body = json.dumps(message, ensure_ascii=False, allow_nan=False).encode()
+    return b"Content-Length: %d%s%s" % (len(body), _END, body)
+
+
+class Unframer:
+    """Bytes in, messages out. `lost` when a header was not understood: where the next message begins is not known."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._length: int | None = None
+        self.lost = False
+
+    def feed(self, more: bytes) -> None:
+        self._bytes += more
+
+    def take(self) -> dict[str, Any] | None:
+        """The next whole message; None when more bytes are needed. MalformedMessage for one that is no JSON object,
+        after which the next may be taken, or, with `lost`, none."""
+        if self._length is None and not self._take_header():
+            return None
+        assert self._length is not None
+        if len(self._bytes) < self._length:
+            return None
+        body = bytes(self._bytes[: self._length])
+        del self._bytes[: self._length]
+        self._length = None
+        try:
+            message = json.loads(body)
+        except ValueError:
+            raise MalformedMessage(f"A message of {len(body)} bytes is no JSON.") from None
+        if not isinstance(message, dict):
+            raise MalformedMessage("A message is a JSON object.")
+        return message
+
+    def _take_header(self) -> bool:
+        end = self._bytes.find(_END)
+        if end < 0:
+            if len(self._bytes) > HEADER_BYTES:
+                raise self._lose(MalformedMessage("What came is no header of the Debug Adapter Protocol."))
+            return False
+        header = bytes(self._bytes[:end]).decode("ascii", errors="replace")
+        del self._bytes[: end + len(_END)]
+        self._length = self._length_in(header)
+        return True
+
+    def _length_in(self, header: str) -> int:
+        fields = {
+            name.strip().lower(): value.strip() for name, _, value in (f.partition(":") for f in header.split("\r\n"))
+        }
+        given = fields.get("content-length", "")
+        if not given.isdecimal():
+            raise self._lose(MalformedMessage("A header has no Content-Length."))
+        length = int(given)
+        if length > MESSAGE_BYTES:
+            raise self._lose(MessageTooLarge(f"A message of {length} bytes is more than {MESSAGE_BYTES}."))
+        return length
+
+    def _lose(self, error: MalformedMessage | MessageTooLarge) -> MalformedMessage | MessageTooLarge:
+        self.lost = True
+        return error

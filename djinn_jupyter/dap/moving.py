@@ -1,0 +1,232 @@
+"""Moves: go on, step, go back, pause. A move is answered when the engine has accepted it and told of when it is over.
+
+Also hears what others do with a session: a notebook's run shows in the editor as its own would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused, Stop
+from djinn_jupyter.dap.conversation import Asked
+from djinn_jupyter.dap.followed import Followed, Move, MoveName
+from djinn_jupyter.dap.values import Look
+from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
+from djinn_jupyter.wire.replies import (
+    Event,
+    SessionClosed,
+    SessionFailed,
+    SessionFinished,
+    SessionOpened,
+    SessionPaused,
+    SessionRunning,
+    TokenSampled,
+)
+
+if TYPE_CHECKING:
+    from djinn_jupyter.dap.adapter import Adapter
+
+Verb = Callable[[RemoteSession], Stop]
+ACCEPTED: Final[dict[str, dict[str, Any]]] = {
+    "continue": {"allThreadsContinued": False},
+    "evaluate": {"result": "", "variablesReference": 0},
+}
+LAST_EVENT_SECONDS = 2.0  # reply and events travel on two sockets
+REASONS: Final = {"breakpoint": "breakpoint", "step": "step", "interrupt": "pause", "back": "step", "fork": "entry"}
+
+# --- moves of our own ------------------------------------------------------------------------------------------------
+
+
+def set_off(adapter: Adapter, one: Followed, asked: Asked | None, name: MoveName, verb: Verb) -> None:
+    """Ask the engine for a move and come back at once."""
+    if one.move is not None:
+        raise IllegalMove(f"Session {one.session.label!r} is running; pause it first.")
+    move = one.move = Move(name=name, asked=asked)
+    adapter.work(lambda: verb(one.session), lambda outcome: _replied(adapter, one, move, outcome))
+
+
+def go_on(adapter: Adapter, one: Followed, asked: Asked | None, name: MoveName, verb: Verb) -> None:
+    one.require_stopped()
+    set_off(adapter, one, asked, name, verb)
+
+
+def _accept(adapter: Adapter, one: Followed, move: Move) -> None:
+    """The engine does it: say so, and forget what was shown of the stop that it left."""
+    asked, move.asked = move.asked, None
+    one.left()
+    adapter.references.forget(one.number)
+    if asked is not None:
+        adapter.conversation.respond(asked, ACCEPTED.get(asked.command))
+
+
+def _replied(adapter: Adapter, one: Followed, move: Move, outcome: Stop | DjinnError) -> None:
+    if isinstance(outcome, DjinnError):
+        _failed(adapter, one, move, outcome)
+        return
+    _accept(adapter, one, move)
+    move.outcome, move.deadline = outcome, adapter.clock + LAST_EVENT_SECONDS
+    if move.ended:
+        _settle(adapter, one, move)
+
+
+def _failed(adapter: Adapter, one: Followed, move: Move, error: DjinnError) -> None:
+    """Refused before it began, the session stands as it did; broken on the way, its run is over."""
+    one.move = None
+    if move.asked is not None:
+        adapter.conversation.refuse(move.asked, error)
+        return
+    one.state = "idle"
+    adapter.conversation.write(f"{error}\n", "stderr")
+    if one is adapter.first and adapter.launched:
+        adapter.terminated()
+
+
+def _settle(adapter: Adapter, one: Followed, move: Move) -> None:
+    one.move = None
+    outcome = move.outcome
+    assert outcome is not None
+    if isinstance(outcome, Finished):
+        _finished(adapter, one, outcome)
+    elif move.name in ("run", "continue") and adapter.book.passes_by(outcome):
+        set_off(adapter, one, None, "continue", lambda session: session.resume())
+    else:
+        _stopped(adapter, one, outcome)
+
+
+def waits(adapter: Adapter) -> Iterator[float]:
+    """Seconds after which a move whose last event was lost counts as over."""
+    for one in adapter.followed.values():
+        if one.move is not None and one.move.deadline is not None:
+            yield max(0.0, one.move.deadline - adapter.clock)
+
+
+def settle_late(adapter: Adapter) -> None:
+    for one in adapter.followed.values():
+        if one.move is not None and one.move.deadline is not None and one.move.deadline <= adapter.clock:
+            _settle(adapter, one, one.move)
+
+
+# --- what the engine tells -------------------------------------------------------------------------------------------
+
+
+def hear(adapter: Adapter, event: Event) -> None:
+    one = adapter.named(event.session)
+    if one is None:
+        if isinstance(event, SessionOpened) and adapter.follows_all:
+            follow(adapter, event.session)
+        return
+    move = one.move
+    match event:
+        case TokenSampled() if event.text:
+            adapter.conversation.write(event.text, "stdout")
+        case SessionRunning():
+            if move is not None:
+                _accept(adapter, one, move)
+            else:
+                _continued(adapter, one)
+        case SessionPaused() | SessionFinished() | SessionFailed() if move is not None:
+            move.ended = True
+            if move.outcome is not None:
+                _settle(adapter, one, move)
+        case SessionPaused():
+            show_stop(adapter, one)
+        case SessionFinished():
+            one.state = "idle"
+            adapter.conversation.write(f"\n{one.session.label} finished ({event.reason}).\n")
+        case SessionFailed():
+            one.state = "idle"
+            adapter.conversation.write(f"{event.message}\n", "stderr")
+        case SessionClosed():
+            _closed(adapter, one)
+
+
+def follow(adapter: Adapter, name: str) -> Followed:
+    """One more session as a thread."""
+    session = RemoteSession(adapter.engine.line, name)
+    one = adapter.follow(Followed(number=max(adapter.followed, default=0) + 1, session=session))
+    if one is not adapter.first:
+        adapter.conversation.tell("thread", {"reason": "started", "threadId": one.number})
+    return one
+
+
+def _continued(adapter: Adapter, one: Followed) -> None:
+    one.left()
+    adapter.references.forget(one.number)
+    adapter.conversation.tell("continued", {"threadId": one.number, "allThreadsContinued": False})
+
+
+def _closed(adapter: Adapter, one: Followed) -> None:
+    adapter.references.forget(one.number)
+    if one is adapter.first:
+        one.state = "idle"
+        adapter.terminated()
+        return
+    del adapter.followed[one.number]
+    adapter.conversation.tell("thread", {"reason": "exited", "threadId": one.number})
+
+
+def show_stop(adapter: Adapter, one: Followed) -> None:
+    """A stop that somebody else brought about, or that was there already."""
+    try:
+        stop = one.session.stop
+    except IllegalMove:
+        return  # it has gone on already, which will be heard
+    adapter.references.forget(one.number)
+    _stopped(adapter, one, stop)
+
+
+def _stopped(adapter: Adapter, one: Followed, stop: Paused) -> None:
+    one.arrived(stop, Look(one.session, stop))
+    adapter.conversation.tell("stopped", _why(adapter, one, stop))
+
+
+def _why(adapter: Adapter, one: Followed, stop: Paused) -> dict[str, Any]:
+    met = stop.reply.breakpoint
+    reason = REASONS[stop.reason]
+    if reason == "breakpoint" and adapter.book.kind_of(stop) == "function":
+        reason = "function breakpoint"
+    said: dict[str, Any] = {
+        "reason": reason,
+        "description": f"Paused at {stop.site}",
+        "text": repr(stop),
+        "threadId": one.number,
+        "allThreadsStopped": len(adapter.followed) == 1,
+    }
+    if reason.endswith("breakpoint") and met is not None and one is adapter.first:
+        said["hitBreakpointIds"] = [met.number]
+    return said
+
+
+def _finished(adapter: Adapter, one: Followed, outcome: Finished) -> None:
+    one.state = "idle"
+    detail = f", {outcome.detail}" if outcome.detail else ""
+    adapter.conversation.write(f"\n{one.session.label} finished ({outcome.reason}{detail}).\n")
+    if one is adapter.first and adapter.launched:
+        adapter.conversation.tell("exited", {"exitCode": 0})
+        adapter.terminated()
+
+
+# --- going back ------------------------------------------------------------------------------------------------------
+
+
+def back(session: RemoteSession) -> Paused:
+    """To the stop before; at the oldest one, a layer back in its pass."""
+    present = session.history().present
+    return session.back(1, by="stop" if present is None or present > 0 else "layer")
+
+
+def back_to_breakpoint(session: RemoteSession) -> Paused:
+    """To the last stop before this one at which a breakpoint was met."""
+    history = session.history()
+    here = len(history.stops) if history.present is None else history.present
+    met = [stop.index for stop in history.stops[:here] if stop.reason == "breakpoint"]
+    if not met:
+        raise UsageError("No breakpoint was met before this stop; go back by steps.")
+    return session.back(here - met[-1])
+
+
+def pause(adapter: Adapter, one: Followed) -> None:
+    if not one.session.pause():
+        raise IllegalMove(f"Session {one.session.label!r} is not running, so there is nothing to pause.")

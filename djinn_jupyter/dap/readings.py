@@ -1,0 +1,45 @@
+"""Numbers of an activation in one line: shape, dtype, mean, extremes, norm. Pure functions of numpy arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values = NDArray[Any]
+
+
+def wide(values: Values) -> Values:
+    """In a dtype numpy computes with: bfloat16 and float16 as float32, in which all their values are exact."""
+    return values.astype(np.float32) if values.dtype.itemsize < 4 or values.dtype.kind != "f" else values
+
+
+def number(value: float) -> str:
+    return f"{float(value):.6g}"
+
+
+def shape(values: Values) -> str:
+    return "[" + ", ".join(str(size) for size in values.shape) + "]"
+
+
+def statistics(values: Values) -> dict[str, float]:
+    """Mean, standard deviation, least, greatest and L2 norm, computed in float64. Empty for an empty array."""
+    if values.size == 0:
+        return {}
+    numbers = values.astype(np.float64)
+    return {
+        "mean": float(numbers.mean()),
+        "std": float(numbers.std()),
+        "min": float(numbers.min()),
+        "max": float(numbers.max()),
+        "norm": float(np.linalg.norm(numbers.ravel())),
+    }
+
+
+def summary(values: Values) -> str:
+    """`mean 0.0123, max 4.2, norm 23.7`; a single number as it is."""
+    if values.ndim == 0:
+        return number(values.item())
+    found = statistics(values)
+    return ", ".join(f"{name} {number(found[name])}" for name in ("mean", "max", "norm") if name in found) or "empty"

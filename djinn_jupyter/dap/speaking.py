@@ -1,0 +1,172 @@
+"""The verbs of the debug console, spelled as the magics spell them: `edit scale 0.9`, `lens`, `steer ...`, `back 2`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+
+from djinn_jupyter.client.edit_words import OPERATIONS, parse_edit
+from djinn_jupyter.dap import moving
+from djinn_jupyter.dap.changes import read_value, words
+from djinn_jupyter.dap.conversation import Asked
+from djinn_jupyter.dap.followed import Followed
+from djinn_jupyter.errors import UsageError
+
+if TYPE_CHECKING:
+    from djinn_jupyter.dap.adapter import Adapter
+
+Body = Mapping[str, Any]
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one sentence and ends nothing."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**{**settings, "add_help": False})
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message[:1].upper()}{message[1:]}. {self.format_usage().strip()}")
+
+
+def parser() -> _Parser:
+    """What the console understands; `help` prints it."""
+    top = _Parser(prog="")
+    verbs = top.add_subparsers(dest="verb", required=True)
+    edit = verbs.add_parser("edit", help="change the stopped value: scale 0.9, add [..], set 0, zero, clamp -1 1")
+    _add_edit(edit)
+    edit.add_argument("--site", help="the stopped site with a selector, such as z.9[6]")
+    edit.add_argument("--effect", action="store_true", help="also measure the next token's distribution")
+    verbs.add_parser("revert", help="undo all edits of this stop")
+    verbs.add_parser("effect", help="the next token without and with the edits of this stop")
+    lens = verbs.add_parser("lens", help="the most probable next tokens at a site, by default the stopped one")
+    lens.add_argument("site", nargs="?")
+    steer = verbs.add_parser("steer", help="a rule: the edit at every pass until `unsteer`")
+    steer.add_argument("site")
+    _add_edit(steer)
+    verbs.add_parser("unsteer", help="end a rule, or all").add_argument("number", nargs="?", type=int)
+    verbs.add_parser("fork", help="a second session that stands here").add_argument("name")
+    step = verbs.add_parser("step", help="go on by layers, tokens or points")
+    _add_count(step, "token", "point")
+    back = verbs.add_parser("back", help="go back by stops, layers or tokens")
+    _add_count(back, "layer", "token")
+    verbs.add_parser("resume", help="go on").add_argument("--free", action="store_true", help="pass all breakpoints")
+    verbs.add_parser("help", help="this list")
+    return top
+
+
+def _add_edit(to: argparse.ArgumentParser) -> None:
+    to.add_argument("words", nargs="+", metavar="EDIT", help="; ".join(OPERATIONS.values()))
+    to.add_argument("--positions", metavar="P", help="such as -1, 0,4 or 2:5")
+    to.add_argument("--coef", type=float, help="add: how many times the vector")
+    to.add_argument("--from-site", metavar="SITE", help="patch_from: the site there")
+    to.add_argument("--from-positions", metavar="P", help="patch_from: the positions there")
+
+
+def _add_count(to: argparse.ArgumentParser, *units: str) -> None:
+    to.add_argument("count", nargs="?", type=int, default=1)
+    for unit in units:
+        to.add_argument(f"--{unit}", dest="by", action="store_const", const=unit)
+
+
+def is_said(text: str) -> bool:
+    return text.split(" ")[0] in VERBS
+
+
+def speak(adapter: Adapter, one: Followed, asked: Asked, text: str) -> Body | None:
+    """Do what a line of the console says; None where the answer comes when the engine has accepted it."""
+    said = parser().parse_args(words(text))
+    if said.verb in _MOVES:
+        _MOVES[said.verb](adapter, one, asked, said)
+        return None
+    if said.verb != "help":
+        one.require_stopped()
+    return {"result": VERBS[said.verb](adapter, one, said), "variablesReference": 0}
+
+
+def tell_changed(adapter: Adapter, one: Followed) -> None:
+    """What is shown of the stopped value is not what it is any more."""
+    if one.look is not None:
+        one.look.refresh()
+    if adapter.client.supports_invalidated_event:
+        adapter.conversation.tell("invalidated", {"areas": ["variables"], "threadId": one.number})
+
+
+def _edit_of(said: argparse.Namespace) -> Any:
+    return parse_edit(
+        said.words, value=read_value, find=str, coef=said.coef, source=said.from_site, at=said.from_positions
+    )
+
+
+def _edit(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    done = one.session.edit(_edit_of(said), said.positions, said.site)
+    tell_changed(adapter, one)
+    size = "" if done.relative_size is None else f", relative size {done.relative_size:.3g}"
+    line = f"{done.edit} at {done.site}: {list(done.shape)} touched, {done.entries_changed} entries changed{size}"
+    return f"{line}\n{one.session.effect()!r}" if said.effect else line
+
+
+def _revert(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    stop = one.session.revert()
+    tell_changed(adapter, one)
+    return repr(stop)
+
+
+def _effect(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    return repr(one.session.effect())
+
+
+def _lens(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    return repr(one.session.lens(site=said.site))
+
+
+def _steer(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    rule = one.session.steer(said.site, _edit_of(said), said.positions)
+    return f"rule {rule.number} at {rule.site}: {' '.join(said.words)}"
+
+
+def _unsteer(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    return f"{one.session.unsteer(said.number)} rules ended"
+
+
+def _fork(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    fork = one.session.fork(said.name)
+    return f"{fork.label} forked from {one.session.label}; attach to it to see it here"
+
+
+def _help(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
+    subparsers = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
+    spelled = [(choice.metavar or choice.dest, choice.help or "") for choice in subparsers._choices_actions]
+    return "\n".join(f"{name:<8}  {text}" for name, text in spelled)
+
+
+def _step(adapter: Adapter, one: Followed, asked: Asked, said: argparse.Namespace) -> None:
+    by: Literal["layer", "token", "point"] = said.by or "layer"
+    moving.go_on(adapter, one, asked, "step", lambda session: session.step(said.count, by=by))
+
+
+def _back(adapter: Adapter, one: Followed, asked: Asked, said: argparse.Namespace) -> None:
+    by: Literal["stop", "layer", "token"] = said.by or "stop"
+    moving.set_off(adapter, one, asked, "back", lambda session: session.back(said.count, by=by))
+
+
+def _resume(adapter: Adapter, one: Followed, asked: Asked, said: argparse.Namespace) -> None:
+    moving.go_on(adapter, one, asked, "continue", lambda session: session.resume(free=said.free))
+
+
+_MOVES: Final[dict[str, Callable[[Any, Followed, Asked, argparse.Namespace], None]]] = {
+    "step": _step,
+    "back": _back,
+    "resume": _resume,
+}
+VERBS: Final[dict[str, Callable[[Any, Followed, argparse.Namespace], str]]] = {
+    "edit": _edit,
+    "revert": _revert,
+    "effect": _effect,
+    "lens": _lens,
+    "steer": _steer,
+    "unsteer": _unsteer,
+    "fork": _fork,
+    "help": _help,
+    **dict.fromkeys(_MOVES, _help),
+}

@@ -1,0 +1,230 @@
+"""The value of a site as something to open: positions, then heads or features, down to single numbers; and to change,
+where it is the stopped one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from djinn_jupyter.client import edits
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.client.views import Snapshot
+from djinn_jupyter.dap import readings
+from djinn_jupyter.dap.changes import read_change, read_number
+from djinn_jupyter.dap.containers import Container, Variable
+from djinn_jupyter.dap.readings import Values
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.sites import Site, parse_site, spell_selector
+
+FETCHED_ENTRIES = 2**22
+
+
+class Look:
+    """A stopped pass and what was fetched of it. Fetched again when it was edited."""
+
+    def __init__(self, session: RemoteSession, stop: Paused) -> None:
+        self.session, self.stop = session, stop
+        self._fetched: dict[str | None, tuple[int, Snapshot]] = {}
+
+    def snapshot(self, site: str | None = None) -> Snapshot:
+        """The value at a site, by default the stopped one; of a very long pass its last positions."""
+        kept = self._fetched.get(site)
+        if kept is None or kept[0] != self.session.changes:
+            kept = self._fetched[site] = (self.session.changes, self.session.inspect(site, self._positions()))
+        return kept[1]
+
+    def _positions(self) -> tuple[int, ...] | None:
+        entries = 1
+        for size in self.stop.shape[1:]:
+            entries *= size
+        rows = max(1, FETCHED_ENTRIES // max(1, entries))
+        return self.stop.positions[-rows:] if len(self.stop.positions) > rows else None
+
+    def refresh(self) -> None:
+        """After an edit: the stop as the engine tells it now."""
+        self.stop = self.session.stop
+
+    @property
+    def writable(self) -> str:
+        """The site whose value an edit changes: the stopped one, whole."""
+        return str(parse_site(self.stop.site).whole())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Which part of the stopped value: nothing chosen yet, a position, a head or feature of it, an entry of a head."""
+
+    look: Look
+    site: Site
+    position: int | None = None
+    unit: int | None = None
+    entry: int | None = None
+
+    def write(self, text: str, present: Values) -> None:
+        """Edit this part. `present` is the value of the innermost axis that holds it."""
+        session, site = self.look.session, self.site
+        if self.unit is not None:
+            site = replace_selector(site, (self.unit,))
+        if self.entry is None:
+            edit = read_change(text)
+        else:
+            changed = readings.wide(present).copy()
+            changed[self.entry] = read_number(text)
+            edit = edits.set_to(changed[None, None, :])
+        session.edit(edit, self.position, str(site))
+        self.look.refresh()
+
+
+def replace_selector(site: Site, selector: tuple[int, ...]) -> Site:
+    return parse_site(f"{site.whole()}[{spell_selector(selector)}]")
+
+
+class Axis(Container):
+    """One axis of a value, and what lies within each of its entries. `labels` stand beside the entries, `numbers` are
+    how the entries are called; `place` is None where it is not the stopped value."""
+
+    def __init__(
+        self,
+        values: Values,
+        *,
+        numbers: Sequence[int],
+        labels: Sequence[str] = (),
+        selector: tuple[int, ...] | None = None,
+        place: Place | None = None,
+        depth: int = 0,
+    ) -> None:
+        self._values, self._numbers, self._labels = values, numbers, labels
+        self._selector, self._place, self._depth = selector, place, depth
+        self.indexed = len(values)
+
+    def entries(self, start: int, count: int) -> Sequence[Variable]:
+        return [self._entry(row) for row in range(start, min(start + count, self.indexed))]
+
+    def change(self, name: str, text: str) -> Variable:
+        row = self._row(name)
+        place = self._placed(row)
+        if place is None:
+            return super().change(name, text)
+        place.write(text, self._values)
+        again = place.look.snapshot(str(place.site)).value
+        return self._entry(row, _part(again, self._path(place)))
+
+    def _row(self, name: str) -> int:
+        number = name.strip("[]")
+        if not number.isdecimal() or int(number) not in self._numbers:
+            raise UsageError(f"There is no {name} here; there are [{self._numbers[0]}] to [{self._numbers[-1]}].")
+        return list(self._numbers).index(int(number))
+
+    def _entry(self, row: int, values: Values | None = None) -> Variable:
+        found = self._values[row] if values is None else values
+        label = f"{self._labels[row]}  " if self._labels else ""
+        return Variable(
+            name=f"[{self._numbers[row]}]",
+            value=label + readings.summary(found),
+            type=f"{found.dtype}{readings.shape(found) if found.ndim else ''}",
+            inside=self._within(row, found) if found.ndim else None,
+            writable=self._place is not None,
+        )
+
+    def _within(self, row: int, values: Values) -> Container:
+        selected = self._depth == 0 and self._selector is not None
+        numbers = self._selector if selected and self._selector is not None else range(len(values))
+        return Axis(values, numbers=numbers, place=self._placed(row), depth=self._depth + 1)
+
+    def _placed(self, row: int) -> Place | None:
+        number, place = self._numbers[row], self._place
+        match self._depth:
+            case _ if place is None:
+                return None
+            case 0:
+                return replace(place, position=number)
+            case 1:
+                return replace(place, unit=number)
+            case _:
+                return replace(place, entry=number)
+
+    def _path(self, place: Place) -> tuple[int, ...]:
+        """Row numbers in the whole value that lead to a place."""
+        first = place.look.snapshot(str(place.site)).positions
+        assert place.position is not None
+        steps: list[int] = [first.index(place.position)]
+        for number in (place.unit, place.entry):
+            if number is not None:
+                chosen = place.site.selector
+                steps.append(chosen.index(number) if chosen is not None and len(steps) == 1 else number)
+        return tuple(steps)
+
+
+def _part(values: Values, path: tuple[int, ...]) -> Values:
+    for step in path:
+        values = values[step]
+    return values
+
+
+class Activation(Container):
+    """The value at a site with its figures; `site` None is the stopped one, which may be changed."""
+
+    def __init__(self, look: Look, site: str | None = None) -> None:
+        self.look, self.site = look, site
+
+    @cached_property
+    def spelled(self) -> str:
+        return self.site if self.site is not None else self.look.stop.site
+
+    def summary(self) -> str:
+        values = self._snapshot.value
+        return f"{self._snapshot.dtype}{readings.shape(values)}  {readings.summary(values)}"
+
+    def rows(self) -> Axis:
+        """The value itself, position by position."""
+        snapshot, stop = self._snapshot, self.look.stop
+        site = parse_site(self.spelled)
+        return Axis(
+            snapshot.value,
+            numbers=snapshot.positions,
+            labels=[repr(stop.texts[position]) for position in snapshot.positions],
+            selector=site.selector,
+            place=Place(look=self.look, site=site) if self._editable(site) else None,
+        )
+
+    def fields(self) -> Sequence[Variable]:
+        snapshot, stop = self._snapshot, self.look.stop
+        values = snapshot.value
+        found = [
+            Variable(name="site", value=snapshot.site),
+            self._value(),
+            Variable(name="shape", value=readings.shape(values), type=snapshot.axes),
+            Variable(name="dtype", value=snapshot.dtype),
+        ]
+        found += [Variable(name=n, value=readings.number(v)) for n, v in readings.statistics(values).items()]
+        found.append(Variable(name="exactness", value=snapshot.exactness))
+        if self.site is None and stop.edits:
+            found.append(Variable(name="edits", value="; ".join(stop.edits)))
+        return found
+
+    def change(self, name: str, text: str) -> Variable:
+        site = parse_site(self.spelled)
+        if name != "value" or not self._editable(site):
+            return super().change(name, text)
+        Place(look=self.look, site=site).write(text, self._snapshot.value)
+        return self._value()
+
+    def _value(self) -> Variable:
+        editable = self._editable(parse_site(self.spelled))
+        return Variable(
+            name="value",
+            value=self.summary(),
+            type=f"{self._snapshot.dtype}{readings.shape(self._snapshot.value)}",
+            inside=self.rows(),
+            asks=self.spelled,
+            writable=editable,
+        )
+
+    def _editable(self, site: Site) -> bool:
+        return str(site.whole()) == self.look.writable
+
+    @property
+    def _snapshot(self) -> Snapshot:
+        return self.look.snapshot(self.spelled)

@@ -1,0 +1,94 @@
+"""What no editor should say, and what may happen to it: each answered in a sentence, none ends the adapter."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.dap.framing import HEADER_BYTES, Unframer, encode
+from djinn_jupyter.errors import MalformedMessage, MessageTooLarge
+from tests.dap.editor import Editor, on_pipes
+
+
+def test_requests_that_mean_nothing_are_refused_and_nothing_is_lost(editor: Editor) -> None:
+    assert editor.ask("threads") == {"threads": []}
+    assert "launch or attach first" in editor.refused("setFunctionBreakpoints", breakpoints=[])
+    assert "no thread 1" in editor.refused("continue", threadId=1)
+    assert "no command 'fly'" in editor.refused("fly")
+    assert "prompt once" in editor.refused("launch", model="demo")
+    assert "missing required field" in editor.refused("launch", prompt="x")
+    assert "max_new_tokens" in editor.refused("launch", model="demo", prompt="x", max_new_tokens="many")
+    assert "no such engine" in editor.refused("attach", pid=1)
+    assert "no such session" in editor.refused("attach", session="nobody")
+    assert editor.refused("launch", model="no/such/model-anywhere", prompt="x")
+    editor.send(encode({"seq": 900, "type": "event", "event": "none"}))
+    assert "no request" in editor.event("output")["output"]
+    editor.send(b"Content-Length: 7\r\n\r\n{'soup'")
+    assert "no JSON" in editor.event("output")["output"]
+    editor.ask("launch", model="demo", prompt="The capital", promt="typo")
+    assert "'promt' means nothing" in editor.event("output")["output"]
+    assert "something already" in editor.refused("attach")
+    editor.ask("configurationDone")
+    editor.event("terminated")
+    assert "no stop" in editor.refused("stackTrace", threadId=1)
+    assert "stop that is past" in editor.refused("variables", variablesReference=5)
+    editor.ask("disconnect")
+
+
+def test_bytes_that_are_no_header_end_the_conversation(editor: Editor) -> None:
+    editor.send(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+    assert "no Content-Length" in editor.event("output")["output"]
+    assert editor.ended()
+
+
+def test_messages_come_whole_however_they_are_cut() -> None:
+    messages = [{"seq": n, "text": "\N{SNOWMAN}" * n} for n in range(4)]
+    data = b"".join(encode(message) for message in messages)
+    for size in (1, 7, len(data)):
+        unframer, found = Unframer(), []
+        for start in range(0, len(data), size):
+            unframer.feed(data[start : start + size])
+            while (message := unframer.take()) is not None:
+                found.append(message)
+        assert found == messages
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"x" * (HEADER_BYTES + 1), MalformedMessage),
+        (b"Content-Length: -4\r\n\r\n", MalformedMessage),
+        (b"Content-Length: 99999999999\r\n\r\n", MessageTooLarge),
+    ],
+)
+def test_a_header_that_is_not_understood_loses_the_stream(data: bytes, error: type[Exception]) -> None:
+    unframer = Unframer()
+    unframer.feed(data)
+    with pytest.raises(error):
+        unframer.take()
+    assert unframer.lost
+
+
+def test_an_editor_that_vanishes_takes_its_run_with_it(engine: RemoteEngine) -> None:
+    editor = on_pipes()
+    editor.launch("resid_post.2", prompt="The capital of France is", session="vanishing")
+    editor.stopped()
+    editor.leave()
+    assert "vanishing" not in {session.name for session in engine.sessions()}
+
+
+def test_an_engine_that_is_killed_is_said(engine: RemoteEngine) -> None:
+    """The last test here: nobody needs this engine after it."""
+    editor = on_pipes()
+    editor.launch("resid_post.2", tokens=[3, 4, 5])
+    assert editor.stopped() == "resid_post.2"
+    assert engine.entry is not None
+    os.kill(engine.entry.pid, signal.SIGKILL)
+    editor.event("terminated")
+    assert "has ended" in editor.refused("continue", threadId=1)
+    editor.ask("disconnect")
+    assert editor.ended()
+    editor.leave()
