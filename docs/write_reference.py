@@ -13,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, shelf, values
-from djinn_jupyter.engine.residency import states as residency
 from djinn_jupyter.dap import speaking
 from djinn_jupyter.dap.arguments import Attach, Launch
 from djinn_jupyter.dap.capabilities import CAPABILITIES
 from djinn_jupyter.dap.commands import COMMANDS
+from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, shelf, values
+from djinn_jupyter.engine.residency import states as residency
 from djinn_jupyter.engine.states import MOVES
 from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, running
 from djinn_jupyter.wire import nouns, replies, requests

@@ -90,6 +90,12 @@ class Editor:
         """The body of the next event of that name; other events keep waiting."""
         return dict(self._next(lambda m: m["type"] == "event" and m["event"] == name).get("body", {}))
 
+    def remark(self) -> str:
+        """What the adapter next complains about."""
+        while (said := self.event("output"))["category"] != "stderr":
+            pass
+        return str(said["output"])
+
     def send(self, data: bytes) -> None:
         self._write(data)
 

@@ -25,11 +25,11 @@ def test_requests_that_mean_nothing_are_refused_and_nothing_is_lost(editor: Edit
     assert "no such session" in editor.refused("attach", session="nobody")
     assert editor.refused("launch", model="no/such/model-anywhere", prompt="x")
     editor.send(encode({"seq": 900, "type": "event", "event": "none"}))
-    assert "no request" in editor.event("output")["output"]
+    assert "no request" in editor.remark()
     editor.send(b"Content-Length: 7\r\n\r\n{'soup'")
-    assert "no JSON" in editor.event("output")["output"]
+    assert "no JSON" in editor.remark()
     editor.ask("launch", model="demo", prompt="The capital", promt="typo")
-    assert "'promt' means nothing" in editor.event("output")["output"]
+    assert "'promt' means nothing" in editor.remark()
     assert "something already" in editor.refused("attach")
     editor.ask("configurationDone")
     editor.event("terminated")
@@ -40,7 +40,7 @@ def test_requests_that_mean_nothing_are_refused_and_nothing_is_lost(editor: Edit
 
 def test_bytes_that_are_no_header_end_the_conversation(editor: Editor) -> None:
     editor.send(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
-    assert "no Content-Length" in editor.event("output")["output"]
+    assert "no Content-Length" in editor.remark()
     assert editor.ended()
 
 
