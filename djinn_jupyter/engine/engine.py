@@ -20,6 +20,7 @@ from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.letters import Letters, unforeseen
+from djinn_jupyter.engine.lockstep import Lockstep
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.books import check_books
@@ -98,7 +99,9 @@ class Engine:
         self.keeping: Keeping  # likewise
         self._answers: list[tuple[Letter, Reply]] = []
         self._checked = True
-        self._prefilling = False
+        self._prefilling = self._in_step = False
+        if weights.streamed:
+            self.scheduler.lockstep = Lockstep(forward.layers)
         self._drowsy = Drowsiness(weights, config.nap_seconds, forward.device)
 
     def start_books(self, publish: Callable[[Event], None]) -> None:
@@ -204,7 +207,7 @@ class Engine:
 
     def wanted_elsewhere(self) -> bool:
         """Asked between layers: is there mail, or another job whose turn it is?"""
-        return self.mailbox.waiting or (len(self.scheduler) > 1 and self._prefilling)
+        return self.mailbox.waiting or (len(self.scheduler) > 1 and (self._prefilling or self._in_step))
 
     def _read_mail(self) -> bool:
         """Deliver the letters that are there; those that come meanwhile wait until a job has had its slice."""
@@ -230,6 +233,8 @@ class Engine:
         frame = job.session.frame
         self.bulletin.touch(job.session.name)
         self._prefilling = frame is not None and len(frame.tokens) > 1
+        lockstep = self.scheduler.lockstep
+        self._in_step = lockstep is not None and lockstep.steps_aside(job, self.scheduler.running)
         try:
             job.blocked = next(job.steps)
             return

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.mailbox import Letter
 from djinn_jupyter.wire.replies import Reply
 
 if TYPE_CHECKING:
+    from djinn_jupyter.engine.lockstep import Lockstep
     from djinn_jupyter.engine.session import Session
 
 Blocked = Callable[[], bool]
@@ -46,11 +47,12 @@ class Underway:
 
 
 class Scheduler:
-    """The jobs in rotation. A session has at most one. `waiting` of them have nothing to do until another thread is
-    done."""
+    """The jobs in rotation, or, where `lockstep` is set, as the layers come. A session has at most one. `waiting` of
+    them have nothing to do until another thread is done."""
 
     def __init__(self) -> None:
         self._jobs: deque[Job] = deque()
+        self.lockstep: Lockstep | None = None
         self.waiting = 0
         self.preemptions = 0
 
@@ -75,6 +77,14 @@ class Scheduler:
 
     def next(self) -> Job | None:
         """The job whose turn it is, moved to the end of the rotation. None when there is none, or all wait."""
+        if self.lockstep is not None:
+            ready = [job for job in self._jobs if not job.waits]
+            if not ready:
+                return None
+            chosen = self.lockstep.choose(ready)
+            self._jobs.remove(chosen)
+            self._jobs.append(chosen)
+            return chosen
         for _ in range(len(self._jobs)):
             job = self._jobs[0]
             self._jobs.rotate(-1)
