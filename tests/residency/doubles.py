@@ -39,7 +39,7 @@ class FileInMemory:
     def __init__(self, room: int = 1 << 30) -> None:
         self.room = room
         self.bytes = bytearray()
-        self.short = self.full = False
+        self.short = self.full = self.spoiled = False
         self.synced = 0
 
     def resize(self, size: int) -> None:
@@ -58,6 +58,8 @@ class FileInMemory:
     def read(self, buffer: memoryview, offset: int) -> int:
         size = len(buffer) // 2 if self.short else len(buffer)
         buffer[:size] = self.bytes[offset : offset + size]
+        if self.spoiled:
+            buffer[0] ^= 1
         return size
 
     def corrupt(self, at: int) -> None:

@@ -168,6 +168,19 @@ class Segments:
         return len(self._free)
 
     @property
+    def lowest_free(self) -> int | None:
+        return self._free[0] if self._free else None
+
+    @property
+    def count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def least(self) -> int:
+        """How many segments the taken slots would fill."""
+        return -(-len(self._taken) // self.segment_slots)
+
+    @property
     def bytes_allocated(self) -> int:
         return sum(segment.storage.nbytes for segment in self._segments.values())
 

@@ -58,6 +58,13 @@ class Page(Item):
         self._slots.give_back([self.place])
         self.slot, self.arriving = None, False
 
+    def move_down(self) -> None:
+        """To the lowest free slot, on the device's current stream."""
+        before = self.place
+        (self.slot,) = self._slots.take(1)
+        self._slots.bytes_of(self.slot).copy_(self._slots.bytes_of(before))
+        self._slots.give_back([before])
+
 
 class Slab:
     """Pages of one group, each in a slot of the device's segments or away in a tier.
@@ -161,11 +168,26 @@ class Slab:
         self.budget.reclaim(owner)
         del self._lent[owner]
 
-    # -------------------------------------------------------------------------------------------- books
+    # ----------------------------------------------------------------------------------------- segments
 
     def shrink(self) -> int:
         """Release the segments that hold no page; bytes released. On CUDA this waits for the device."""
         return self.segments.shrink()
+
+    def compact(self) -> int:
+        """Move pages from the last slots into free ones before them, where that can empty a segment; pages moved."""
+        if self.segments.least >= self.segments.count:
+            return 0
+        moved = 0
+        here = [page for page in self._pages.values() if page.resident and not page.moving]
+        for page in sorted(here, key=lambda page: page.place, reverse=True):
+            if (free := self.segments.lowest_free) is None or free > page.place:
+                break
+            page.move_down()
+            moved += 1
+        return moved
+
+    # -------------------------------------------------------------------------------------------- books
 
     @property
     def pages_in_use(self) -> int:

@@ -170,7 +170,7 @@ class Swapping:
                 return
             self._leave(going)
             if moving.cause != "pressure":  # there, somebody wants the place in a moment
-                self._shrink()
+                self.shrink()
             here.move("reach_host" if goal == "host" else "reach_disk", session.name)
         else:
             here.move("sink", session.name)
@@ -272,6 +272,8 @@ class Swapping:
         for item in items:
             item.leave()
 
-    def _shrink(self) -> None:
+    def shrink(self) -> None:
+        """Give the device's memory that no page needs back to everybody."""
         for slab in self._slabs:
+            slab.compact()
             slab.shrink()

@@ -1,0 +1,275 @@
+"""Sessions that write, fork, leave, come back, are called back and closed in any order, with copies that are slow, fail
+and end in any order, on a host that refuses memory and a disk that is full, short or lies.
+
+Each is compared with its undisturbed twin: plain lists of what was written. Freed pages are poisoned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from djinn_jupyter.engine.history import History
+from djinn_jupyter.engine.line import Line
+from djinn_jupyter.engine.memory import BooksBroken, PagedCache, check_books
+from djinn_jupyter.engine.memory.blobs import Blobs
+from djinn_jupyter.engine.memory.disk import DiskTier
+from djinn_jupyter.engine.memory.host import HostTier, pageable
+from djinn_jupyter.engine.memory.items import Item
+from djinn_jupyter.engine.memory.mover import Moved
+from djinn_jupyter.engine.memory.tiers import Tiers
+from djinn_jupyter.engine.residency.room import Room
+from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.engine.scheduler import Scheduler
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import IllegalMove, TierFull
+from tests.memory.runs import CPU
+from tests.memory.test_cache_stateful import Caches
+from tests.memory.test_cache_stateful import Line as Rows
+
+from .doubles import FileInMemory, HeldMover
+
+WHICH = st.integers(0, 9)
+TIERS = st.sampled_from(["host", "disk"])
+
+
+class Leaving(Caches):
+    """Base rules act on lines whose bytes are on the device; here the others come in."""
+
+    limit_pages = 40
+    host_bytes = 40 * 4096
+
+    @initialize()
+    def begin(self):
+        self.sessions: dict[str, Session] = {}
+        self.names = 0
+        self.mail: list[Moved] = []
+        self.file, self.refusing = FileInMemory(), False
+        self.mover = HeldMover(self.mail.append)
+        self.blobs = Blobs(CPU)
+        disk, host = DiskTier(self.file, 1 << 30), HostTier(self.host_bytes, memory=self.memory)
+        self.tiers = Tiers(host, disk, self.mover, CPU)
+        self.room = Room(self.sessions, Scheduler(), idle_seconds=60.0)
+        self.slabs: list[Any] = []
+        super().begin()
+        self.swapping = self.room.swapping = Swapping(
+            self.sessions, self.slabs, self.tiers, self.blobs, swapped=lambda *_: None, find_room=self.room.find
+        )
+
+    def memory(self, nbytes: int) -> torch.Tensor:
+        if self.refusing:
+            raise MemoryError("none left")
+        return pageable(nbytes)
+
+    # --- the sessions around the lines of the base ------------------------------------------------------------------
+
+    def adopt(self, cache: PagedCache) -> Rows:
+        line: Any = super().adopt(cache)
+        self.names += 1
+        plan: Any = Line(
+            begins=0, fed_from=0, max_new_tokens=0, sampler=None, stop=(), eos=frozenset(), ignored_defaults=()
+        )
+        line.session = Session(
+            name=str(self.names),
+            owner="",
+            holder=None,
+            cache=cache,
+            history=History(kept=4),
+            line=plan,
+            blobs=self.blobs,
+        )
+        line.logits = 0.0
+        self.sessions[line.session.name] = line.session
+        return line
+
+    def present(self) -> list[Any]:
+        return [line for line in self.lines if line.session.residence.present]
+
+    def line(self, which: int) -> Any:
+        """One whose bytes are here; where there is none, all copies end, and one is made to come."""
+        if not self.present():
+            self.no_more_faults()
+            self.come(which)
+            self.all_copies_end()
+        lines = self.present()
+        return lines[which % len(lines)]
+
+    def run_layers(self, line: Any, end: int, first: int, stop: int) -> None:
+        super().run_layers(line, end, first, stop)
+        line.logits = self.stamp
+        line.session.logits_1V = torch.full((1, 300), self.stamp)
+        line.session.residence.touch()
+
+    @precondition(lambda self: any(line.stopped and line.session.residence.present for line in self.lines))
+    @rule(which=WHICH, stop=st.sampled_from([8, 0, 4, 7]))
+    def resume(self, which, stop):
+        stopped = [line for line in self.present() if line.stopped]
+        line = stopped[which % len(stopped)]
+        end, first = line.stopped
+        if self.enter(line, end):
+            self.run_layers(line, end, first, max(first, stop))
+
+    @precondition(lambda self: len(self.lines) < 6)
+    @rule(which=WHICH)
+    def fork(self, which):
+        line = self.line(which)
+        twin: Any = self.adopt(line.cache.fork())
+        twin.length, twin.kept, twin.stopped = line.length, line.kept, line.stopped
+        twin.rows = [list(rows) for rows in line.rows]
+        twin.logits, twin.session.logits_1V = line.logits, line.session.logits_1V
+
+    @precondition(lambda self: len(self.lines) > 1)
+    @rule(which=WHICH)
+    def free(self, which):
+        """In whatever state it is."""
+        line = self.lines[which % len(self.lines)]
+        line.session.residence.moving = None
+        line.cache.free()
+        self.lines.remove(line)
+        del self.sessions[line.session.name]
+        self.swapping.changes += 1
+        self.swapping.advance_all()
+
+    # --- leaving and coming -----------------------------------------------------------------------------------------
+
+    @rule(which=WHICH, tier=TIERS)
+    def leave(self, which, tier):
+        line = self.lines[which % len(self.lines)]
+        before = line.session.residence.state
+        try:
+            self.swapping.swap_out(line.session, tier, "asked")
+        except IllegalMove:
+            assert before in ("storing", "loading") or line.session.residence.moving
+            assert line.session.residence.state == before
+
+    @rule(which=WHICH)
+    def come(self, which):
+        self.swapping.swap_in(self.lines[which % len(self.lines)].session, "asked")
+
+    @rule(which=WHICH)
+    def write_through(self, which):
+        self.swapping.write_through(self.line(which).session)
+
+    @rule()
+    def sweep(self):
+        self.swapping.sweep()
+
+    @rule()
+    def compact(self):
+        for slab in self.slabs:
+            slab.compact()
+
+    @precondition(lambda self: self.mover.batches)
+    @rule(which=WHICH, fail=st.sampled_from([False, False, False, True]))
+    def a_copy_ends(self, which, fail):
+        self.mover.go_on(which, fail=fail)
+        self.read_mail()
+
+    @rule()
+    def all_copies_end(self):
+        while self.mover.batches:
+            self.mover.finish()
+            self.read_mail()
+
+    def read_mail(self) -> None:
+        while self.mail:
+            self.swapping.settle(self.mail.pop(0))
+
+    @rule(fault=st.sampled_from(["short", "full", "spoiled", "refusing"]))
+    def a_fault_begins(self, fault):
+        setattr(self if fault == "refusing" else self.file, fault, True)
+
+    @rule()
+    def no_more_faults(self):
+        self.file.short = self.file.full = self.file.spoiled = self.refusing = False
+
+    # --- what has to hold -------------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_books_add_up(self):
+        check_books(self.slabs, [line.cache for line in self.lines], contents=True, tiers=self.tiers, blobs=self.blobs)
+        assert 0 <= self.budget.taken <= self.budget.limit
+        assert all(line.cache.length == line.length for line in self.lines)
+
+    @invariant()
+    def the_pages_hold_what_was_written(self):
+        for line in self.present():
+            self.compare(line)
+
+    def compare(self, line: Any) -> None:
+        line.cache.flush()
+        for group in line.cache.groups:
+            for layer in (group.geometry.layers[0], group.geometry.layers[-1]):
+                self.compare_pages(group, layer.cache_layer, line.rows[layer.cache_layer])
+        if line.session.logits_1V is not None:
+            assert torch.equal(line.session.logits_1V, torch.full((1, 300), line.logits))
+
+    @invariant()
+    def who_is_here_has_all_its_bytes_and_who_is_away_has_copies(self):
+        for line in self.lines:
+            pages = [group.slab.page(number) for group in line.cache.groups for number in group.table.pages]
+            if line.session.residence.state in ("resident", "storing"):
+                assert all(page.resident for page in pages)
+            assert all(page.resident or page.copies for page in pages)
+
+    def teardown(self):
+        """Everybody comes back, one after the other, and is what its twin is."""
+        if not hasattr(self, "swapping"):
+            return
+        self.no_more_faults()
+        self.all_copies_end()
+        for line in list(self.lines):
+            self.swapping.swap_in(line.session, "asked")
+            self.all_copies_end()
+            assert line.session.residence.present, line.session.residence.error
+            self.compare(line)
+            self.free(self.lines.index(line)) if len(self.lines) > 1 else None
+
+
+class OnASmallHost(Leaving):
+    """Most go to the disk."""
+
+    host_bytes = 6 * 4096
+
+
+SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]  # of a busy machine, not of these tests
+FEW = settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=SLOW)
+UNTIL_FOUND = settings(FEW, max_examples=400, derandomize=True, database=None, phases=[Phase.generate])
+TestLeaving = Leaving.TestCase
+TestLeaving.settings = FEW
+TestOnASmallHost = OnASmallHost.TestCase
+TestOnASmallHost.settings = FEW
+
+
+def test_the_machine_catches_a_stale_copy_that_wins(monkeypatch):
+    monkeypatch.setattr(Item, "wrote", lambda self: None)
+    with pytest.raises((AssertionError, BooksBroken)):
+        run_state_machine_as_test(Leaving, settings=UNTIL_FOUND)
+
+
+def test_the_machine_catches_a_slot_given_up_before_its_copy_was_made(monkeypatch):
+    def hasty(self, session, moving, goal):
+        self._leave([item for item in moving.items if item.resident])
+
+    monkeypatch.setattr(Swapping, "_take_away", hasty)
+    with pytest.raises((AssertionError, BooksBroken, TierFull)):
+        run_state_machine_as_test(Leaving, settings=UNTIL_FOUND)
+
+
+def test_the_machine_catches_a_load_that_counts_before_it_has_ended(monkeypatch):
+    load = Tiers.load
+
+    def impatient(self, items, *, urgent=True):
+        batches = load(self, items, urgent=urgent)
+        for item in items:
+            item.arrive()
+        return batches
+
+    monkeypatch.setattr(Tiers, "load", impatient)
+    with pytest.raises((AssertionError, BooksBroken)):
+        run_state_machine_as_test(Leaving, settings=UNTIL_FOUND)
