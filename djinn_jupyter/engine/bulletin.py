@@ -69,6 +69,11 @@ class Bulletin:
         self._touched.add(session)
 
     @property
+    def outside(self) -> device.Usage:
+        """What the machine said when it was last asked."""
+        return self._outside
+
+    @property
     def due(self) -> bool:
         """Whether the last full measurement is a period old."""
         return time.monotonic() - self._published > PERIOD

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.crossing import Outcome
+from djinn_jupyter.engine.device import Usage
 from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.keeping.keeping import Keeping
@@ -35,6 +36,7 @@ from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.plan import Plan
+from djinn_jupyter.engine.residency.neighbours import Neighbours
 from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.scheduler import Blocked, Job, Scheduler
@@ -92,6 +94,7 @@ class Engine:
         self.swapping = self.room.swapping = Swapping(
             self.sessions, slabs, self.tiers, self.blobs, swapped=self.letters.swapped, find_room=self.room.find
         )
+        self.neighbours = Neighbours(self.sessions, self.room, self.swapping, Usage.read(forward.device))
         self.bulletin = Bulletin(self.sessions, slabs, self.scheduler, forward.device, weights, self.tiers)
         self.one_by_one = False
         self.recurrent = geometry.recurrent_state_bytes > 0
@@ -178,6 +181,7 @@ class Engine:
         self._checked = not busy
         self._drowsy.tell(busy)
         self._send(idle=not busy)
+        self.neighbours.heed(self.bulletin.outside)
         return busy
 
     def _rest(self) -> None:

@@ -238,7 +238,7 @@ class OnASmallHost(Leaving):
 
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]  # of a busy machine, not of these tests
-FEW = settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=SLOW)
+FEW = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=SLOW)
 UNTIL_FOUND = settings(FEW, max_examples=400, derandomize=True, database=None, phases=[Phase.generate])
 TestLeaving = Leaving.TestCase
 TestLeaving.settings = FEW
@@ -262,14 +262,11 @@ def test_the_machine_catches_a_slot_given_up_before_its_copy_was_made(monkeypatc
 
 
 def test_the_machine_catches_a_load_that_counts_before_it_has_ended(monkeypatch):
-    load = Tiers.load
+    def hasty(self, session, moving):
+        self._load(session, moving, [item for item in moving.items if not item.resident and not item.moving])
+        session.residence.move("arrive", session.name)
+        self._end(session, moving)
 
-    def impatient(self, items, *, urgent=True):
-        batches = load(self, items, urgent=urgent)
-        for item in items:
-            item.arrive()
-        return batches
-
-    monkeypatch.setattr(Tiers, "load", impatient)
+    monkeypatch.setattr(Swapping, "_bring", hasty)
     with pytest.raises((AssertionError, BooksBroken)):
         run_state_machine_as_test(Leaving, settings=UNTIL_FOUND)

@@ -61,6 +61,17 @@ class Room:
                 coming += size
         return coming > 0 or self._others_progress(wanting)
 
+    def clear(self, need: int) -> int:
+        """Make sessions leave for somebody outside, until `need` bytes are on their way out; bytes that are."""
+        coming = self._on_the_way_out()
+        for victim in self.choose(self._candidates()):
+            if coming >= need:
+                break
+            size = _private_bytes(victim)
+            if size and self._send_away(victim, "pressure"):
+                coming += size
+        return coming
+
     def wait_for(self, wanting: Session, need: int) -> Blocked | None:
         """What a job yields that could not have its pages: a function that says whether it still has to wait. None when
         there is nothing to wait for."""
