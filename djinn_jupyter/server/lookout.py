@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from djinn_jupyter.client.naming import label
 from djinn_jupyter.client.registry import Registry
 from djinn_jupyter.server.activities import Activities
+from djinn_jupyter.server.idleness import Idleness
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink, engine_id
 from djinn_jupyter.server.live import LivePicture
@@ -37,6 +38,7 @@ class Lookout:
         self._links: dict[str, EngineLink] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._activities: dict[str, Activities] = {}
+        self._idleness: dict[str, Idleness] = {}
         self._gone: dict[str, str] = {}
         self._kernels = Kernels()
         self._wake = asyncio.Event()
@@ -140,6 +142,7 @@ class Lookout:
     def _add(self, link: EngineLink) -> None:
         self._links[link.id] = link
         self._activities[link.id] = Activities()
+        self._idleness[link.id] = Idleness()
         self._keeping[link.id] = asyncio.ensure_future(self._keep(link))
         self._changed = True
 
@@ -148,7 +151,7 @@ class Lookout:
             self._gone[link.id] = await link.run()
             log.info("%s", self._gone[link.id])
         finally:
-            del self._links[link.id], self._activities[link.id], self._keeping[link.id]
+            del self._links[link.id], self._keeping[link.id], self._activities[link.id], self._idleness[link.id]
             self.hurry()
 
     def _hear(self, link: EngineLink, event: Event) -> None:
@@ -158,14 +161,16 @@ class Lookout:
         self._picture.event(link.id, event)
 
     def _described(self, link: EngineLink) -> LiveEngine:
-        sessions = {session.name: self._session(session) for session in link.sessions}
+        idle = {session.name: session.idle_seconds for session in link.sessions}
+        since = self._idleness[link.id].read(idle, self._clock())
+        sessions = {session.name: self._session(session, since[session.name]) for session in link.sessions}
         return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
 
-    def _session(self, session: SessionInfo) -> LiveSession:
+    def _session(self, session: SessionInfo, idle_since: float) -> LiveSession:
         return LiveSession(
             info=session,
             label=label(session.name),
             notebook=self._kernels.notebook_of(session),
             kernel=self._kernels.holding(session),
-            idle_since=self._clock() - session.idle_seconds,
+            idle_since=idle_since,
         )

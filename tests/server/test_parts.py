@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from djinn_jupyter import errors
 from djinn_jupyter.server import answers, as_json, reader
 from djinn_jupyter.server.activities import Activities
+from djinn_jupyter.server.idleness import Idleness
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import EngineFound, LiveEngine, LiveSession
@@ -102,6 +103,19 @@ def _idle(since: float, seconds: float) -> LiveEngine:
         id="e", model="m", pid=1, host="h", version="1", started=0.0, state="ready", reason=None, description=None
     )
     return LiveEngine(found=found, statistics=None, sessions={"a": held})
+
+
+def test_old_readings_do_not_make_a_session_younger() -> None:
+    idleness = Idleness()
+    readings = [(100.0, 5.0), (103.0, 5.0), (104.0, 9.0), (108.0, 9.0), (110.0, 0.5), (111.0, 0.5), (112.0, 2.5)]
+    since = [idleness.read({"a": seconds}, at)["a"] for at, seconds in readings]
+    assert since == [95.0, 95.0, 95.0, 95.0, 109.5, 109.5, 109.5]
+
+
+def test_a_session_that_was_used_while_nobody_looked_is_as_young_as_it_says() -> None:
+    idleness = Idleness()
+    assert idleness.read({"a": 100.0}, 1000.0) == {"a": 900.0}
+    assert idleness.read({"a": 290.0}, 1300.0) == {"a": 1010.0}
 
 
 # ------------------------------------------------------------------------------------------------- activities
