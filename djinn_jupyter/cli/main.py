@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.cli import dap, engines
+from djinn_jupyter.cli import dap, engines, experiment
 from djinn_jupyter.errors import DjinnError
 
 
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
     top.add_argument("--version", action="version", version=__version__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
-    for family in (engines, dap):
+    for family in (engines, dap, experiment):
         family.add_to(commands)
     return top
 

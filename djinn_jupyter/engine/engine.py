@@ -168,6 +168,7 @@ class Engine:
     @torch.inference_mode()
     def tick(self) -> bool:
         """Read the mail and give one job a slice; False when there was nothing to do."""
+        changes = self.swapping.changes
         moved = self._read_mail()
         if moved:
             self._send()  # before the job's slice, which may last until the next letter
@@ -178,6 +179,9 @@ class Engine:
         busy = moved or job is not None
         if not busy:
             self._rest()
+        busy = (
+            busy or self.swapping.changes != changes
+        )  # a job that waits for room looks again now, not at the next mail
         self._checked = not busy
         self._drowsy.tell(busy)
         self._send(idle=not busy)

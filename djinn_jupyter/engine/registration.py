@@ -36,6 +36,10 @@ def identity_of(config: EngineConfig) -> Identity:
 def options_of(config: EngineConfig) -> Options:
     return Options(
         device_memory=config.device_memory,
+        host_memory=config.host_memory,
+        disk_memory=config.disk_memory,
+        idle_swap_seconds=config.idle_swap_seconds,
+        nap_seconds=config.nap_seconds,
         page_positions=config.page_positions,
         trust_remote_code=config.trust_remote_code,
         stops_kept=config.stops_kept,

@@ -20,6 +20,11 @@ class LoadingMagics(Group):
         option("--dtype", help="float32, bfloat16 or float16; by default as the model was saved"),
         option("--device", help="cpu, cuda, cuda:1, ...; by default the accelerator if there is one"),
         option("--device-memory", metavar="AMOUNT", help="the most that pages may take, for example 20GiB"),
+        option(
+            "--host-memory", metavar="AMOUNT", help="the most that sessions which left the device may take; 0: none"
+        ),
+        option("--disk-memory", metavar="AMOUNT", help="likewise on disk"),
+        option("--idle-swap-seconds", type=float, metavar="S", help="a session leaves after so long without use"),
         option("--attn", metavar="NAME", help="sdpa or eager; under eager the pattern can be stopped at and edited"),
         option("--page-positions", type=int, metavar="N", help="positions in a page of keys and values"),
         option("--random-weights", action="store_true", help="draw the weights of a folder that holds none"),
@@ -42,6 +47,9 @@ class LoadingMagics(Group):
                 dtype=args.dtype,
                 device=args.device,
                 device_memory=args.device_memory,
+                host_memory=args.host_memory,
+                disk_memory=args.disk_memory,
+                idle_swap_seconds=args.idle_swap_seconds,
                 attention=args.attn,
                 page_positions=args.page_positions,
                 random_weights=args.random_weights or None,

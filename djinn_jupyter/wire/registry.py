@@ -51,6 +51,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a running engine was given besides its identity. It cannot be changed while it runs."""
 
     device_memory: int | None = None
+    host_memory: int | None = None
+    disk_memory: int | None = None
+    idle_swap_seconds: float | None = None
+    nap_seconds: float | None = None
     page_positions: int | None = None
     trust_remote_code: bool = False
     stops_kept: int | None = None

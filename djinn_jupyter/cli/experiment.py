@@ -1,0 +1,198 @@
+"""`djinn experiment NAME`: read the configuration, run, write, and end with 0 only if the verdict is pass."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from djinn_jupyter.cli.commands import Commands
+from djinn_jupyter.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """An experiment as the command line offers it. `kind` and `run` import what they need when they are called."""
+
+    name: str
+    summary: str
+    kind: Callable[[], type[Any]]
+    run: Callable[[argparse.Namespace, Any], list[str]]
+    flags: Callable[[argparse.ArgumentParser], None]
+
+
+def add_to(commands: Commands) -> None:
+    experiment = commands.add_parser("experiment", help="the evaluation: measure, compare, report")
+    names = experiment.add_subparsers(required=True, metavar="NAME")
+    for offer in OFFERS:
+        parser = names.add_parser(offer.name, help=offer.summary)
+        _add_common(parser)
+        offer.flags(parser)
+        parser.set_defaults(command=lambda options, offer=offer: _command(options, offer))
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="a configuration file, by path or by the name of a shipped one")
+    add("--profile", choices=("small",), help="the shipped configuration for the demo model, under two minutes")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one key, by its dotted path")
+    add("--output-dir", type=Path, metavar="DIR", help="the folder of the results, in place of the configured one")
+    add("--explain", action="store_true", help="what each key does, and end")
+
+
+def _command(options: argparse.Namespace, offer: Offer) -> int:
+    from djinn_jupyter.experiments.configuration.reading import explain, read
+
+    if options.explain:
+        print(explain(offer.kind()))
+        return 0
+    file = read(_chosen(options, offer.name.replace("-", "_")), offer.kind(), [*options.settings, *_flagged(options)])
+    failures = offer.run(options, file)
+    print("FAIL" if failures else "PASS")
+    return int(bool(failures))
+
+
+def _chosen(options: argparse.Namespace, name: str) -> str:
+    if options.config and options.profile:
+        raise UsageError("Give --config or --profile, not both.")
+    if options.config is None and options.profile is None:
+        raise UsageError("Which configuration? Give --profile small, or --config FILE.")
+    chosen: str = options.config or f"{name}_{options.profile}.yaml"
+    return chosen
+
+
+def _flagged(options: argparse.Namespace) -> list[str]:
+    """The old flags that are keys of the file."""
+    return [f"{key}={value}" for key, value in getattr(options, "keys", None) or ()]
+
+
+def _concluded(
+    options: argparse.Namespace, folder: str, log: str, name: str, work: Callable[[Any], list[str]], **limits: Any
+) -> list[str]:
+    from djinn_jupyter.experiments import report
+    from djinn_jupyter.experiments.course import begin, concluded
+
+    course = begin(options.output_dir or Path(folder), log, **limits)
+    with concluded(course):
+        failures = work(course)
+        report.write(course, name, failures)
+    print(course.folder / "report.html")
+    return failures
+
+
+def _no_flags(parser: argparse.ArgumentParser) -> None: ...
+
+
+def _key(parser: argparse.ArgumentParser, flag: str, key: str, explanation: str) -> None:
+    parser.add_argument(
+        flag, metavar="VALUE", dest="keys", action="append", type=lambda value: (key, value), help=explanation
+    )
+
+
+def _switch(parser: argparse.ArgumentParser, flag: str, key: str) -> None:
+    parser.add_argument(flag, dest="keys", action="append_const", const=(key, "true"), help=f"sets {key}")
+
+
+def _whitebox_kind() -> type[Any]:
+    from djinn_jupyter.experiments.configuration.whitebox import Whitebox
+
+    return Whitebox
+
+
+def _whitebox_flags(parser: argparse.ArgumentParser) -> None:
+    for side in ("pytorch", "vllm", "djinn"):
+        parser.add_argument(f"--skip-{side}", action="store_true", help=f"leave {side} out")
+
+
+def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
+    from djinn_jupyter.experiments.pressure import experiment as pressure
+    from djinn_jupyter.experiments.whitebox.experiment import LOG, Skipped, run
+
+    skipped = Skipped(pytorch=options.skip_pytorch, vllm=options.skip_vllm, djinn=options.skip_djinn)
+
+    def work(course: Any) -> list[str]:
+        failures = run(course, file, skipped)
+        last = file.experiment.memory_pressure_test
+        if last is not None and last.enabled and not options.skip_djinn:
+            found = pressure.run(course, file)
+            failures += found if file.validation.require_memory_pressure_success else []
+        return failures
+
+    return _concluded(options, file.output_dir, LOG, "whitebox", work, limit_seconds=60 * file.duration)
+
+
+def _pressure_flags(parser: argparse.ArgumentParser) -> None:
+    _key(parser, "--num-sessions", "experiment.memory_pressure_test.num_sessions", "sessions alive at the same time")
+    _key(parser, "--capacity", "hardware.vram_limit_gb", "a smaller card than there is, in GiB")
+
+
+def _pressure(options: argparse.Namespace, file: Any) -> list[str]:
+    from djinn_jupyter.experiments.pressure.experiment import LOG, run
+
+    limit = 60 * file.duration
+    return _concluded(options, file.output_dir, LOG, "pressure", lambda c: run(c, file), limit_seconds=limit)
+
+
+def _resume_kind() -> type[Any]:
+    from djinn_jupyter.experiments.configuration.timing import ResumeLatency
+
+    return ResumeLatency
+
+
+def _resume_flags(parser: argparse.ArgumentParser) -> None:
+    for flag in ("model", "layers", "max-length", "warmup", "repeat"):
+        _key(parser, f"--{flag}", flag.replace("-", "_"), f"the key {flag.replace('-', '_')}")
+    for side in ("recompute", "offload", "djinn"):
+        _switch(parser, f"--skip-{side}", f"skip_{side}")
+
+
+def _resume(options: argparse.Namespace, file: Any) -> list[str]:
+    from djinn_jupyter.experiments.timing.resume_latency import LOG, run
+
+    return _concluded(options, file.output_dir, LOG, "resume-latency", lambda c: run(c, file))
+
+
+def _cost_kind() -> type[Any]:
+    from djinn_jupyter.experiments.configuration.timing import CheckpointCost
+
+    return CheckpointCost
+
+
+def _cost(options: argparse.Namespace, file: Any) -> list[str]:
+    from djinn_jupyter.experiments.timing.checkpoint_cost import LOG, run
+
+    return _concluded(options, file.output_dir, LOG, "checkpoint-cost", lambda c: run(c, file))
+
+
+OFFERS = (
+    Offer(
+        name="whitebox",
+        summary="stop at layers, resume, steer, and serve another request meanwhile",
+        kind=_whitebox_kind,
+        run=_whitebox,
+        flags=_whitebox_flags,
+    ),
+    Offer(
+        name="pressure",
+        summary="many sessions stopped on a card that cannot hold them",
+        kind=_whitebox_kind,
+        run=_pressure,
+        flags=_pressure_flags,
+    ),
+    Offer(
+        name="resume-latency",
+        summary="from a stop to the next token's logits, against recomputing and offloading",
+        kind=_resume_kind,
+        run=_resume,
+        flags=_resume_flags,
+    ),
+    Offer(
+        name="checkpoint-cost",
+        summary="what a stop costs a neighbour that is generating",
+        kind=_cost_kind,
+        run=_cost,
+        flags=_no_flags,
+    ),
+)

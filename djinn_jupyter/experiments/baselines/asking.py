@@ -1,0 +1,65 @@
+"""The asker's side of a baseline: start its process, ask one thing at a time. JSON lines, in and out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from djinn_jupyter.errors import DjinnError
+
+
+class BaselineFailed(DjinnError):
+    """A baseline did not start, ended, or answered with an error."""
+
+
+class Baseline:
+    """The process of one module of this package."""
+
+    def __init__(self, module: str) -> None:
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the baseline
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", f"djinn_jupyter.experiments.baselines.{module}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None  # noqa: PT018  narrows both
+        try:
+            self.process.stdin.write(json.dumps({"verb": verb, **arguments}) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended; the empty answer below says so
+        line = self.process.stdout.readline()
+        if not line:
+            raise BaselineFailed(f"The baseline ended: {self._last_words()}")
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise BaselineFailed(f"The baseline failed: {reply['error']}")
+        return reply
+
+    def close(self) -> None:
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        self.process.wait()
+        self._errors.close()
+
+    def _last_words(self) -> str:
+        self._errors.seek(0)
+        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+
+
+@contextmanager
+def baseline(module: str) -> Iterator[Baseline]:
+    made = Baseline(module)
+    try:
+        yield made
+    finally:
+        made.close()

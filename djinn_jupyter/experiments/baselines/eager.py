@@ -1,0 +1,196 @@
+"""PyTorch eager and plain Hugging Face: the reference of every comparison, and a pause that holds its memory.
+
+Shapes: T positions of the prompt, V entries of the vocabulary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from importlib import resources
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from djinn_jupyter.experiments.baselines.answering import serve
+
+GIB = float(1 << 30)
+
+
+class Stopped(Exception):
+    """Raised by a hook to leave the forward pass after a layer."""
+
+
+class Eager:
+    """One model, by `from_pretrained`, on the GPU where there is one."""
+
+    model: Any
+    tokens_1T: Tensor
+
+    def load(
+        self, model: str, dtype: str | None, threads: int | None, random_weights: bool = False, seed: int = 0
+    ) -> dict[str, Any]:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        source = str(resources.files("djinn_jupyter.demo") / "model") if model == "demo" else model
+        kind = getattr(torch, dtype) if dtype is not None else "auto"
+        self.model = AutoModelForCausalLM.from_pretrained(source, dtype=kind).eval()
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model.to(self.device)
+        return {"layers": self.model.config.get_text_config().num_hidden_layers, "device": str(self.device)}
+
+    @torch.inference_mode()
+    def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """The most likely token after each position of the prompt by one `forward` [T, V], and `generate` greedily: its
+        tokens, the digest of the logits it ended with, its milliseconds."""
+        prompt = torch.tensor([tokens], device=self.device)
+        predicted = self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()
+        begun = time.perf_counter()
+        made = self.model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=new,
+            min_new_tokens=new,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
+        )
+        self._synchronise()
+        milliseconds = 1000 * (time.perf_counter() - begun)
+        last = made.logits[-1][0].to(torch.float32).cpu().numpy()
+        return {
+            "predicted": predicted,
+            "tokens": made.sequences[0, len(tokens) :].tolist(),
+            "digest": hashlib.sha256(last.tobytes()).hexdigest(),
+            "milliseconds": milliseconds,
+        }
+
+    @torch.inference_mode()
+    def pause(self, tokens: list[int], layer: int, seconds: float) -> dict[str, Any]:
+        """Stop after a layer by a hook that raises, hold what it had for so long, and read the memory meanwhile."""
+        cache = DynamicCache(config=self.model.config)
+        kept: list[Tensor] = []
+
+        def leave(module: Any, inputs: Any, output: Any) -> None:
+            kept.append(output[0] if isinstance(output, tuple) else output)
+            raise Stopped
+
+        hook = self._layers()[layer].register_forward_hook(leave)
+        try:
+            self.model(torch.tensor([tokens], device=self.device), past_key_values=cache, use_cache=True)
+        except Stopped:
+            pass
+        finally:
+            hook.remove()
+        self._synchronise()
+        held = [self._held()]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            time.sleep(min(0.1, seconds / 10))  # holding is what it does
+            held.append(self._held())
+        return {
+            "vram_held_during_pause_gb": held[-1] / GIB,
+            "vram_variation_during_pause_gb": (max(held) - min(held)) / GIB,
+            "gpu_free_during_pause_gb": self._free(),
+            "weights_gb": sum(p.nbytes for p in self.model.parameters()) / GIB,
+        }
+
+    @torch.inference_mode()
+    def recompute(self, tokens: list[int]) -> dict[str, Any]:
+        """The whole prompt again, to the logits of the next token."""
+        prompt = torch.tensor([tokens], device=self.device)
+        self._synchronise()
+        begun = time.perf_counter()
+        logits = self.model(prompt, use_cache=True, past_key_values=DynamicCache(config=self.model.config)).logits[
+            :, -1
+        ]
+        self._synchronise()
+        return {"milliseconds": 1000 * (time.perf_counter() - begun), "top": int(logits.argmax())}
+
+    @torch.inference_mode()
+    def offload(self, tokens: list[int], layer: int) -> dict[str, Any]:
+        """Stop after a layer, move its output to pinned host memory; then, timed: bring it back and run the layers
+        above and the head, to the logits of the next token."""
+        prompt = torch.tensor([tokens], device=self.device)
+        kept: list[Tensor] = []
+
+        def leave(module: Any, inputs: Any, output: Any) -> None:
+            kept.append(output[0] if isinstance(output, tuple) else output)
+            raise Stopped
+
+        hook = self._layers()[layer].register_forward_hook(leave)
+        try:
+            self.model(prompt, use_cache=True, past_key_values=DynamicCache(config=self.model.config))
+        except Stopped:
+            pass
+        finally:
+            hook.remove()
+        away = torch.empty_like(kept[0], device="cpu", pin_memory=self.device.type == "cuda")
+        away.copy_(kept.pop())
+        self._synchronise()
+        begun = time.perf_counter()
+        logits = self._from_layer(prompt, layer, away.to(self.device, copy=True))
+        self._synchronise()
+        milliseconds = 1000 * (time.perf_counter() - begun)
+        return {"milliseconds": milliseconds, "bytes": away.nbytes, "top": int(logits.argmax())}
+
+    def _from_layer(self, prompt: Tensor, layer: int, hidden_1TD: Tensor) -> Tensor:
+        """The same forward with the layers up to `layer` passing their input on and the last of them `hidden_1TD`."""
+        passed: list[Any] = []
+        for number, module in enumerate(self._layers()[: layer + 1]):
+            passed.append((module, module.forward))
+            module.forward = _passing(module.forward, hidden_1TD if number == layer else None)
+        try:
+            cache = DynamicCache(config=self.model.config)
+            logits: Tensor = self.model(prompt, use_cache=True, past_key_values=cache).logits[:, -1]
+        finally:
+            for module, forward in passed:
+                module.forward = forward
+        return logits
+
+    def _layers(self) -> Any:
+        return next(
+            module
+            for module in self.model.modules()
+            if isinstance(module, torch.nn.ModuleList)
+            and len(module) == self.model.config.get_text_config().num_hidden_layers
+        )
+
+    def _held(self) -> int:
+        """The whole device by the driver; without one this process."""
+        if self.device.type == "cuda":
+            free, total = torch.cuda.mem_get_info(self.device)
+            return int(total - free)
+        return int(psutil.Process().memory_info().rss)
+
+    def _free(self) -> float | None:
+        return torch.cuda.mem_get_info(self.device)[0] / GIB if self.device.type == "cuda" else None
+
+    def _synchronise(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def _passing(forward: Any, instead: Tensor | None) -> Any:
+    """A layer's forward that computes nothing; returns what such layers return since transformers 5, a bare tensor."""
+
+    def pass_on(hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return hidden if instead is None else instead
+
+    return pass_on
+
+
+if __name__ == "__main__":
+    eager = Eager()
+    serve(
+        {
+            "load": eager.load,
+            "reference": eager.reference,
+            "pause": eager.pause,
+            "recompute": eager.recompute,
+            "offload": eager.offload,
+        }
+    )

@@ -1,0 +1,90 @@
+"""Memory seen from outside: the device by NVML where there is one, the engine's process, and its books; sampled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import psutil
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.wire.nouns import EngineStatistics
+
+PERIOD_SECONDS = 0.05
+GIB = float(1 << 30)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `books` count what is
+    allocated on the device, `used` only the pages of it that hold something."""
+
+    seconds: float
+    device: int | None
+    process: int
+    books: int
+    used: int
+
+
+@dataclass(slots=True)
+class Curve:
+    """The samples of one stretch of time, oldest first."""
+
+    samples: list[Sample] = field(default_factory=list)
+
+    @property
+    def peak_books(self) -> int:
+        return max((sample.books for sample in self.samples), default=0)
+
+    def gigabytes(self) -> list[float]:
+        """The device by NVML; without one the books: a process's memory holds libraries that are no device's."""
+        return [(sample.books if sample.device is None else sample.device) / GIB for sample in self.samples]
+
+
+def on_device(reading: EngineStatistics) -> int:
+    """Bytes on the device by the books: weights, pages and working copies."""
+    slabs = reading.slabs
+    weights = reading.weight_bytes if reading.weights is None else reading.weights.bytes_on_device
+    return weights + sum(slab.bytes_allocated + slab.working_bytes for slab in slabs)
+
+
+def in_use(reading: EngineStatistics) -> int:
+    """Bytes on the device that hold something: the same less free pages."""
+    return on_device(reading) - sum(slab.pages_free * slab.page_bytes for slab in reading.slabs)
+
+
+def device_gigabytes(reading: EngineStatistics) -> float:
+    used = reading.device_bytes_in_use
+    return (on_device(reading) if used is None else used) / GIB
+
+
+@contextmanager
+def sampled(engine: RemoteEngine) -> Iterator[Curve]:
+    """A curve that grows at 20 Hz until the end of the block."""
+    assert engine.entry is not None
+    curve, ended, begun = Curve(), threading.Event(), time.monotonic()
+    process = psutil.Process(engine.entry.pid)
+
+    def sample() -> None:
+        while not ended.wait(PERIOD_SECONDS):
+            reading = engine.statistics()
+            curve.samples.append(
+                Sample(
+                    seconds=time.monotonic() - begun,
+                    device=reading.device_bytes_in_use,
+                    process=int(process.memory_info().rss),
+                    books=on_device(reading),
+                    used=in_use(reading),
+                )
+            )
+
+    thread = threading.Thread(target=sample, name="djinn-experiment-memory", daemon=True)
+    thread.start()
+    try:
+        yield curve
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,57 @@
+"""What is demanded against what there is, from the model's real numbers, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.experiments.memory import GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arithmetic:
+    """In bytes. `capacity` is what weights and pages may take on the device together; `host` what may leave for."""
+
+    weights: int
+    per_session: int
+    sessions: int
+    capacity: int
+    capacity_imposed: bool
+    host: int | None
+
+    @property
+    def demand(self) -> int:
+        return self.weights + self.sessions * self.per_session
+
+    @property
+    def exceeds(self) -> bool:
+        return self.demand > self.capacity
+
+    def sentences(self) -> list[str]:
+        card = "imposed" if self.capacity_imposed else "of the device"
+        lines = [
+            f"Weights {self.weights / GIB:.4f} GiB + {self.sessions} sessions x {self.per_session / GIB:.4f} GiB of "
+            f"keys and values = {self.demand / GIB:.4f} GiB; capacity {self.capacity / GIB:.4f} GiB ({card}).",
+            f"Writing all of them through takes {self.sessions * self.per_session / GIB:.4f} GiB of host memory"
+            + (f"; there are {self.host / GIB:.4f} GiB, the rest goes to disk." if self.host is not None else "."),
+        ]
+        if not self.exceeds:
+            lines.append("The demand does not exceed the capacity: this run proves nothing and fails.")
+        return lines
+
+
+def arithmetic(
+    engine: RemoteEngine, positions: int, sessions: int, imposed: int | None, host: int | None
+) -> Arithmetic:
+    """`positions` are those of one session, its continuation included; keys and values are counted in whole pages."""
+    reading = engine.statistics()
+    per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in engine.description.cache_groups)
+    limit = max((slab.bytes_limit for slab in reading.slabs), default=0) + reading.weight_bytes
+    return Arithmetic(
+        weights=reading.weight_bytes,
+        per_session=per_session,
+        sessions=sessions,
+        capacity=imposed if imposed is not None else limit,
+        capacity_imposed=imposed is not None,
+        host=host,
+    )

@@ -1,0 +1,191 @@
+"""The run of `pressure`: the arithmetic, the spawning, the resuming in an order that defeats LRU, the comparison."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.experiments.configuration.whitebox import MemoryPressure, Whitebox
+from djinn_jupyter.experiments.course import Course, now
+from djinn_jupyter.experiments.memory import GIB, Curve, device_gigabytes, sampled
+from djinn_jupyter.experiments.pressure.arithmetic import Arithmetic, arithmetic
+from djinn_jupyter.experiments.pressure.swaps import Swaps, heard
+from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_of
+from djinn_jupyter.experiments.whitebox.trials import digest_of
+
+LOG = "exp3_memory_pressure_final.log"
+FILE = "memory_pressure_results.json"
+THREADS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a session's run ended with: tokens and the digest of its last logits."""
+
+    tokens: tuple[int, ...]
+    digest: str
+
+
+def run(course: Course, file: Whitebox) -> list[str]:
+    """Write the result file; the reasons why the run fails, none when it passes."""
+    wanted = file.experiment.memory_pressure_test
+    if wanted is None or not wanted.enabled:
+        raise UsageError("experiment.memory_pressure_test is not enabled in this file.")
+    count = wanted.num_sessions
+    imposed, host = _bytes(file.hardware.vram_limit_gb), _bytes(file.hardware.host_limit_gb)
+    options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
+    new, length = file.experiment.inference.continuation_tokens, file.experiment.inference.input_length
+    with engine_for(
+        course, file.model.name, device_memory=imposed, host_memory=host, threads=THREADS, **options
+    ) as engine:
+        check_layers(engine, file.model.num_layers)
+        sums = arithmetic(engine, length + new, count, imposed, host)
+        for sentence in sums.sentences():
+            course.tell(sentence)
+        prompts = [prompt_of(engine, length, seed=100 + number) for number in range(count)]
+        alone = _alone(course, engine, prompts, new)
+        return _under_pressure(course, engine, wanted, sums, prompts, new, alone)
+
+
+def resume_order(count: int) -> list[int]:
+    """Every session twice as far from the last one as the card holds: outside in, so that the least recently used is
+    never the one that is needed last."""
+    order: list[int] = []
+    low, high = 0, count - 1
+    while low <= high:
+        order.append(low)
+        if high != low:
+            order.append(high)
+        low, high = low + 1, high - 1
+    return order
+
+
+def _alone(course: Course, engine: RemoteEngine, prompts: list[list[int]], new: int) -> list[Outcome]:
+    """Each prompt by itself on an empty card, without a stop."""
+    course.tell(f"Running {len(prompts)} sessions alone, for comparison")
+    outcomes = []
+    for prompt in prompts:
+        course.check_time()
+        session = engine.session("alone", fresh=True)
+        outcomes.append(_outcome(session.run(prompt, max_new_tokens=new, ignore_eos=True)))
+        session.close()
+    return outcomes
+
+
+def _under_pressure(
+    course: Course,
+    engine: RemoteEngine,
+    wanted: MemoryPressure,
+    sums: Arithmetic,
+    prompts: list[list[int]],
+    new: int,
+    alone: list[Outcome],
+) -> list[str]:
+    begun = time.monotonic()
+    progression: list[dict[str, Any]] = []
+    with heard(engine, course, begun) as swaps, sampled(engine) as curve:
+        sessions = []
+        for number, prompt in enumerate(prompts):
+            course.check_time()
+            sessions.append(_stopped(engine, f"session {number + 1}", wanted.session_pause_layer, prompt, new))
+            gigabytes = device_gigabytes(engine.statistics())
+            progression.append({"session": number + 1, "vram_gb": gigabytes, "timestamp": time.monotonic() - begun})
+            course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {gigabytes:.4f} GiB")
+        alive = len(engine.sessions())
+        spawned = curve.samples[-1].seconds if curve.samples else 0.0
+        equal = [_resumed(course, sessions[k], k, len(prompts), new) == alone[k] for k in resume_order(len(prompts))]
+    fields = _fields(sums, progression, swaps, curve, alive, equal, spawned, time.monotonic() - begun)
+    failures = _failures(fields, sums, len(prompts))
+    fields["status"] = "success" if not failures else "partial" if all(equal) else "error"
+    course.write(FILE, fields)
+    for failure in failures:
+        course.tell(f"FAILED: {failure}")
+    return failures
+
+
+def _stopped(engine: RemoteEngine, name: str, layer: int, prompt: list[int], new: int) -> RemoteSession:
+    session = engine.session(name, fresh=True)
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    stop = session.run(prompt, max_new_tokens=new, ignore_eos=True)
+    if not isinstance(stop, Paused):
+        raise DjinnError(f"{name} was to stop and did not: {stop!r}")
+    return session
+
+
+def _resumed(course: Course, session: RemoteSession, number: int, count: int, new: int) -> Outcome:
+    course.check_time()
+    outcome = _outcome(session.resume())
+    course.tell(f"[Session {number + 1}/{count}] resumed")
+    return outcome
+
+
+def _outcome(stop: Any) -> Outcome:
+    if not isinstance(stop, Finished):
+        raise DjinnError(f"A run was to end and did not: {stop!r}")
+    return Outcome(tokens=stop.tokens, digest=digest_of(stop))
+
+
+def _fields(
+    sums: Arithmetic,
+    progression: list[dict[str, Any]],
+    swaps: Swaps,
+    curve: Curve,
+    alive: int,
+    equal: list[bool],
+    spawned: float,
+    elapsed: float,
+) -> dict[str, Any]:
+    used = curve.gigabytes()
+    return {
+        "timestamp": now(),
+        "num_sessions_requested": sums.sessions,
+        "num_sessions_spawned": len(progression),
+        "vram_progression": progression,
+        "vram_stats": {"min_gb": min(used), "max_gb": max(used), "avg_gb": statistics.fmean(used)},
+        "vram_samples": [[s.seconds, s.books / GIB, s.used / GIB] for s in curve.samples],
+        "swap_latencies_ms": swaps.latencies(),
+        "total_elapsed_seconds": elapsed,
+        "swapping_active": any(event["direction"] == "out" for event in swaps.events),
+        "demand_gb": sums.demand / GIB,
+        "capacity_gb": sums.capacity / GIB,
+        "capacity_imposed": sums.capacity_imposed,
+        "kv_per_session_gb": sums.per_session / GIB,
+        "sessions_alive_max": alive,
+        "swap_events": swaps.events,
+        "plateau_achieved": plateau(curve, swaps.first_out, spawned, sums.per_session),
+        "outputs_equal_alone": all(equal),
+        "outputs_equal": sum(equal),
+        "slab_books_gb": curve.peak_books / GIB,
+    }
+
+
+def plateau(curve: Curve, first_out: float | None, spawned: float, per_session: int) -> bool:
+    """Whether device use varied by less than one session between the first eviction and the last spawning: of the
+    device by its driver, or where there is no GPU of the pages that hold something."""
+    if first_out is None:
+        return False
+    flat = [s.used if s.device is None else s.device for s in curve.samples if first_out <= s.seconds <= spawned]
+    return bool(flat) and max(flat) - min(flat) <= per_session
+
+
+def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]:
+    checks = {
+        "The demand does not exceed the capacity.": sums.exceeds,
+        "Not all sessions were spawned.": fields["num_sessions_spawned"] == count,
+        "Not all sessions were alive together.": fields["sessions_alive_max"] >= count,
+        "An output differs from the session run alone.": fields["outputs_equal_alone"],
+        "Nothing was evicted.": fields["swapping_active"],
+        "Device use did not reach a plateau after the first eviction.": fields["plateau_achieved"],
+        "Device memory was above the capacity.": fields["slab_books_gb"] <= fields["capacity_gb"],
+    }
+    return [sentence for sentence, held in checks.items() if not held]
+
+
+def _bytes(gigabytes: float | None) -> int | None:
+    return None if gigabytes is None else int(gigabytes * GIB)

@@ -1,0 +1,63 @@
+"""Every swap of a run as it happened, from the engine's events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.wire.replies import Event, SessionSwapped
+
+
+@dataclass(slots=True)
+class Swaps:
+    """`events` are the fields of `swap_events`; `first_out` the moment (seconds) of the first eviction."""
+
+    events: list[dict[str, Any]]
+    first_out: float | None = None
+
+    def latencies(self) -> list[float]:
+        return [event["ms"] for event in self.events]
+
+
+@contextmanager
+def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]:
+    """Listen from the beginning of the block to its end. `begun` is monotonic."""
+    found, lock = Swaps([]), threading.Lock()
+
+    def hear(event: Event) -> None:
+        if not isinstance(event, SessionSwapped) or event.transfer.cause == "write_through":
+            return
+        moved = event.transfer
+        with lock:
+            at = time.monotonic() - begun
+            if moved.direction == "out" and found.first_out is None:
+                found.first_out = at
+            found.events.append(
+                {
+                    "session": event.session,
+                    "direction": moved.direction,
+                    "tier": moved.tier,
+                    "cause": moved.cause,
+                    "bytes": moved.bytes_moved,
+                    "ms": 1000 * moved.seconds,
+                    "gb_per_s": moved.bytes_moved / moved.seconds / 2**30
+                    if moved.seconds and moved.bytes_moved
+                    else None,
+                    "timestamp": at,
+                }
+            )
+        course.tell(
+            f"[{event.session}] SWAP DETECTED: {1000 * moved.seconds:.2f} ms ({moved.direction}, {moved.cause})"
+        )
+
+    stop = engine.line.listen("", hear)
+    try:
+        yield found
+    finally:
+        stop()

@@ -1,0 +1,79 @@
+"""Which plots a result file has. A file without the fields has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from djinn_jupyter.experiments.report import plots
+
+Fields = Mapping[str, Any]
+
+
+def of_file(fields: Fields) -> list[str]:
+    drawn = [
+        _stops(fields.get("token_accuracy")),
+        _pause(fields.get("concurrent_demo")),
+        _progression(fields),
+        _latency(fields),
+        _neighbour(fields.get("neighbour_tokens_per_s")),
+    ]
+    return [plot for plot in drawn if plot]
+
+
+def _stops(accuracy: Fields | None) -> str:
+    """Mean milliseconds of moving a stopped session out and back, by layer."""
+    if not accuracy or not accuracy.get("entries"):
+        return ""
+    groups: dict[str, dict[str, float]] = {}
+    for layer in sorted({entry["layer"] for entry in accuracy["entries"]}):
+        found = [entry for entry in accuracy["entries"] if entry["layer"] == layer]
+        groups[f"layer {layer}"] = {
+            name: sum(entry[key] for entry in found) / len(found)
+            for name, key in (("out to the host", "checkpoint_copy_ms"), ("back", "restore_time_ms"))
+        }
+    return plots.bars(groups, x="stopped after", y="ms")
+
+
+def _pause(demo: Fields | None) -> str:
+    if not demo or not demo.get("vram_samples_gb"):
+        return ""
+    samples = demo["vram_samples_gb"]
+    seconds = demo["pause_duration_seconds"]
+    curve = [(seconds * i / max(1, len(samples) - 1), value) for i, value in enumerate(samples)]
+    return plots.lines({"device memory": curve}, x="seconds of the pause", y="GiB")
+
+
+def _progression(fields: Fields) -> str:
+    """Device memory over the run by the books, swaps marked, the capacity drawn in."""
+    samples = fields.get("vram_samples")
+    if not samples:
+        return ""
+    curves = {
+        "weights and allocated pages": [(seconds, books) for seconds, books, _ in samples],
+        "of it in use": [(seconds, used) for seconds, _, used in samples],
+    }
+    return plots.lines(
+        curves,
+        x="seconds",
+        y="GiB",
+        level=fields["capacity_gb"],
+        marks=[event["timestamp"] for event in fields["swap_events"]],
+    )
+
+
+def _latency(fields: Fields) -> str:
+    results = fields.get("results")
+    if not results or "resume_latency_median_ms" not in results[0]:
+        return ""
+    groups: dict[str, dict[str, float]] = {}
+    for result in results:
+        place = result.get("kv", "median")
+        groups.setdefault(f"layer {result['layer']}", {})[place] = result["resume_latency_median_ms"]
+    return plots.bars(groups, x="stopped after", y="ms")
+
+
+def _neighbour(rates: Fields | None) -> str:
+    if not rates:
+        return ""
+    return plots.bars({name.replace("_", " "): {"tokens/s": rate} for name, rate in rates.items()}, x="B", y="tokens/s")

@@ -1,0 +1,101 @@
+"""Plots as inline SVG: lines over time and bars by layer, axes labelled with units. Knows no experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+WIDTH, HEIGHT = 680, 220
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 34
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito: told apart by everybody
+
+
+def lines(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    x: str,
+    y: str,
+    level: float | None = None,
+    marks: Sequence[float] = (),
+) -> str:
+    """Curves of (x, y); `level` draws a dashed line, such as a capacity; `marks` ticks on the x axis, such as swaps."""
+    points = [point for curve in curves.values() for point in curve]
+    if not points:
+        return ""
+    frame = _Frame(points, level)
+    drawn = []
+    for curve, colour in zip(curves.values(), COLOURS, strict=False):
+        places = " ".join(frame.place(point) for point in curve)
+        drawn.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+    if level is not None:
+        height = frame.y(level)
+        drawn.append(f'<path d="M{LEFT},{height}H{WIDTH - RIGHT}" stroke="#000" stroke-dasharray="5 4"/>')
+    base = HEIGHT - BOTTOM
+    drawn += [f'<path d="M{frame.x(mark)},{base}v-6" stroke="{COLOURS[1]}"/>' for mark in marks]
+    return _svg(frame.axes(x, y) + "".join(drawn), list(curves), f"{y} against {x}")
+
+
+def bars(groups: Mapping[str, Mapping[str, float]], *, x: str, y: str) -> str:
+    """One group of bars for each key of `groups`, one bar for each series in it."""
+    series = list(dict.fromkeys(name for group in groups.values() for name in group))
+    top = max((value for group in groups.values() for value in group.values()), default=0.0)
+    if not series or top <= 0:
+        return ""
+    frame = _Frame([(0.0, 0.0), (float(len(groups)), top)], None)
+    drawn = []
+    for place, (label, group) in enumerate(groups.items()):
+        width = 0.8 / len(series)
+        for number, name in enumerate(series):
+            if name in group:
+                left, height = frame.x(place + 0.1 + number * width), frame.y(group[name])
+                across = frame.x(place + 0.1 + (number + 1) * width) - left - 1
+                drawn.append(
+                    f'<rect x="{left}" y="{height}" width="{max(across, 1)}" height="{frame.y(0) - height}" '
+                    f'fill="{COLOURS[number % len(COLOURS)]}"><title>{escape(name)}: {group[name]:.4g}</title></rect>'
+                )
+        drawn.append(_text(frame.x(place + 0.5), HEIGHT - BOTTOM + 14, label, "middle"))
+    return _svg(frame.axes(x, y, ticks=False) + "".join(drawn), series, f"{y} by {x}")
+
+
+class _Frame:
+    """From values to places in the picture. The y axis begins at zero."""
+
+    def __init__(self, points: Sequence[tuple[float, float]], level: float | None) -> None:
+        self.low, self.high = min(p[0] for p in points), max(p[0] for p in points)
+        self.top = max([p[1] for p in points] + ([level] if level is not None else [])) * 1.05 or 1.0
+
+    def x(self, value: float) -> float:
+        span = (self.high - self.low) or 1.0
+        return round(LEFT + (value - self.low) / span * (WIDTH - LEFT - RIGHT), 1)
+
+    def y(self, value: float) -> float:
+        return round(HEIGHT - BOTTOM - value / self.top * (HEIGHT - TOP - BOTTOM), 1)
+
+    def place(self, point: tuple[float, float]) -> str:
+        return f"{self.x(point[0])},{self.y(point[1])}"
+
+    def axes(self, x: str, y: str, *, ticks: bool = True) -> str:
+        base = HEIGHT - BOTTOM
+        parts = [f'<path d="M{LEFT},{TOP}V{base}H{WIDTH - RIGHT}" fill="none" stroke="#888"/>']
+        parts += [_text(LEFT - 6, self.y(self.top * f) + 4, f"{self.top * f:.3g}", "end") for f in (0, 0.5, 1)]
+        if ticks:
+            middle = (self.low + self.high) / 2
+            parts += [_text(self.x(v), base + 14, f"{v:.3g}", "middle") for v in (self.low, middle, self.high)]
+        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x, "middle"))
+        parts.append(
+            f'<text transform="translate(12 {(TOP + base) / 2}) rotate(-90)" text-anchor="middle">{escape(y)}</text>'
+        )
+        return "".join(parts)
+
+
+def _svg(inside: str, names: Sequence[str], title: str) -> str:
+    legend = "".join(
+        f'<span class="key"><i style="background:{colour}"></i>{escape(name)}</span>'
+        for name, colour in zip(names, COLOURS, strict=False)
+    )
+    opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" font-size="11">'
+    return f"<figure>{opening}{inside}</svg><figcaption>{legend}</figcaption></figure>"
+
+
+def _text(x: float, y: float, text: object, anchor: str) -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(str(text))}</text>'

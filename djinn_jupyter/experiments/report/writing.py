@@ -1,0 +1,79 @@
+"""The report as a page and as text: verdict, tables, plots, what was not measured, machine and versions."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib import metadata
+
+import psutil
+
+from djinn_jupyter.experiments.course import Course, now
+from djinn_jupyter.experiments.report import figures, tables
+
+PACKAGES = ("djinn-jupyter", "torch", "transformers", "accelerate", "vllm")
+STYLE = """
+body{font:14px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
+table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 12px 2px 0;text-align:left;vertical-align:top}
+td+td{font-variant-numeric:tabular-nums;word-break:break-word}h2{margin-top:1.6em;border-bottom:1px solid #ccc}
+figure{margin:1em 0}svg{width:100%;height:auto}.key{margin-right:1.2em}
+.key i{display:inline-block;width:10px;height:10px;margin-right:4px}.verdict{font-size:1.2em;font-weight:600}
+@media (prefers-color-scheme:dark){body{background:#111;color:#ddd}svg text{fill:#ddd}h2{border-color:#444}}
+"""
+
+
+def write(course: Course, name: str, failures: Sequence[str]) -> None:
+    """report.html and report.md in the folder of the course."""
+    verdict = "FAIL" if failures else "PASS"
+    (course.folder / "report.html").write_text(_page(course, name, verdict, failures))
+    (course.folder / "report.md").write_text(_text(course, name, verdict, failures))
+
+
+def machine() -> list[tuple[str, str]]:
+    """What this ran on; versions of what is installed."""
+    found = [
+        ("processor", platform.processor() or platform.machine()),
+        ("cores", str(psutil.cpu_count())),
+        ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
+        ("system", f"{platform.system()} {platform.release()}"),
+        ("python", platform.python_version()),
+    ]
+    for package in PACKAGES:
+        try:
+            found.append((package, metadata.version(package)))
+        except metadata.PackageNotFoundError:
+            found.append((package, "not installed"))
+    return found
+
+
+def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
+    parts = [
+        f"<h1>{escape(name)}</h1><p class='verdict'>{verdict}</p>",
+        "".join(f"<p>{escape(failure)}</p>" for failure in failures),
+        f"<p>{now()}, {course.elapsed:.0f} seconds.</p>",
+    ]
+    for file, fields in course.written.items():
+        parts.append(f"<h2>{escape(file)}</h2>")
+        parts += figures.of_file(fields)
+        parts.append(_table(tables.rows(fields)))
+    parts.append("<h2>Not measured</h2>")
+    missing = list(tables.unmeasured(course.written))
+    parts.append(_table(missing) if missing else "<p>Everything was.</p>")
+    parts.append(f"<h2>Machine and versions</h2>{_table(machine())}")
+    head = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>{escape(name)}: {verdict}</title>"
+    return f"{head}<style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
+
+
+def _table(rows: Iterable[tuple[str, str]]) -> str:
+    cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
+    return f"<table>{cells}</table>"
+
+
+def _text(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
+    lines = [f"# {name}: {verdict}", "", *failures, ""]
+    for file, fields in course.written.items():
+        lines += [f"## {file}", "", *(f"- {field}: {value}" for field, value in tables.rows(fields)), ""]
+    lines += ["## Not measured", "", *(f"- {field}: {why}" for field, why in tables.unmeasured(course.written)), ""]
+    lines += ["## Machine and versions", "", *(f"- {field}: {value}" for field, value in machine())]
+    return "\n".join(lines) + "\n"

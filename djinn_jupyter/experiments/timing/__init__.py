@@ -1,0 +1,1 @@
+"""How long a resume takes, and what a stop costs a neighbour."""

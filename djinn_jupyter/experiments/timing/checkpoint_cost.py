@@ -1,0 +1,132 @@
+"""What a stop of session A costs a neighbour B that is generating: alone, with stops, with write-through."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.configuration.timing import CheckpointCost
+from djinn_jupyter.experiments.course import Course, timed
+from djinn_jupyter.experiments.memory import GIB
+from djinn_jupyter.experiments.serving import engine_for, prompt_of
+
+LOG = "checkpoint_cost.log"
+THREADS = 1
+
+
+@dataclass(slots=True)
+class Costs:
+    """Milliseconds of A's moves out and back, of the answer a third session gets meanwhile; bytes of each move."""
+
+    dispatch: list[float] = field(default_factory=list)
+    copy: list[float] = field(default_factory=list)
+    restore: list[float] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
+
+
+def run(course: Course, file: CheckpointCost) -> list[str]:
+    """Write the result file; the reasons why the run fails, none when it passes."""
+    host = None if file.host_limit_gb is None else int(file.host_limit_gb * GIB)
+    with engine_for(course, file.model, dtype=file.dtype, host_memory=host, threads=THREADS) as engine:
+        layers = engine.description.layers
+        if file.layer >= layers:
+            raise UsageError(f"layer is {file.layer}; {engine.description.name} has the layers 0 to {layers - 1}.")
+        rates, costs = _measured(course, engine, file)
+    failures = [] if costs.copy else ["Session A never left the device; make neighbour_tokens larger."]
+    alone, stops, through = (statistics.median(rates[part]) for part in ("alone", "with_stops", "with_write_through"))
+    course.write(
+        "checkpoint_cost_results.json",
+        {
+            "status": "failed" if failures else "success",
+            "model": file.model,
+            "neighbour_tokens_per_s": {"alone": alone, "with_stops": stops, "with_write_through": through},
+            "dispatch_ms": _median(costs.dispatch),
+            "copy_ms": _median(costs.copy),
+            "restore_ms": _median(costs.restore),
+            "bytes": max(costs.moved, default=0),
+            "interference_percent": 100 * (alone - stops) / alone,
+            "interference_with_write_through_percent": 100 * (alone - through) / alone,
+            "stops": len(costs.copy),
+        },
+    )
+    return failures
+
+
+def _measured(course: Course, engine: RemoteEngine, file: CheckpointCost) -> tuple[dict[str, list[float]], Costs]:
+    a, b = engine.session("A", fresh=True), engine.session("neighbour B", fresh=True)
+    prompt, costs = prompt_of(engine, file.max_length, seed=1), Costs()
+    a.breakpoint(f"resid_post.{file.layer}", when="step == 0")
+    rates: dict[str, list[float]] = {"alone": [], "with_stops": [], "with_write_through": []}
+    for _ in range(file.repeat):  # in turns, so that a slower minute of the machine meets all parts
+        course.check_time()
+        rates["alone"].append(_rate(engine, b, file))
+        with _stopping(a, prompt, file.stop_interval_seconds, None, engine):
+            rates["with_stops"].append(_rate(engine, b, file))
+        with _stopping(a, prompt, file.stop_interval_seconds, costs, engine):
+            rates["with_write_through"].append(_rate(engine, b, file))
+        course.tell(", ".join(f"{part}: {found[-1]:.1f} tokens/s" for part, found in rates.items()))
+    return rates, costs
+
+
+def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float:
+    """B's tokens per second."""
+    done, milliseconds = timed(
+        lambda: b.run(prompt_of(engine, 8, seed=2), max_new_tokens=file.neighbour_tokens, ignore_eos=True)
+    )
+    return 1000 * len(done.tokens) / milliseconds
+
+
+@contextmanager
+def _stopping(
+    a: RemoteSession, prompt: list[int], interval: float, costs: Costs | None, engine: RemoteEngine
+) -> Iterator[None]:
+    """A stops once an interval, in a thread of its own; with `costs` its bytes leave each time and come back."""
+    ended, failed = threading.Event(), []
+    bystander = engine.session("bystander", fresh=True)
+
+    def stop_again_and_again() -> None:
+        try:
+            while not ended.is_set():
+                begun = time.monotonic()
+                a.run(prompt, max_new_tokens=1, ignore_eos=True)
+                if costs is not None:
+                    _move(a, bystander, costs)
+                ended.wait(max(0.0, interval - (time.monotonic() - begun)))
+        except Exception as error:  # noqa: BLE001  raised again where the thread is joined
+            failed.append(error)
+
+    thread = threading.Thread(target=stop_again_and_again, name="djinn-experiment-stops", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _move(a: RemoteSession, bystander: RemoteSession, costs: Costs) -> None:
+    moved: list[Any] = []
+    moving = threading.Thread(target=lambda: moved.append(a.swap_out()))
+    moving.start()
+    _, dispatch = timed(bystander.info)
+    moving.join()
+    _, restore = timed(a.swap_in)
+    if moved and moved[0] is not None:
+        costs.dispatch.append(dispatch)
+        costs.copy.append(1000 * moved[0].seconds)
+        costs.moved.append(moved[0].bytes_moved)
+        costs.restore.append(restore)
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None

@@ -1,0 +1,139 @@
+"""Time to the next token's logits from a stop: recomputed, offloaded by hand, and Djinn's resume from each tier."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
+from djinn_jupyter.experiments.configuration.timing import ResumeLatency
+from djinn_jupyter.experiments.course import Course, now, timed
+from djinn_jupyter.experiments.serving import engine_for, prompt_of
+
+LOG = "resume_latency.log"
+THREADS = 1
+MIB = float(1 << 20)
+PLACES = ("resident", "host", "disk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One way to go on: milliseconds of each resume, and bytes that moved for one."""
+
+    milliseconds: tuple[float, ...]
+    moved: int
+
+    def fields(self, layer: int) -> dict[str, Any]:
+        return {
+            "layer": layer,
+            "resume_latency_ms": statistics.fmean(self.milliseconds),
+            "resume_latency_std_ms": statistics.pstdev(self.milliseconds),
+            "resume_latency_median_ms": statistics.median(self.milliseconds),
+            "num_samples": len(self.milliseconds),
+            "data_transferred_mb": self.moved / MIB,
+        }
+
+
+def run(course: Course, file: ResumeLatency) -> list[str]:
+    """Write a file for each side; the reasons why the run fails, none when it passes."""
+    tops: dict[int, set[int]] = {layer: set() for layer in file.layers}
+    with engine_for(course, file.model, dtype=file.dtype, threads=THREADS) as engine:
+        _check(engine, file)
+        prompt, dtype = prompt_of(engine, file.max_length, seed=1), engine.description.dtype
+        if not file.skip_djinn:
+            _djinn(course, engine, file, prompt, tops)
+    if not (file.skip_recompute and file.skip_offload):
+        with baseline("eager") as eager:
+            eager.ask("load", model=file.model, dtype=dtype, threads=THREADS)
+            if not file.skip_recompute:
+                _plain(course, file, eager, "recompute", prompt, tops)
+            if not file.skip_offload:
+                _plain(course, file, eager, "manual_offload", prompt, tops)
+    return [f"The sides disagree on the next token at layer {n}." for n, found in tops.items() if len(found) > 1]
+
+
+def _check(engine: RemoteEngine, file: ResumeLatency) -> None:
+    layers = engine.description.layers
+    for layer in file.layers:
+        if layer >= layers:
+            raise UsageError(f"layers names {layer}; {engine.description.name} has the layers 0 to {layers - 1}.")
+
+
+def _djinn(
+    course: Course, engine: RemoteEngine, file: ResumeLatency, prompt: list[int], tops: dict[int, set[int]]
+) -> None:
+    session = engine.session("resume latency", fresh=True)
+    results = []
+    for layer in file.layers:
+        for place in PLACES:
+            course.check_time()
+            side, top = _resumes(session, layer, place, prompt, file.warmup, file.repeat)
+            tops[layer].add(top)
+            results.append({**side.fields(layer), "kv": place})
+            course.tell(f"layer {layer}, KV {place}: {results[-1]['resume_latency_median_ms']:.2f} ms")
+    _write(course, "djinn_resume", file, results, {"kv": list(PLACES)})
+
+
+def _resumes(
+    session: RemoteSession, layer: int, place: str, prompt: list[int], warmup: int, repeat: int
+) -> tuple[Side, int]:
+    """Stop once, then resume again and again from the same stop, with the bytes brought to `place` before each."""
+    session.clear()
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    session.run(prompt, max_new_tokens=1, ignore_eos=True)
+    taken, moved, top = [], 0, -1
+    for number in range(warmup + repeat):
+        if place != "resident":
+            session.swap_out("disk" if place == "disk" else "host")
+        done, milliseconds = timed(session.resume)
+        if not isinstance(done, Finished):
+            raise DjinnError(f"A resume was to end and did not: {done!r}")
+        top = done.tokens[0]
+        transfer = session.info().last_transfer
+        moved = (
+            transfer.bytes_moved if place != "resident" and transfer is not None and transfer.direction == "in" else 0
+        )
+        session.back()
+        if number >= warmup:
+            taken.append(milliseconds)
+    return Side(milliseconds=tuple(taken), moved=moved), top
+
+
+def _plain(
+    course: Course,
+    file: ResumeLatency,
+    eager: Baseline,
+    name: str,
+    prompt: list[int],
+    tops: dict[int, set[int]],
+) -> None:
+    results = []
+    for layer in file.layers:
+        course.check_time()
+        ask = _asking(eager, name, prompt, layer)
+        replies = [ask() for _ in range(file.warmup + file.repeat)][file.warmup :]
+        tops[layer] |= {reply["top"] for reply in replies}
+        side = Side(milliseconds=tuple(r["milliseconds"] for r in replies), moved=replies[0].get("bytes", 0))
+        results.append(side.fields(layer))
+        course.tell(f"layer {layer}, {name}: {results[-1]['resume_latency_median_ms']:.2f} ms")
+    _write(course, name, file, results, {})
+
+
+def _asking(eager: Baseline, name: str, prompt: list[int], layer: int) -> Callable[[], dict[str, Any]]:
+    if name == "recompute":
+        return lambda: eager.ask("recompute", tokens=prompt)
+    return lambda: eager.ask("offload", tokens=prompt, layer=layer)
+
+
+def _write(
+    course: Course, name: str, file: ResumeLatency, results: Sequence[dict[str, Any]], more: dict[str, Any]
+) -> None:
+    metadata = {"timestamp": now(), "max_length": file.max_length, "warmup": file.warmup, "repeat": file.repeat, **more}
+    fields = {"model": file.model, "layers": list(file.layers), "results": list(results), "metadata": metadata}
+    course.write(f"{name}_latency.json", fields)

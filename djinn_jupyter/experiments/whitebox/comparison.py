@@ -1,0 +1,77 @@
+"""The comparison table: every cell computed from the result files, `null` where its side did not run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from djinn_jupyter.experiments.course import now
+
+Fields = Mapping[str, Any]
+
+
+def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> dict[str, Any]:
+    """The content of comparative_results.json."""
+    sides = {"pytorch_eager": eager, "vllm": vllm, "djinn": djinn}
+    rows = {
+        "breakpoint_support": {"pytorch_eager": _eager_stops, "vllm": _vllm_stops, "djinn": _djinn_stops},
+        "vram_during_pause_gb": {"pytorch_eager": _eager_held, "vllm": _nothing, "djinn": _djinn_held},
+        "concurrent_requests": {"pytorch_eager": _eager_others, "vllm": _nothing, "djinn": _djinn_others},
+        "activation_steering": {"pytorch_eager": _nothing, "vllm": _nothing, "djinn": _djinn_steers},
+        "token_accuracy_percent": {"pytorch_eager": _nothing, "vllm": _nothing, "djinn": _djinn_accuracy},
+    }
+    table = {row: {side: _cell(cells[side], sides[side]) for side in sides} for row, cells in rows.items()}
+    return {
+        "timestamp": now(),
+        "baselines": {side: _status(found) for side, found in sides.items()},
+        "summary_table": table,
+    }
+
+
+def _cell(reader: Any, fields: Fields | None) -> Any:
+    return None if fields is None or fields.get("status") == "not_run" else reader(fields)
+
+
+def _status(fields: Fields | None) -> dict[str, Any]:
+    return {"status": "not_run" if fields is None else fields["status"]}
+
+
+def _nothing(fields: Fields) -> None:
+    return None
+
+
+def _eager_stops(fields: Fields) -> bool:
+    return fields["metrics"]["vram_held_during_pause_gb"] is not None
+
+
+def _eager_held(fields: Fields) -> Any:
+    return fields["metrics"]["vram_held_during_pause_gb"]
+
+
+def _eager_others(fields: Fields) -> Any:
+    return fields["metrics"]["can_run_other_requests"]
+
+
+def _vllm_stops(fields: Fields) -> Any:
+    return fields["conclusion"]["supports_layer_breakpoints"]
+
+
+def _djinn_stops(fields: Fields) -> bool:
+    entries = fields["token_accuracy"]["entries"] if fields.get("token_accuracy") else []
+    return bool(entries) and all(entry["layers_run_before_stop"] == entry["layer"] + 1 for entry in entries)
+
+
+def _djinn_held(fields: Fields) -> Any:
+    return fields["concurrent_demo"] and fields["concurrent_demo"]["vram_during_pause_gb"]
+
+
+def _djinn_others(fields: Fields) -> Any:
+    return fields["concurrent_demo"] and fields["concurrent_demo"]["request_b_ended_during_pause"]
+
+
+def _djinn_steers(fields: Fields) -> Any:
+    return fields["activation_steering"] and fields["activation_steering"]["steering_successful"]
+
+
+def _djinn_accuracy(fields: Fields) -> Any:
+    return fields["token_accuracy"] and fields["token_accuracy"]["token_accuracy_mean"]

@@ -1,0 +1,186 @@
+"""The run of `whitebox`: reference, trials, steering, two requests, baselines, table, verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.experiments.baselines.asking import baseline
+from djinn_jupyter.experiments.configuration.whitebox import Whitebox
+from djinn_jupyter.experiments.course import Course, Unmeasured
+from djinn_jupyter.experiments.memory import GIB
+from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_of
+from djinn_jupyter.experiments.whitebox import comparison
+from djinn_jupyter.experiments.whitebox.meanwhile import run_meanwhile
+from djinn_jupyter.experiments.whitebox.steering import run_steering
+from djinn_jupyter.experiments.whitebox.trials import Reference, run_trials, summary
+from djinn_jupyter.experiments.whitebox.wire import measure_wire
+
+LOG = "exp3_osdi.log"
+THREADS = 1  # of either side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Sides that are left out."""
+
+    pytorch: bool = False
+    vllm: bool = False
+    djinn: bool = False
+
+
+def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
+    """Write the result files; the reasons why the run fails, none when it passes."""
+    failures: list[str] = []
+    djinn = None if skipped.djinn else _djinn(course, file, failures)
+    eager = None if skipped.pytorch else _eager(course, file)
+    vllm = None if skipped.vllm else _vllm(course, file)
+    course.write("comparative_results.json", comparison.compare(eager, vllm, djinn))
+    for failure in failures:
+        course.tell(f"FAILED: {failure}")
+    return failures
+
+
+def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any]:
+    wanted = file.experiment
+    options = {"dtype": file.model.dtype, "page_positions": file.model.page_positions, "threads": THREADS}
+    with engine_for(course, file.model.name, **options) as engine:
+        check_layers(engine, file.model.num_layers)
+        prompt = prompt_of(engine, wanted.inference.input_length, seed=1)
+        reference = _reference(course, engine, file, prompt)
+        fields: dict[str, Any] = {"status": "success", "baseline_prompt": prompt}
+        fields["token_accuracy"] = _accuracy(course, engine, file, prompt, reference, failures)
+        fields["activation_steering"] = _steering(course, engine, file, prompt, reference, failures)
+        fields["concurrent_demo"] = _meanwhile(course, engine, file, prompt, reference, failures)
+        fields["memory_breakdown"] = _breakdown(engine, wanted.inference.input_length)
+        fields |= _wire(engine, file, prompt, failures)
+    fields["status"] = "failed" if failures else "success"
+    course.write("djinn_breakpoint_results.json", fields)
+    return fields
+
+
+def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int]) -> Reference:
+    new = file.experiment.inference.continuation_tokens
+    course.tell(f"Plain Hugging Face on a prompt of {len(prompt)} tokens and {new} more")
+    with baseline("eager") as eager:
+        eager.ask("load", model=file.model.name, dtype=engine.description.dtype, threads=THREADS)
+        plain = eager.ask("reference", tokens=prompt, new=new)
+    return Reference(
+        predicted=tuple(plain["predicted"]),
+        tokens=tuple(plain["tokens"]),
+        digest=plain["digest"],
+    )
+
+
+def _accuracy(
+    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
+) -> dict[str, Any] | None:
+    if not file.experiment.breakpoints.enabled:
+        return None
+    entries = run_trials(course, engine, file, prompt, ref)
+    found = summary(entries)
+    threshold = file.experiment.inference.token_accuracy_threshold
+    if found["token_accuracy_mean"] < threshold:
+        failures.append(f"Token accuracy {found['token_accuracy_mean']:.2f} % is below {threshold} %.")
+    if file.validation.require_output_equivalence and not all(e.bitwise_equal for e in entries):
+        failures.append("A resumed run is not bitwise equal to one that never stopped.")
+    if any(e.layers_run_before_stop != e.layer + 1 for e in entries):
+        failures.append("A stop ran other layers than those before it.")
+    return found
+
+
+def _steering(
+    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
+) -> dict[str, Any] | None:
+    wanted = file.experiment.activation_steering
+    if wanted is None or not wanted.enabled:
+        return None
+    found = run_steering(course, engine, wanted, prompt, file.experiment.inference.continuation_tokens, ref)
+    if file.validation.require_steering_effect and not found["output_changed"]:
+        failures.append("Steering changed nothing.")
+    return found
+
+
+def _meanwhile(
+    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
+) -> dict[str, Any] | None:
+    wanted = file.experiment.concurrent_demo
+    if wanted is None or not wanted.enabled:
+        return None
+    new, layer = file.experiment.inference.continuation_tokens, file.experiment.breakpoints.layers[0]
+    found = run_meanwhile(course, engine, wanted, layer, prompt, new, ref)
+    if not found["request_a_bitwise_equal"]:
+        failures.append("Request A is not what it would have been without B.")
+    if file.validation.require_concurrent_success and not found["request_b_ended_during_pause"]:
+        failures.append("Request B did not end within A's pause.")
+    return found
+
+
+def _breakdown(engine: RemoteEngine, positions: int) -> dict[str, Any]:
+    reading = engine.statistics()
+    groups = engine.description.cache_groups
+    per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in groups)
+    total = reading.device_bytes_total
+    hidden = positions * engine.description.hidden_size * (4 if engine.description.dtype == "float32" else 2)
+    return {
+        "vmu_slab_preallocated_gb": 0.0,
+        "slab_allocated_gb": sum(slab.bytes_allocated for slab in reading.slabs) / GIB,
+        "slab_limit_gb": max((slab.bytes_limit for slab in reading.slabs), default=0) / GIB,
+        "model_weights_gb": reading.weight_bytes / GIB,
+        "kv_cache_per_session_gb": per_session / GIB,
+        "activation_stack_gb": hidden / GIB,
+        "gpu_total_gb": Unmeasured(reason="no GPU") if total is None else total / GIB,
+        "explanation": (
+            "The slab grows on demand, so nothing is preallocated. A stopped pass keeps one hidden state "
+            "[positions, features]; keys and values are counted in whole pages."
+        ),
+    }
+
+
+def _wire(engine: RemoteEngine, file: Whitebox, prompt: list[int], failures: list[str]) -> dict[str, int]:
+    wanted = file.experiment
+    found = measure_wire(engine, wanted.breakpoints.layers[0], prompt, wanted.inference.continuation_tokens)
+    if found["kv_bytes_on_wire"]:
+        failures.append("Keys and values crossed the wire.")
+    return found
+
+
+def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
+    course.check_time()
+    layer = file.experiment.breakpoints.layers[0]
+    pause = 1.0 if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo.pause_duration_seconds
+    with baseline("eager") as eager:
+        eager.ask("load", model=file.model.name, dtype=file.model.dtype, threads=THREADS)
+        metrics = eager.ask(
+            "pause", tokens=list(range(1, file.experiment.inference.input_length)), layer=layer, seconds=pause
+        )
+    held, weights = metrics["vram_held_during_pause_gb"], metrics.pop("weights_gb")
+    if metrics["gpu_free_during_pause_gb"] is None:
+        metrics["gpu_free_during_pause_gb"] = Unmeasured(reason="no GPU")
+    # the pause is a Python frame of the one process that holds the model: nothing else is served from it
+    released = held < weights
+    fields = {
+        "status": "success",
+        "baseline": "pytorch_eager",
+        "model": file.model.name,
+        "breakpoint_layer": layer,
+        "pause_duration_seconds": pause,
+        "metrics": {**metrics, "can_run_other_requests": released},
+        "conclusion": {
+            "vram_released": released,
+            "allows_concurrent_requests": released,
+            "requires_full_gpu_for_pause": not released,
+        },
+    }
+    course.write("pytorch_eager_results.json", fields)
+    return fields
+
+
+def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
+    course.check_time()
+    with baseline("vllm") as vllm:
+        found = vllm.ask("examine", model=file.model.name)
+    fields = {"baseline": "vllm", "model": file.model.name, **found}
+    course.write("vllm_results.json", fields)
+    return fields

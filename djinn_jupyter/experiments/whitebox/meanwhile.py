@@ -1,0 +1,69 @@
+"""Two requests at once: B runs to its end while A stands stopped inside the model; memory before, during, after."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.configuration.whitebox import Concurrent
+from djinn_jupyter.experiments.course import Course, Unmeasured, timed
+from djinn_jupyter.experiments.memory import GIB, device_gigabytes, sampled
+from djinn_jupyter.experiments.whitebox.trials import Reference, digest_of
+
+
+def run_meanwhile(
+    course: Course, engine: RemoteEngine, wanted: Concurrent, layer: int, prompt: list[int], new: int, ref: Reference
+) -> dict[str, Any]:
+    """The fields of `concurrent_demo`. Succeeds when B ended within the pause and A is bitwise what it would have
+    been."""
+    course.check_time()
+    a, b = engine.session("request A", fresh=True), engine.session("request B", fresh=True)
+    before = device_gigabytes(engine.statistics())
+    a.clear()
+    a.breakpoint(f"resid_post.{layer}", when="step == 0")
+    stop = a.run(prompt, max_new_tokens=new, ignore_eos=True)
+    if not isinstance(stop, Paused):
+        raise DjinnError(f"Request A was to stop and did not: {stop!r}")
+    begun = time.monotonic()
+    with sampled(engine) as curve:
+        transfer = a.swap_out()
+        other = (
+            timed(lambda: b.run(prompt, max_new_tokens=new, ignore_eos=True)) if wanted.request_b_during_pause else None
+        )
+        while time.monotonic() - begun < wanted.pause_duration_seconds:
+            time.sleep(0.02)  # the pause itself: A stands, the engine serves whoever asks
+        on_device = a.info().device_bytes
+        during = device_gigabytes(engine.statistics())
+    _, back_ms = timed(a.swap_in)
+    done = a.resume()
+    within = other is not None and isinstance(other[0], Finished)
+    equal = isinstance(done, Finished) and digest_of(done) == ref.digest
+    course.tell(f"request B ended during A's pause: {within}; A bitwise equal: {equal}")
+    a.close(), b.close()
+    not_asked = Unmeasured(reason="request_b_during_pause is false")
+    return {
+        "request_b_latency_ms": not_asked if other is None else other[1],
+        "vram_before_pause_gb": before,
+        "vram_during_pause_gb": during,
+        "resume_restore_time_ms": back_ms,
+        "request_b_tokens": not_asked if other is None else len(other[0].tokens),
+        "request_b_ended_during_pause": within,
+        "request_a_bitwise_equal": equal,
+        "session_bytes_on_device": on_device,
+        "session_bytes_moved": 0 if transfer is None else transfer.bytes_moved,
+        "vram_samples_gb": curve.gigabytes(),
+        "vram_under_nap_gb": _under_nap(engine),
+        "pause_duration_seconds": time.monotonic() - begun,
+        "weights_gb": engine.statistics().weight_bytes / GIB,
+    }
+
+
+def _under_nap(engine: RemoteEngine) -> float:
+    """Device memory with the weights gone as well."""
+    engine.nap()
+    napping = device_gigabytes(engine.statistics())
+    engine.wake()
+    return napping

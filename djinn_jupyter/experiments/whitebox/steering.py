@@ -1,0 +1,73 @@
+"""An edit at a stop, twice: it must change something, and the same twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.configuration.whitebox import Steering
+from djinn_jupyter.experiments.course import Course, timed
+from djinn_jupyter.experiments.whitebox.trials import Reference, digest_of, predicted_by
+
+
+def run_steering(
+    course: Course, engine: RemoteEngine, wanted: Steering, prompt: list[int], new: int, reference: Reference
+) -> dict[str, Any]:
+    """The fields of `activation_steering`. `token_diff_percent`: prompt positions whose most likely token differs."""
+    course.check_time()
+    session = engine.session("steering", fresh=True)
+    first = _steered(session, wanted, prompt, new, engine.description.layers)
+    second = _steered(session, wanted, prompt, new, engine.description.layers)
+    plain_ms = _unedited(session, wanted, prompt, new)
+    session.close()
+    predicted, digest, tokens, steered_ms = first
+    if second[:3] != first[:3]:
+        raise DjinnError("The same edit at the same stop gave two results; steering does not repeat bit for bit.")
+    differing = sum(a != b for a, b in zip(predicted, reference.predicted, strict=True))
+    changed = digest != reference.digest or tokens != reference.tokens
+    course.tell(f"steering at layer {wanted.steering_layer}: {differing} of {len(predicted)} positions differ")
+    return {
+        "layer": wanted.steering_layer,
+        "scale": wanted.modification_factor,
+        "output_changed": changed,
+        "baseline_restore_time_ms": plain_ms,
+        "steered_restore_time_ms": steered_ms,
+        "token_diff_percent": 100 * differing / len(predicted),
+        "steering_successful": changed,
+        "repeats_bitwise": True,
+    }
+
+
+def _steered(
+    session: RemoteSession, wanted: Steering, prompt: list[int], new: int, layers: int
+) -> tuple[tuple[int, ...], str, tuple[int, ...], float]:
+    """Predictions, digest of the last logits, tokens, and the milliseconds of the resume to the stop behind the last
+    layer and on to the end."""
+    last = layers - 1
+    _stop_at(session, wanted.steering_layer, prompt, new, *([last] if last > wanted.steering_layer else []))
+    session.edit(dj.scale(wanted.modification_factor))
+    if wanted.steering_layer == last:
+        predicted, resumed_ms = predicted_by(session.stop), 0.0
+    else:
+        stop, resumed_ms = timed(session.resume)
+        assert isinstance(stop, Paused)
+        predicted = predicted_by(stop)
+    done, end_ms = timed(session.resume)
+    assert isinstance(done, Finished)
+    return predicted, digest_of(done), done.tokens, resumed_ms + end_ms
+
+
+def _unedited(session: RemoteSession, wanted: Steering, prompt: list[int], new: int) -> float:
+    _stop_at(session, wanted.steering_layer, prompt, new)
+    return timed(session.resume)[1]
+
+
+def _stop_at(session: RemoteSession, layer: int, prompt: list[int], new: int, *more: int) -> None:
+    session.clear()
+    for place in (layer, *more):
+        session.breakpoint(f"resid_post.{place}", when="step == 0")
+    session.run(prompt, max_new_tokens=new, ignore_eos=True)

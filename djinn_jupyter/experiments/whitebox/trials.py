@@ -1,0 +1,219 @@
+"""Every layer of the file in every trial: stop, inspect, resume unedited, and compare with a run that never stopped.
+
+The reference is plain Hugging Face in a process of its own: `generate` for the continuation and its last logits, one
+`forward` for the most likely token after each position of the prompt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from time import perf_counter
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused, Stop
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.configuration.whitebox import Inference, Whitebox
+from djinn_jupyter.experiments.course import Course, timed
+from djinn_jupyter.wire.nouns import Transfer
+
+MIB = float(1 << 20)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """What plain Hugging Face made of the prompt."""
+
+    predicted: tuple[int, ...]
+    tokens: tuple[int, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One trial at one layer. `latency_ms` is the whole run with its stop and resume. `checkpoint_time_ms` is until the
+    bytes of the stopped session are on the host, of which a caller waits `checkpoint_dispatch_ms` for his next answer;
+    `restore_time_ms` until they are back on the device."""
+
+    trial: int
+    layer: int
+    token_accuracy: float
+    latency_ms: float
+    uninterrupted_ms: float
+    checkpoint_time_ms: float
+    checkpoint_dispatch_ms: float
+    checkpoint_copy_ms: float
+    restore_time_ms: float
+    checkpoint_size_mb: float
+    os_overhead_percent: float
+    layers_run_before_stop: int
+    layers_run_after_resume: int
+    bitwise_equal: bool
+    kv_bytes_resident_during_pause: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Absence:
+    """A stopped session that left the device and came back."""
+
+    out: Transfer
+    back_ms: float
+    dispatch_ms: float
+    bytes_left: int
+
+
+def run_trials(
+    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
+) -> list[Entry]:
+    session = engine.session("whitebox", fresh=True)
+    entries = []
+    for trial in range(1, file.experiment.num_trials + 1):
+        for layer in file.experiment.breakpoints.layers:
+            course.check_time()
+            entry = _trial(engine, session, file.experiment.inference, prompt, reference, trial, layer)
+            entries.append(entry)
+            course.tell(
+                f"trial {trial}, layer {layer}: Token Accuracy: {entry.token_accuracy:.2f}%, "
+                f"Checkpoint: {entry.checkpoint_time_ms:.2f} ms, Overhead: {entry.os_overhead_percent:.2f}%, "
+                f"bitwise equal: {entry.bitwise_equal}"
+            )
+    session.close()
+    return entries
+
+
+def summary(entries: Sequence[Entry]) -> dict[str, Any]:
+    """The fields of `token_accuracy` in the result file."""
+    accuracy, latency = [e.token_accuracy for e in entries], [e.latency_ms for e in entries]
+    overhead = [e.os_overhead_percent for e in entries]
+    return {
+        "entries": [asdict(entry) for entry in entries],
+        "token_accuracy_mean": statistics.fmean(accuracy),
+        "token_accuracy_std": statistics.pstdev(accuracy),
+        "latency_mean_ms": statistics.fmean(latency),
+        "latency_std_ms": statistics.pstdev(latency),
+        "os_overhead_mean_percent": statistics.fmean(overhead),
+        "os_overhead_max_percent": max(overhead),
+    }
+
+
+def digest_of(done: Finished) -> str:
+    """Of the bits of the fp32 logits a run ended with."""
+    return hashlib.sha256(done.logits.tobytes()).hexdigest()
+
+
+def predicted_by(stop: Paused) -> tuple[int, ...]:
+    """The most likely token after each position of the pass, at a stop behind the last layer."""
+    return tuple(row.top[0].token for row in stop.lens(1, positions=list(stop.positions)).rows)
+
+
+def _trial(
+    engine: RemoteEngine,
+    session: RemoteSession,
+    wanted: Inference,
+    prompt: list[int],
+    reference: Reference,
+    trial: int,
+    layer: int,
+) -> Entry:
+    new, layers = wanted.continuation_tokens, engine.description.layers
+    session.clear()
+    _, uninterrupted_ms = timed(
+        lambda: _run(session, prompt, new)
+    )  # beside its pair, so that both meet the same machine
+    stop, done, whole_ms = _stopped_and_resumed(session, prompt, new, layer)
+    absence, predicted, again = _left_and_compared(engine, session, prompt, new, layer)
+    compared = wanted.context_tokens
+    right = _agreeing(predicted[-compared:], reference.predicted[-compared:])
+    right += _agreeing(again.tokens, reference.tokens)
+    return Entry(
+        trial=trial,
+        layer=layer,
+        token_accuracy=100 * right / (compared + new),
+        latency_ms=whole_ms,
+        uninterrupted_ms=uninterrupted_ms,
+        checkpoint_time_ms=1000 * absence.out.seconds,
+        checkpoint_dispatch_ms=absence.dispatch_ms,
+        checkpoint_copy_ms=1000 * absence.out.seconds,
+        restore_time_ms=absence.back_ms,
+        checkpoint_size_mb=absence.out.bytes_moved / MIB,
+        os_overhead_percent=100 * (whole_ms - uninterrupted_ms) / uninterrupted_ms,
+        layers_run_before_stop=stop.reply.layers_run,
+        layers_run_after_resume=done.layers_run - stop.reply.layers_run - (done.passes - 1) * layers,
+        bitwise_equal=digest_of(done) == reference.digest == digest_of(again) and done.tokens == reference.tokens,
+        kv_bytes_resident_during_pause=absence.bytes_left,
+    )
+
+
+def _stopped_and_resumed(
+    session: RemoteSession, prompt: list[int], new: int, layer: int
+) -> tuple[Paused, Finished, float]:
+    """The pair that is timed: nothing but the stop, a look at it, and the resume."""
+    _arm(session, layer)
+    begun = perf_counter()
+    stop = _paused(_run(session, prompt, new))
+    stop.hidden  # noqa: B018  inspecting is part of a stop
+    done = _finished(session.resume())
+    milliseconds = 1000 * (perf_counter() - begun)
+    done.fetch_logits()
+    return stop, done, milliseconds
+
+
+def _left_and_compared(
+    engine: RemoteEngine, session: RemoteSession, prompt: list[int], new: int, layer: int
+) -> tuple[Absence, tuple[int, ...], Finished]:
+    """Once more, with the session's bytes leaving the device at the stop; then every position is compared."""
+    _arm(session, layer, engine.description.layers - 1)
+    stop = _paused(_run(session, prompt, new))
+    absence = _absent(engine, session)
+    if stop.layer < engine.description.layers:
+        stop = _paused(session.resume())
+    predicted = predicted_by(stop)
+    done = _finished(session.resume())
+    done.fetch_logits()
+    return absence, predicted, done
+
+
+def _absent(engine: RemoteEngine, session: RemoteSession) -> Absence:
+    """To the host and back. Meanwhile somebody else asks something, and waits for so long."""
+    bystander = engine.session("bystander")
+    moved: list[Transfer | None] = []
+    moving = threading.Thread(target=lambda: moved.append(session.swap_out()))
+    moving.start()
+    _, dispatch_ms = timed(bystander.info)
+    moving.join()
+    left = session.info().device_bytes
+    back, back_ms = timed(session.swap_in)
+    if not moved or moved[0] is None or back is None:
+        raise DjinnError("A stopped session was told to leave the device, and nothing moved.")
+    return Absence(out=moved[0], back_ms=back_ms, dispatch_ms=dispatch_ms, bytes_left=left)
+
+
+def _arm(session: RemoteSession, *layers: int) -> None:
+    session.clear()
+    for layer in sorted(set(layers)):
+        session.breakpoint(f"resid_post.{layer}", when="step == 0")
+
+
+def _run(session: RemoteSession, prompt: list[int], new: int) -> Stop:
+    return session.run(prompt, max_new_tokens=new, ignore_eos=True)
+
+
+def _agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
+    return sum(a == b for a, b in zip(ours, theirs, strict=True))
+
+
+def _paused(stop: Stop) -> Paused:
+    if not isinstance(stop, Paused):
+        raise DjinnError(f"The run was to stop and did not: {stop!r}")
+    return stop
+
+
+def _finished(stop: Stop) -> Finished:
+    if not isinstance(stop, Finished):
+        raise DjinnError(f"The run was to end and did not: {stop!r}")
+    return stop

@@ -1,0 +1,33 @@
+"""What crosses the wire for one stop and one resume, counted at the socket. Keys and values must not be in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.errors import DjinnError
+
+
+def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) -> dict[str, int]:
+    """Bytes of a stop with its hidden state looked at, and of a resume with its last logits fetched. What arrays
+    crossed beyond these two is counted as keys and values."""
+    session = engine.session("wire", fresh=True)
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    begun = engine.wire_bytes
+    stop: Any = session.run(prompt, max_new_tokens=new, ignore_eos=True)
+    if not isinstance(stop, Paused):
+        raise DjinnError(f"The run was to stop and did not: {stop!r}")
+    hidden = stop.hidden.nbytes
+    stopped = engine.wire_bytes
+    done = session.resume()
+    assert isinstance(done, Finished)
+    logits = done.fetch_logits().nbytes
+    ended = engine.wire_bytes
+    session.close()
+    arrays = ended.arrays_sent + ended.arrays_received - begun.arrays_sent - begun.arrays_received
+    return {
+        "wire_bytes_stop": stopped.sent + stopped.received - begun.sent - begun.received,
+        "wire_bytes_resume": ended.sent + ended.received - stopped.sent - stopped.received,
+        "kv_bytes_on_wire": arrays - hidden - logits,
+    }
