@@ -10,7 +10,7 @@ import traceback
 from benchmarks import machine, results
 from benchmarks.setting import setting
 
-NAMES = ("generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "sweep")
+NAMES = ("generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "sweep")
 
 
 def main() -> int:

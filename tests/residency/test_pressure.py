@@ -199,6 +199,12 @@ def test_a_session_without_use_leaves_by_itself() -> None:
     desk.settle()
     assert desk.session("b").describe().residency == "host"
     assert desk.session("b").describe().last_transfer.bytes_moved == 0
+    slab = desk.engine.slabs[0]
+    assert (slab.pages_in_use > 0, slab.segment_bytes > 0) == (True, True), "who comes back soon finds places"
+    desk.engine.tick()
+    clock[0] += 4.0
+    desk.engine.tick()
+    assert slab.segment_bytes == 0, "and later, others find memory"
     desk.close_all()
 
 

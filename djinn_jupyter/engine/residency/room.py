@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 
 WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: who steps on at once would make them stale
 
+GIVE_BACK_SECONDS: Final = 3.0  # after which nobody has come for the places of those who left
+
 Choice = Callable[["Sequence[Session]"], "Sequence[Session]"]
 
 
@@ -42,6 +44,7 @@ class Room:
     ) -> None:
         self._sessions, self._scheduler = sessions, scheduler
         self._idle_seconds, self.choose, self._clock = idle_seconds, choose, clock
+        self._changes, self._changed = 0, clock()
         self.swapping: Swapping  # by the engine: they ask each other
 
     # --------------------------------------------------------------------------------------- for want of pages
@@ -123,8 +126,13 @@ class Room:
     # ------------------------------------------------------------------------------------------- idleness
 
     def attend(self) -> None:
-        """For an engine with nothing to do: write the resting through, and let those go who have rested for long."""
+        """For an engine with nothing to do: write the resting through, let those go who have rested for long, and give
+        back the memory that nobody came for."""
         now = self._clock()
+        if self.swapping.changes != self._changes:
+            self._changes, self._changed = self.swapping.changes, now
+        elif self.swapping.gives_back and now - self._changed >= GIVE_BACK_SECONDS:
+            self.swapping.shrink()
         for session in self._candidates():
             rested = now - session.residence.touched
             if rested >= self._idle_seconds:

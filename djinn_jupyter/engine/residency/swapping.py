@@ -29,9 +29,11 @@ log = logging.getLogger(__name__)
 class Swapping:
     """Invariants: a session that runs, is looked at, or is held from outside does not leave; a page or storage stays as
     long as any session that is on the device has it; a copy counts only if nothing was written since it was begun; a
-    move that fails leaves the session where it was and everybody else alone. `changes` counts whatever may have made
-    room or brought a session back. `swapped` is told of every move that ended, `find_room` is asked when the slab is
-    full and says whether waiting helps."""
+    move that fails leaves the session where it was and everybody else alone.
+
+    `changes` counts whatever may have made room or brought a session back; `gives_back` says that some left and what
+    they had is still ours. `swapped` is told of every move that ended, `find_room` is asked when the slab is full and
+    says whether waiting helps."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Swapping:
         self._swapped, self._find_room = swapped, find_room
         self.tiers, self.blobs = tiers, blobs
         self.changes = 0
+        self.gives_back = False
 
     # -------------------------------------------------------------------------------------------- verbs
 
@@ -169,7 +172,7 @@ class Swapping:
             if any(item.moving for item in going):
                 return
             self._leave(going)
-            if moving.cause != "pressure":  # there, somebody wants the place in a moment
+            if moving.cause == "asked":  # whoever asks wants the memory now, others may want the place in a moment
                 self.shrink()
             here.move("reach_host" if goal == "host" else "reach_disk", session.name)
         else:
@@ -269,11 +272,13 @@ class Swapping:
         return {id(item) for session in others for item in items_of(session, self.blobs)}
 
     def _leave(self, items: Sequence[Item]) -> None:
+        self.gives_back = self.gives_back or bool(items)
         for item in items:
             item.leave()
 
     def shrink(self) -> None:
         """Give the device's memory that no page needs back to everybody."""
+        self.gives_back = False
         for slab in self._slabs:
             slab.compact()
             slab.shrink()
