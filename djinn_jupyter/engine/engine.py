@@ -7,6 +7,7 @@ prefill."""
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Generator
 
 import msgspec
@@ -62,6 +63,8 @@ from djinn_jupyter.wire.sites import Site
 
 log = logging.getLogger(__name__)
 
+CHECKS_TAKE_ONE_IN = 50  # parts of the engine's time: books of thousands of pages take milliseconds to check
+
 
 class Engine:
     """The parts are built by `open_engine` and passed in. `publish` gets every event, on the engine's thread."""
@@ -102,6 +105,7 @@ class Engine:
         self.keeping: Keeping  # likewise
         self._answers: list[tuple[Letter, Reply]] = []
         self._checked = True
+        self._check_due = 0.0
         self._prefilling = self._in_step = False
         if weights.streamed:
             self.scheduler.lockstep = Lockstep(forward.layers)
@@ -189,8 +193,10 @@ class Engine:
         return busy
 
     def _rest(self) -> None:
-        if not self._checked and not len(self.scheduler):
+        begun = time.monotonic()
+        if not self._checked and not len(self.scheduler) and begun >= self._check_due:
             self.check_books()
+            self._check_due = begun + CHECKS_TAKE_ONE_IN * (time.monotonic() - begun)
         self.room.attend()
 
     def check_books(self, contents: bool = False) -> None:

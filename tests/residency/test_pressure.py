@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.errors import SlabFull
@@ -220,4 +222,19 @@ def test_what_cannot_leave_for_idleness_is_not_tried_at_every_tick() -> None:
         desk.engine.tick()
     assert len(seen) == 1
     assert desk.session().describe().residency == "resident"
+    desk.close_all()
+
+
+def test_a_checkpoint_is_restored_where_others_have_to_leave(tmp_path: Path) -> None:
+    desk = small(12, data_folder=tmp_path)
+    desk.open("a")
+    desk.run(tokens(100), 2, "a")
+    before = desk.logits("a")
+    desk.ask(ask.SaveCheckpoint(session="a", name="kept"))
+    desk.close("a")
+    desk.open("b")
+    desk.run(tokens(120), 2, "b")
+    desk.ask(ask.RestoreCheckpoint(session="c", name="kept"))
+    assert desk.session("b").describe().residency == "host"
+    assert torch.equal(desk.logits("c"), before)
     desk.close_all()

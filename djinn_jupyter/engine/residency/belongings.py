@@ -62,13 +62,15 @@ class Belongings:
 
     @classmethod
     def count(cls, session: Session, blobs: Blobs) -> Belongings:
-        items = items_of(session, blobs)
-        return cls(
-            device=sum(item.nbytes for item in items if item.resident),
-            dirty=sum(item.nbytes for item in items if item.resident and not item.copies),
-            host=sum(item.nbytes for item in items if "host" in item.copies),
-            disk=sum(item.nbytes for item in items if "disk" in item.copies),
-        )
+        device = dirty = host = disk = 0
+        for item in items_of(session, blobs):
+            size, copies = item.nbytes, item.copies
+            if item.resident:
+                device += size
+                dirty += 0 if copies else size
+            host += size if "host" in copies else 0
+            disk += size if "disk" in copies else 0
+        return cls(device=device, dirty=dirty, host=host, disk=disk)
 
 
 def items_of(session: Session, blobs: Blobs) -> list[Item]:

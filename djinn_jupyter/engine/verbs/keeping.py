@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,10 @@ from djinn_jupyter.engine.history import History
 from djinn_jupyter.engine.keeping import checkpoints, rebuilding, taking
 from djinn_jupyter.engine.keeping.errands import until_done
 from djinn_jupyter.engine.mailbox import Holder
-from djinn_jupyter.engine.memory.rows import put_rows, take_rows
-from djinn_jupyter.engine.scheduler import Steps, Underway
+from djinn_jupyter.engine.memory.rows import Rows, put_rows, take_rows
+from djinn_jupyter.engine.scheduler import Blocked, Steps, Underway
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
+from djinn_jupyter.errors import IllegalMove, SessionHeld, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
 
@@ -62,7 +63,7 @@ def _restore(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder, pat
     kept = yield from until_done(engine, engine.keeping.errands.start(lambda: folder.read(path)))
     session = rebuilding.rebuild(engine, kept.image, name=request.session, owner=holder.user, holder=holder.name)
     try:
-        yield from put_rows(session.cache, rebuilding.rows_of(engine, kept.image), kept.image.committed)
+        yield from _put(engine, session, rebuilding.rows_of(engine, kept.image), kept.image.committed)
         session.cache.restore_all(rebuilding.states_of(engine, kept.image.states or {}))
         _check_place(engine, request, holder)
     except BaseException:
@@ -73,6 +74,20 @@ def _restore(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder, pat
         engine.drop_session(before)
     engine.add_session(session)
     return Opened(session=session.describe(), created=True)
+
+
+def _put(engine: Engine, session: Session, rows: Sequence[Rows], length: int) -> Generator[Blocked | None, None, None]:
+    """Its rows into pages, once there is room for them. Raises SlabFull where none can be made."""
+    need = sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)
+    while True:
+        try:
+            yield from put_rows(session.cache, rows, length)
+            return
+        except SlabFull:
+            blocked = engine.room.wait_for(session, need)
+            if blocked is None:
+                raise
+        yield blocked
 
 
 def _check_place(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder) -> None:
