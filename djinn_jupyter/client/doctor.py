@@ -1,4 +1,4 @@
-"""What `djinn doctor` looks at: versions, torch and the device, memory, limits, the registry. One sentence a finding.
+"""What `djinn doctor` looks at: versions, torch, the device, memory, limits, registry, server. One sentence a finding.
 
 torch is asked in a process of its own; where something cannot be measured, the finding says so.
 """
@@ -13,9 +13,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 import psutil
+from jupyter_core.paths import jupyter_config_path
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.registry import read_entry, registry_folder, running_engines
@@ -47,7 +50,7 @@ class Finding:
 
 
 def findings() -> list[Finding]:
-    return [*_versions(), *_torch(), *_memory(), _copying(), *_registry()]
+    return [*_versions(), *_torch(), *_memory(), _copying(), *_registry(), _server()]
 
 
 def _ok(sentence: str) -> Finding:
@@ -124,6 +127,27 @@ def _copying() -> Finding:
         target[:] = source
         seconds.append(time.perf_counter() - begun)
     return _ok(f"Host memory copies at {COPY_BYTES / min(seconds[1:]) / 1e9:.1f} GB/s on one core.")
+
+
+def _server() -> Finding:
+    """Whether a Jupyter server in this environment loads the extension; asked of its files, not of jupyter_server."""
+    if find_spec("jupyter_server") is None:
+        return _note("No Jupyter server is installed here; the sidebar comes with the one that serves the notebooks.")
+    said = [is_on for folder in jupyter_config_path() for is_on in _extension_in(Path(folder))]
+    if said and said[0]:
+        return _ok("The Jupyter server here loads the extension for the sidebar.")
+    return _bad("The Jupyter server here does not load the sidebar's: `jupyter server extension enable djinn_jupyter`.")
+
+
+def _extension_in(folder: Path) -> Iterator[bool]:
+    """What a folder of Jupyter's configuration says of the extension, the stronger word first."""
+    for name in ("jupyter_server_config.json", "jupyter_server_config.d/djinn_jupyter.json"):
+        try:
+            extensions = json.loads((folder / name).read_text())["ServerApp"]["jpserver_extensions"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # there is none, or it speaks of other things
+        if "djinn_jupyter" in extensions:
+            yield bool(extensions["djinn_jupyter"])
 
 
 def _registry() -> Iterator[Finding]:

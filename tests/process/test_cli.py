@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
+from pathlib import Path
 
+import jupyter_core.paths
 import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.cli import engines
+from djinn_jupyter.client import doctor
 from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.registry import is_alive
 
@@ -78,3 +82,19 @@ def test_the_doctor_says_a_sentence_a_finding(capsys: pytest.CaptureFixture[str]
     said = "\n".join(lines)
     for word in ("Python", "torch", "transformers", "host memory", "swap", "locked", "GB/s", "engines run here"):
         assert word in said
+
+
+@pytest.mark.parametrize(
+    ("enabled", "word"), [({}, "does not load"), ({"djinn_jupyter": True}, "loads"), ({"djinn_jupyter": False}, "not")]
+)
+def test_the_doctor_says_whether_the_sidebar_has_its_server(
+    enabled: dict[str, bool], word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
+    monkeypatch.setattr(jupyter_core.paths, "ENV_CONFIG_PATH", [])
+    monkeypatch.setattr(jupyter_core.paths, "SYSTEM_CONFIG_PATH", [])
+    written = json.dumps({"ServerApp": {"jpserver_extensions": enabled}})
+    (tmp_path / "jupyter_server_config.json").write_text(written)
+    finding = doctor._server()
+    assert word in finding.sentence
+    assert finding.level == ("ok" if enabled.get("djinn_jupyter") else "bad")

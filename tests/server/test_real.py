@@ -104,7 +104,10 @@ async def test_a_session_is_paused_over_rest_while_its_kernel_is_busy(jupyter: J
     assert (await kernel.printed(executed)).startswith("interrupt at ")
     await window.until_seen(lambda engines: engines[engine]["sessions"][name]["info"]["state"] == "paused")
     await window.until_seen(lambda engines: engines[engine]["sessions"][name]["kernel"]["state"] == "idle")
+    restarted: asyncio.Queue[str] = asyncio.Queue()
+    jupyter.extension.lookout.kernel_restarted = restarted.put_nowait  # type: ignore[method-assign]
     await jupyter.fetch(f"api/kernels/{kernel.number}/restart", "")
+    assert await restarted.get() == kernel.number
     status, resumed = await jupyter.ask(engine, "Step", session=name)
     assert status == 202
     outcome = await window.until(lambda m: m["live"] == "outcome" and m["move"] == resumed["move"])
