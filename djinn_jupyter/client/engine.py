@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from djinn_jupyter.client.line import Line, ask_for
+from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.naming import default_session_name
 from djinn_jupyter.client.registry import is_alive
 from djinn_jupyter.client.session import RemoteSession
@@ -50,6 +52,16 @@ class RemoteEngine:
 
     def statistics(self) -> EngineStatistics:
         return ask_for(self.line, ask.ReadStatistics(), replies.Statistics).statistics
+
+    def memory_trace(
+        self,
+        *,
+        hertz: float = 4.0,
+        seconds: float | None = None,
+        heard: Callable[[MemoryTrace], None] = lambda trace: None,
+    ) -> MemoryTrace:
+        """Memory over time, sampled beside whatever else is done, until its `stop()`; `with` stops it too."""
+        return MemoryTrace(self.line, hertz=hertz, seconds=seconds, heard=heard)
 
     def checkpoints(self) -> tuple[CheckpointInfo, ...]:
         """The checkpoints of this model that are kept in files, also those of earlier engines."""

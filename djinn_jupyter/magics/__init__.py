@@ -10,13 +10,14 @@ if TYPE_CHECKING:
 
 def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
     """Register all magics and their completion. `client` stands in for `djinn_jupyter` in tests."""
-    from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, running
+    from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, memory, running
     from djinn_jupyter.magics.completion import Matcher, register
     from djinn_jupyter.magics.workbench import Workbench
 
     bench = Workbench(shell, client)
     for group in (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
-                  changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics):  # fmt: skip
+                  changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics,
+                  memory.MemoryMagics):  # fmt: skip
         shell.register_magics(group(bench))
     register(shell, Matcher(bench))
 
@@ -26,6 +27,9 @@ def unload_ipython_extension(shell: InteractiveShell) -> None:
     from djinn_jupyter.magics.completion import unregister
 
     unregister(shell)
+    group = shell.magics_manager.registry.get("MemoryMagics")
+    if group is not None:
+        group.bench.end_chart()
     for magics in shell.magics_manager.magics.values():
         for name in [name for name in magics if name.startswith("djinn_")]:
             del magics[name]

@@ -60,6 +60,8 @@ class Matcher:
         positional = [w for w in words if not w.startswith("-")]
         if name == "djinn_load":
             return self._models(word) if not positional else []
+        if name == "djinn_vram":
+            return ["stop"] if not positional else []
         if name == "djinn_swap":
             return ["out", "in"] if not positional else []
         if name in ("djinn_checkpoint", "djinn_restore"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from djinn_jupyter.client import naming, stops
-    from djinn_jupyter.widgets import views
+    from djinn_jupyter.widgets import live_memory, views
 else:
 
     class _Lazy:
@@ -19,6 +19,7 @@ else:
 
     naming = _Lazy("djinn_jupyter.client.naming")
     stops = _Lazy("djinn_jupyter.client.stops")
+    live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["naming", "stops", "views"]
+__all__ = ["live_memory", "naming", "stops", "views"]

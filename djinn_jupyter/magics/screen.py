@@ -39,6 +39,10 @@ class Screen:
     def show(self, view: View) -> None:
         _display(view)
 
+    def show_live(self, widget: object) -> Any:
+        """Show something that changes; the handle that puts its final form in its place."""
+        return _display(widget, display_id=True)
+
     def live(self) -> Live:
         return Live(static=self.is_static)
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.client.stops import Stop
+    from djinn_jupyter.magics.memory import LiveChart
 
 
 class Workbench:
@@ -27,6 +28,7 @@ class Workbench:
         self.client = client if client is not None else djinn_jupyter
         self.screen = Screen(shell)
         self.outcomes: dict[str, Stop] = {}
+        self.chart: LiveChart | None = None
         self._held: dict[str, RemoteSession] = {}
         self._engine: RemoteEngine | None = None
         self._present: str | None = None
@@ -83,7 +85,14 @@ class Workbench:
                 pass  # closed by somebody else, or the engine has ended: there is nothing to let go of
         self.forget()
 
+    def end_chart(self) -> None:
+        """Freeze the memory chart, if one runs."""
+        if self.chart is not None:
+            self.chart.stop()
+            self.chart = None
+
     def forget(self) -> None:
+        self.end_chart()
         self._held.clear()
         self.outcomes.clear()
         self._engine = self._present = None

@@ -12,7 +12,7 @@ from djinn_jupyter.magics import unload_ipython_extension
 from tests.magics.conftest import Notebook
 
 NAMES = """load unload stop status log run break breaks clear inspect lens watch edit steer unsteer step back resume
-fork sessions use close diff swap nap checkpoint restore accept""".split()
+fork sessions use close diff swap nap checkpoint restore accept vram""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
 
@@ -65,7 +65,7 @@ def test_views_and_magics_leave_torch_and_plotly_out() -> None:
     code = """
 import sys
 import djinn_jupyter.widgets.views, djinn_jupyter.client.session
-from djinn_jupyter.magics import branching, breaking, changing, editing, keeping, loading, looking, running
+from djinn_jupyter.magics import branching, breaking, changing, editing, keeping, loading, looking, memory, running
 print([name for name in ("torch", "plotly", "ipywidgets") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)

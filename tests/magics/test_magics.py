@@ -38,8 +38,8 @@ def test_load_fresh_forgets_the_session_first(notebook: Notebook) -> None:
 
 
 def test_load_hands_its_options_on_and_leaves_the_rest_to_the_client(bare: Notebook) -> None:
-    bare.cell('%djinn_load demo --dtype bfloat16 --device cpu --device-memory "2 GiB" --attn eager -o engine')
-    expected = {"dtype": "bfloat16", "device": "cpu", "device_memory": "2 GiB", "attention": "eager"}
+    bare.cell('%djinn_load demo --dtype bfloat16 --device cpu --device-memory "2 GiB" --host-memory 0 -o engine')
+    expected = {"dtype": "bfloat16", "device": "cpu", "device_memory": "2 GiB", "host_memory": "0"}
     assert bare.client.loaded == [expected]
     assert repr(bare.shell.user_ns["engine"]).startswith("Engine demo")
 

@@ -1,0 +1,45 @@
+"""The memory chart while it runs: a canvas in the browser that draws what this side sends, and a button that ends it.
+
+Knows no engine and no thread. ipywidgets is imported with it, so import it only when a chart is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.widgets.course import course_of
+from djinn_jupyter.widgets.memory import memory_view
+
+
+class MemoryWidget(anywidget.AnyWidget):
+    """`frozen` is called when the button is pressed; it must return at once."""
+
+    _esm = Path(__file__).with_name("memory.js")
+    title = traitlets.Unicode().tag(sync=True)
+    course = traitlets.Dict().tag(sync=True)
+    said = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, model: str, frozen: Callable[[], None]) -> None:
+        super().__init__(title=f"Memory of {model}")
+        self._model_name = model
+        self.on_msg(lambda widget, content, buffers: frozen() if content == {"press": "freeze"} else None)
+
+    def show(self, trace: MemoryTrace) -> None:
+        """Draw the trace as it stands."""
+        readings, moves = list(trace.readings), list(trace.moves)
+        self.said = memory_view(self._model_name, readings[-1:], ()).plain
+        self.course = course_of(readings, moves).message()
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """With words for pages that cannot draw it."""
+        made = super()._repr_mimebundle_(**options)
+        bundle = made[0] if isinstance(made, tuple) else made
+        if bundle is not None:
+            bundle["text/plain"] = f"{self.title}, live"
+        return made

@@ -1,0 +1,111 @@
+"""The live memory chart: it follows, it is frozen in its place, and it never keeps a notebook waiting."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.client.memory_trace import MemoryTrace
+from tests.magics.conftest import Notebook
+
+
+class Displays:
+    """Stands in for IPython's display: what is shown and what it is replaced by."""
+
+    def __init__(self) -> None:
+        self.shown: list[Any] = []
+        self.frozen = threading.Event()
+
+    def __call__(self, view: object, display_id: bool = False) -> Displays:
+        self.shown.append(view)
+        return self
+
+    def update(self, view: object) -> None:
+        self.shown.append(view)
+        self.frozen.set()
+
+
+@pytest.fixture
+def displays(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> Displays:
+    made = Displays()
+    monkeypatch.setattr("djinn_jupyter.magics.screen._display", made)
+    monkeypatch.setattr(notebook.shell, "kernel", object(), raising=False)
+    monkeypatch.delenv("DJINN_STATIC")
+    return made
+
+
+def followed(trace: MemoryTrace, count: int) -> None:
+    """Return when the trace has this many readings."""
+    enough = threading.Event()
+    heard = trace._heard
+
+    def hear(t: MemoryTrace) -> None:
+        heard(t)
+        if len(t.readings) >= count:
+            enough.set()
+
+    trace._heard = hear
+    assert enough.wait(30)
+
+
+def test_static_prints_the_final_form_at_once(notebook: Notebook) -> None:
+    said = notebook.cell("%djinn_vram -o trace")
+    assert said.startswith("memory of demo: 41.7 MiB of 1.03 GiB")
+    assert said.splitlines()[-3].split("  ")[0] == "the engine's process"
+    assert said.splitlines()[-3].endswith("500 MiB")
+    assert "<svg" in notebook.html()
+    assert not notebook.shell.user_ns["trace"].running
+
+
+def test_the_chart_follows_until_it_is_stopped_and_is_then_frozen_in_its_place(
+    notebook: Notebook, displays: Displays
+) -> None:
+    notebook.cell("%djinn_vram -o trace")
+    trace = notebook.shell.user_ns["trace"]
+    followed(trace, 3)
+    widget = displays.shown[0]
+    assert widget.course["bands"][0]["name"] == "weights"
+    assert "weights" in widget.said
+    notebook.cell("%djinn_swap out\n%djinn_vram stop")
+    assert len(displays.shown) == 2
+    frozen = displays.shown[1]
+    assert "moved 1.60 GiB to host in 34 ms" in frozen.html
+    assert ", 1 move" in frozen.plain
+    assert widget.comm is None
+    assert "No memory chart runs" in notebook.fails("%djinn_vram stop")
+
+
+def test_its_button_freezes_it(notebook: Notebook, displays: Displays) -> None:
+    notebook.cell("%djinn_vram -o trace")
+    displays.shown[0]._handle_custom_msg({"press": "freeze"}, [])
+    assert displays.frozen.wait(30)
+    assert not notebook.shell.user_ns["trace"].running
+
+
+def test_it_ends_by_itself_after_its_seconds(notebook: Notebook, displays: Displays) -> None:
+    notebook.cell("%djinn_vram --seconds 0.01")
+    assert displays.frozen.wait(30)
+
+
+def test_an_engine_that_ends_freezes_it_and_says_so(notebook: Notebook, displays: Displays) -> None:
+    notebook.cell("%djinn_vram")
+    notebook.engine.dead = True
+    assert displays.frozen.wait(30)
+    assert "ended: The engine of demo has ended" in displays.shown[-1].html
+
+
+def test_there_is_one_chart_at_a_time_and_none_without_a_model(notebook: Notebook, displays: Displays) -> None:
+    notebook.cell("%djinn_vram\n%djinn_vram -o trace")
+    assert len(displays.shown) == 3
+    notebook.cell("%djinn_unload")
+    assert len(displays.shown) == 4
+    assert not notebook.shell.user_ns["trace"].running
+
+
+def test_a_trace_of_ones_own_can_be_drawn(notebook: Notebook) -> None:
+    notebook.cell("%djinn_load demo -o engine\ntrace = engine.memory_trace()\n%djinn_swap out\n_ = trace.stop()")
+    assert "1 move" in notebook.cell("%djinn_vram --of trace")
+    assert "has no value here" in notebook.fails("%djinn_vram --of nothing")
+    assert "invalid choice" in notebook.fails("%djinn_vram now")
