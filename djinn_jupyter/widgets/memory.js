@@ -86,7 +86,7 @@ function legend(box, course) {
       item.append(ink, `${band.name} ${spelled(band.sizes.at(-1))}`);
       return item;
     }),
-    `- - budget ${spelled(course.budget)}`,
+    `- - budget ${spelled(course.budget)}${course.budget > course.high ? " (above)" : ""}`,
     `host ${spelled(course.host.at(-1))}, disk ${spelled(course.disk.at(-1))}`,
     ...(course.moves.length ? ["\u25be left the device, \u25b4 came back"] : []),
   );
@@ -100,6 +100,7 @@ function legend(box, course) {
 }
 
 function render({ model, el }) {
+  el.classList.add("djinn-memory");
   el.style.cssText =
     "max-width:960px;margin:4px 0;border:1px solid var(--jp-border-color2,#8885);border-radius:3px;" +
     "font:13px/1.5 var(--jp-ui-font-family,sans-serif);color:var(--jp-content-font-color1,inherit)";

@@ -153,7 +153,7 @@ def _alt(course: Course) -> str:
 
 def _legend(course: Course) -> Html:
     inks = [span("", element("span", "\u25a0", style=f"color:{b.ink}"), " ", b.name) for b in course.bands]
-    dashed = [span("", f"- - budget {megabytes(course.budget)}")]
+    dashed = [span("", f"- - budget {megabytes(course.budget)}{' (above)' if course.budget > course.high else ''}")]
     marks = [span("", "\u25be left the device, \u25b4 came back")] if course.moves else []
     return div("dj-legend", *inks, *dashed, *marks)
 

@@ -127,5 +127,7 @@ def all_cards() -> dict[str, View]:
             positions=range(5),
             layers={f"resid_post.{i}": (wide, wide + np.float32(0.1 * i)) for i in range(5)},
         ),
+        "memory": views.memory_view("demo", samples.readings(), samples.moves()),
+        "memory, once": views.memory_view("demo", samples.readings()[:1], ()),
         "diff of stops": views.diff_view(line("paris", seed=1), line("rome", seed=2)),
     }

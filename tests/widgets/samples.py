@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from djinn_jupyter.client.memory_trace import Move, Reading
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add
@@ -247,6 +248,28 @@ def tier(name: str = "host", **changes: object) -> TierStatistics:
         **changes,
     }
     return TierStatistics(**fields)
+
+
+def readings(count: int = 400) -> list[Reading]:
+    """A slab of 16 MiB that fills with nine sessions and is emptied again."""
+    made = []
+    for i in range(count):
+        held = [(f"session-{n}", 2**20 * min(i // 20, 3)) for n in range(9) if i // 40 > n and i < 380]
+        made.append(
+            Reading(at=i / 4, weights=28_000_000, sessions=tuple(held), empty=2**24 - sum(s for _, s in held) // 2,
+                    host=2**20 * (i // 40), disk=0, budget=80_000_000, process=500 * 2**20, in_use=None, total=None,
+                    others=None)
+        )  # fmt: skip
+    return made
+
+
+def moves() -> list[Move]:
+    return [
+        Move(
+            at=5.0 * n, session=f"session-{n}", transfer=transfer(direction="in" if n % 3 else "out", cause="pressure")
+        )
+        for n in range(20)
+    ]
 
 
 def model() -> ModelDescription:
