@@ -3,14 +3,20 @@
 import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
 import { IDocumentManager } from '@jupyterlab/docmanager';
+import { IRunningSessionManagers } from '@jupyterlab/running';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { version } from '../package.json';
 import { CommandIDs, MOVES, addCommands } from './commands';
+import { Preferences } from './model';
+import { RunningEngines } from './running';
 import { SIDEBAR_ID, Sidebar } from './sidebar';
 import { ServerLine } from './serverline';
 import { DjinnService } from './service';
-import { IDjinn } from './tokens';
+import { keepState } from './state';
+import { IDjinn, ISidebar } from './tokens';
 
 const service: JupyterFrontEndPlugin<DjinnService> = {
   id: 'djinn-jupyter:service',
@@ -20,10 +26,11 @@ const service: JupyterFrontEndPlugin<DjinnService> = {
   activate: app => new DjinnService(new ServerLine(app.serviceManager.serverSettings), version)
 };
 
-const sidebar: JupyterFrontEndPlugin<void> = {
+const sidebar: JupyterFrontEndPlugin<Sidebar> = {
   id: 'djinn-jupyter:sidebar',
   description: 'The sidebar and its commands.',
   autoStart: true,
+  provides: ISidebar,
   requires: [IDjinn],
   optional: [ITranslator, ICommandPalette, ILayoutRestorer],
   activate: (
@@ -55,6 +62,7 @@ const sidebar: JupyterFrontEndPlugin<void> = {
     ]) {
       palette?.addItem({ command, category: trans.__('Djinn') });
     }
+    return panel;
   }
 };
 
@@ -74,5 +82,49 @@ const focus: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export default [service, sidebar, focus];
-export { IDjinn };
+const running: JupyterFrontEndPlugin<void> = {
+  id: 'djinn-jupyter:running',
+  description: 'Engines and sessions among what is running.',
+  autoStart: true,
+  requires: [IDjinn, ISidebar, IRunningSessionManagers],
+  optional: [ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    djinn: DjinnService,
+    _: Sidebar,
+    managers: IRunningSessionManagers,
+    translator: ITranslator | null
+  ) => {
+    const trans = (translator ?? nullTranslator).load('djinn_jupyter');
+    managers.add(new RunningEngines(djinn, app.commands.execute.bind(app.commands), trans));
+  }
+};
+
+const settings: JupyterFrontEndPlugin<void> = {
+  id: 'djinn-jupyter:settings',
+  description: 'Reads the settings of the sidebar.',
+  autoStart: true,
+  requires: [IDjinn, ISettingRegistry],
+  activate: async (_: JupyterFrontEnd, djinn: DjinnService, registry: ISettingRegistry) => {
+    const read = await registry.load('djinn-jupyter:sidebar');
+    const apply = (): void => {
+      djinn.model.preferences = read.composite as unknown as Preferences;
+    };
+    read.changed.connect(apply);
+    apply();
+  }
+};
+
+const state: JupyterFrontEndPlugin<void> = {
+  id: 'djinn-jupyter:state',
+  description: 'Remembers the chosen session and the folded panels over a reload.',
+  autoStart: true,
+  requires: [IDjinn, ISidebar, IStateDB],
+  activate: (_: JupyterFrontEnd, djinn: DjinnService, panel: Sidebar, states: IStateDB) => {
+    // Not awaited: the state is readable only after the application has started, which waits for this.
+    void keepState(djinn, panel, states);
+  }
+};
+
+export default [service, sidebar, focus, running, settings, state];
+export { IDjinn, ISidebar };

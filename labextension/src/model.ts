@@ -4,7 +4,15 @@ import { ISignal, Signal } from '@lumino/signaling';
 
 import { Connection } from './line';
 import { LiveState, NOTHING, Place, choose, find, key, ofNotebook } from './live';
-import { LiveEngine, LiveSession } from './wire';
+import { NO_PAST, Past, markSwap, readingOf, remember } from './memory';
+import { LiveEngine, LiveSession, SessionSwapped } from './wire';
+
+/** What a person sets; the schema has the same defaults. */
+export interface Preferences {
+  readonly followNotebook: boolean;
+  readonly memoryMinutes: number;
+  readonly lensTop: number;
+}
 
 /** A sentence for a person about one session or engine, until it is read or the next move begins. */
 export interface Remark {
@@ -23,6 +31,7 @@ export class DjinnModel {
   }
 
   set live(live: LiveState) {
+    this._remember(live);
     this._live = live;
     this._settle();
   }
@@ -55,7 +64,11 @@ export class DjinnModel {
   set notebook(path: string | null) {
     this._notebook = path;
     const own = ofNotebook(this._live, path);
-    if (own.length && !own.some(place => same(place, this._chosen))) {
+    if (
+      this._preferences.followNotebook &&
+      own.length &&
+      !own.some(place => same(place, this._chosen))
+    ) {
       this._wanted = own[0];
     }
     this._settle();
@@ -82,6 +95,36 @@ export class DjinnModel {
     this._changed.emit();
   }
 
+  get preferences(): Preferences {
+    return this._preferences;
+  }
+
+  set preferences(preferences: Preferences) {
+    this._preferences = preferences;
+    this._changed.emit();
+  }
+
+  /** The memory of an engine over the last minutes. */
+  past(engine: string): Past {
+    return this._past.get(engine) ?? NO_PAST;
+  }
+
+  swapped(engine: string, { session, transfer }: SessionSwapped): void {
+    const swap = { engine, session, transfer };
+    this._past.set(engine, markSwap(this.past(engine), swap, this._live.at));
+    this._changed.emit();
+  }
+
+  private _remember(live: LiveState): void {
+    for (const [id, { statistics }] of Object.entries(live.engines)) {
+      if (statistics && statistics !== this._live.engines[id]?.statistics) {
+        const reading = readingOf(statistics, live.at);
+        this._past.set(id, remember(this.past(id), reading, 60 * this._preferences.memoryMinutes));
+      }
+    }
+    [...this._past.keys()].filter(id => !(id in live.engines)).forEach(id => this._past.delete(id));
+  }
+
   private _settle(): void {
     const before = this._chosen;
     this._chosen = choose(this._live, this._wanted ?? this._chosen, this._notebook);
@@ -95,6 +138,8 @@ export class DjinnModel {
   }
 
   private readonly _changed = new Signal<this, void>(this);
+  private readonly _past = new Map<string, Past>();
+  private _preferences: Preferences = { followNotebook: true, memoryMinutes: 10, lensTop: 5 };
   private _live: LiveState = NOTHING;
   private _connection: Connection = { kind: 'connecting' };
   private _wanted: Place | null = null;

@@ -5,7 +5,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { AskFailed, ILine, RequestOf, reasonOf } from './line';
 import { Place, follows, reduce } from './live';
 import { DjinnModel } from './model';
-import { Answers, Live, Shutdown, WireEvent } from './wire';
+import { Answers, Live, ModuleInfo, Shutdown, WireEvent } from './wire';
 
 export interface IHeardEvent {
   readonly engine: string;
@@ -44,6 +44,17 @@ export class DjinnService {
 
   ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
     return this._line.ask<K>(engine, request);
+  }
+
+  /** The modules of an engine's model. They do not change, so they are asked for once. */
+  modules(engine: string): Promise<readonly ModuleInfo[]> {
+    const known = this._modules.get(engine);
+    const asked =
+      known ??
+      this.ask<'ListModules'>(engine, { request: 'ListModules' }).then(({ modules }) => modules);
+    this._modules.set(engine, asked);
+    asked.catch(() => this._modules.delete(engine));
+    return asked;
   }
 
   resume(place: Place, free = false): Promise<void> {
@@ -145,6 +156,9 @@ export class DjinnService {
       this._line.say({ say: 'focus', notebook: this.model.notebook });
       this.model.notebook = this.model.notebook;
     } else if (message.live === 'event') {
+      if (message.event.event === 'SessionSwapped') {
+        this.model.swapped(message.engine, message.event);
+      }
       this._happened.emit({ engine: message.engine, event: message.event });
     } else if (message.live === 'outcome' && message.reply.reply === 'Failed') {
       this.model.remark = { place: message, text: new AskFailed(message.reply).message };
@@ -156,5 +170,6 @@ export class DjinnService {
   }
 
   private readonly _line: ILine;
+  private readonly _modules = new Map<string, Promise<readonly ModuleInfo[]>>();
   private readonly _happened = new Signal<this, IHeardEvent>(this);
 }

@@ -3,10 +3,17 @@
 import { ITranslator } from '@jupyterlab/translation';
 import { CommandToolbarButton, ReactWidget, SidePanel } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
+import { Message } from '@lumino/messaging';
+import { ISignal } from '@lumino/signaling';
+import { AccordionPanel } from '@lumino/widgets';
 import * as React from 'react';
 
 import { MOVES } from './commands';
 import { djinnIcon } from './icons';
+import { Activation } from './panels/activation';
+import { Breakpoints } from './panels/breakpoints';
+import { Memory } from './panels/memory';
+import { Modules } from './panels/modules';
 import { PanelProps, panelOf } from './panels/react';
 import { Sessions } from './panels/sessions';
 
@@ -32,6 +39,33 @@ export class Sidebar extends SidePanel {
     }
   }
 
+  /** Shares of the height, until a person drags the borders. */
+  protected override onAfterAttach(msg: Message): void {
+    super.onAfterAttach(msg);
+    (this.content as AccordionPanel).setRelativeSizes([14, 15, 25, 31, 15]);
+  }
+
+  /** The panels that are folded, by id. */
+  get folded(): string[] {
+    const { widgets } = this.content;
+    return widgets.filter(widget => widget.isHidden).map(({ id }) => id);
+  }
+
+  set folded(ids: readonly string[]) {
+    const content = this.content as AccordionPanel;
+    content.widgets.forEach((widget, index) => {
+      if (ids.includes(widget.id)) {
+        content.collapse(index);
+      } else {
+        content.expand(index);
+      }
+    });
+  }
+
+  get foldedChanged(): ISignal<AccordionPanel, number> {
+    return (this.content as AccordionPanel).expansionToggled;
+  }
+
   private _panels(commands: CommandRegistry, props: PanelProps): ReactWidget[] {
     const { trans } = props;
     const execute = commands.execute.bind(commands);
@@ -40,6 +74,26 @@ export class Sidebar extends SidePanel {
         id: 'djinn-sessions',
         title: trans.__('Sessions'),
         className: 'djinn-Sessions'
+      }),
+      panelOf(Breakpoints, props, {
+        id: 'djinn-breakpoints',
+        title: trans.__('Breakpoints'),
+        className: 'djinn-Breakpoints'
+      }),
+      panelOf(Modules, props, {
+        id: 'djinn-model',
+        title: trans.__('Model'),
+        className: 'djinn-Modules'
+      }),
+      panelOf(Activation, props, {
+        id: 'djinn-activation',
+        title: trans.__('Activation'),
+        className: 'djinn-Activation'
+      }),
+      panelOf(Memory, props, {
+        id: 'djinn-memory',
+        title: trans.__('Memory'),
+        className: 'djinn-Memory'
       })
     ];
   }

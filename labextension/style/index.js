@@ -1,2 +1,4 @@
 import './index.css';
 import './sessions.css';
+import './panels.css';
+import './memory.css';

@@ -1,7 +1,6 @@
 /* The engines and their sessions: who stands where, with what can be done to the one that is chosen. */
 
 import {
-  LabIcon,
   closeIcon,
   copyIcon,
   notebookIcon,
@@ -16,7 +15,11 @@ import { same } from '../model';
 import { spellBytes, spellSeconds } from '../spell';
 import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
 import { Notice } from './notice';
+import { Action } from './parts';
 import { PanelProps, Trans, useClock, useModel } from './react';
+
+/** Seconds from which on idleness is told. */
+const IDLE_SHOWN = 10;
 
 export interface SessionsProps extends PanelProps {
   readonly execute: Execute;
@@ -173,11 +176,11 @@ function facts({ info, idle_since, kernel }: LiveSession, now: number, trans: Tr
       ? []
       : [info.step === 0 ? trans.__('prompt') : trans.__('step %1', info.step)]),
     `${spellBytes(bytes)} ${where[info.residency]}`,
-    ...(info.state === 'running' || idle_since === null
+    ...(info.state === 'running' || idle_since === null || now - idle_since < IDLE_SHOWN
       ? []
       : [trans.__('idle %1', spellSeconds(now - idle_since))]),
     ...(info.exactness === 'recomputed' ? [trans.__('recomputed')] : []),
-    ...(kernel === null ? [] : [trans.__('kernel %1', kernel.state)])
+    ...(kernel === null || kernel.state === 'idle' ? [] : [trans.__('kernel %1', kernel.state)])
   ];
 }
 
@@ -213,27 +216,5 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
         act={() => execute(CommandIDs.close, args)}
       />
     </div>
-  );
-}
-
-interface ActionProps {
-  readonly icon: LabIcon;
-  readonly label: string;
-  readonly act: () => unknown;
-  readonly disabled?: boolean;
-}
-
-/** A small button with an icon, named for those who cannot see it. */
-export function Action({ icon, label, act, disabled }: ActionProps): React.JSX.Element {
-  return (
-    <button
-      className="djinn-iconButton"
-      title={label}
-      aria-label={label}
-      disabled={disabled}
-      onClick={act}
-    >
-      <icon.react tag="span" className="djinn-iconButton-icon" width="14px" height="14px" />
-    </button>
   );
 }

@@ -1,0 +1,225 @@
+/* The present stop: where it stands, norms by position, what the lens reads, and a thumbnail of the values. */
+
+import * as React from 'react';
+
+import { Pooled, pool } from '../arrays';
+import { reasonOf } from '../line';
+import { Place } from '../live';
+import { DjinnService } from '../service';
+import { spellNumber, spellToken } from '../spell';
+import { LensRow, LiveSession, Paused, Snapshot } from '../wire';
+import { Empty, Meter, useInSight } from './parts';
+import { PanelProps, Trans, useModel } from './react';
+import { Thumbnail } from './thumbnail';
+
+/** So many positions from the end are listed and drawn. */
+const POSITIONS = 128;
+
+interface Stop {
+  readonly place: Place;
+  readonly paused: Paused;
+  readonly snapshot: Snapshot;
+  readonly pooled: Pooled;
+}
+
+type Read<T> = { readonly value: T } | { readonly refused: string };
+
+export function Activation({ service, trans }: PanelProps): React.JSX.Element {
+  const model = useModel(service);
+  const [sight, seen] = useInSight<HTMLDivElement>();
+  const { chosen, session } = model;
+  const stopped = session?.info.state === 'paused' ? session : null;
+  const stop = useStop(service, seen ? chosen : null, stopped);
+  return (
+    <div ref={sight} className="djinn-Activation-body">
+      {stopped === null ? (
+        <Empty>
+          {trans.__('The activation appears here while the chosen session is stopped.')}
+        </Empty>
+      ) : stop === null ? (
+        <Empty>{trans.__('Reading the activation.')}</Empty>
+      ) : 'refused' in stop ? (
+        <p className="djinn-Notice djinn-mod-bad">{stop.refused}</p>
+      ) : (
+        <StopView stop={stop.value} service={service} trans={trans} />
+      )}
+    </div>
+  );
+}
+
+/** Read again whenever the server has something new of the stopped session. What was read stays until then. */
+function useStop(
+  service: DjinnService,
+  place: Place | null,
+  stopped: LiveSession | null
+): Read<Stop> | null {
+  const [read, setRead] = React.useState<Read<Stop> | null>(null);
+  const { engine, session } = place ?? {};
+  React.useEffect(() => {
+    let wanted = true;
+    if (place !== null && stopped !== null) {
+      readStop(service, place).then(
+        value => wanted && setRead({ value }),
+        error => wanted && setRead({ refused: reasonOf(error) })
+      );
+    }
+    return () => {
+      wanted = false;
+    };
+  }, [service, engine, session, stopped]);
+  const current = read && (!('value' in read) || read.value.place.session === session);
+  return current ? read : null;
+}
+
+async function readStop(service: DjinnService, place: Place): Promise<Stop> {
+  const { engine, session } = place;
+  const paused = await service.ask<'ReadStop'>(engine, { request: 'ReadStop', session });
+  const positions = paused.positions.slice(-POSITIONS);
+  const { snapshot } = await service.ask<'Inspect'>(engine, {
+    request: 'Inspect',
+    session,
+    positions
+  });
+  return { place, paused, snapshot, pooled: pool(snapshot.value, 96, 128) };
+}
+
+interface StopProps extends PanelProps {
+  readonly stop: Stop;
+}
+
+function StopView({ stop, service, trans }: StopProps): React.JSX.Element {
+  const { paused, snapshot } = stop;
+  const last = paused.positions.at(-1) ?? 0;
+  const [chosen, setChosen] = React.useState<number | null>(null);
+  const position = chosen !== null && paused.positions.includes(chosen) ? chosen : last;
+  return (
+    <>
+      <p className="djinn-Stop-head">
+        <span className="djinn-mono">{paused.site}</span>{' '}
+        <span className="djinn-soft">{headOf(stop, trans)}</span>
+      </p>
+      {paused.edits.length > 0 && (
+        <p className="djinn-Stop-edits">{trans.__('Edited: %1', paused.edits.join('; '))}</p>
+      )}
+      <Thumbnail
+        pooled={stop.pooled}
+        label={trans.__(
+          'Values at %1: %2 positions by %3. Full colour at %4.',
+          paused.site,
+          snapshot.positions.length,
+          paused.shape.slice(1).join(' x '),
+          spellNumber(stop.pooled.limit)
+        )}
+        trans={trans}
+      />
+      <Norms paused={paused} position={position} choose={setChosen} trans={trans} />
+      <Lens stop={stop} position={position} service={service} trans={trans} />
+    </>
+  );
+}
+
+function headOf({ paused, snapshot }: Stop, trans: Trans): string {
+  const parts = [
+    paused.step === 0 ? trans.__('prompt') : trans.__('step %1', paused.step),
+    `[${paused.shape.join(', ')}] ${paused.dtype}`,
+    ...(snapshot.exactness === 'exact' ? [] : [snapshot.exactness])
+  ];
+  return parts.join(' \u00b7 ');
+}
+
+interface NormsProps {
+  readonly paused: Paused;
+  readonly position: number;
+  readonly choose: (position: number) => void;
+  readonly trans: Trans;
+}
+
+function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Element {
+  const largest = Math.max(...paused.norms.map(norm => norm ?? 0)) || 1;
+  const first = Math.max(0, paused.positions.length - POSITIONS);
+  return (
+    <div className="djinn-Norms" role="group" aria-label={trans.__('Norms by position')}>
+      <table className="djinn-table">
+        <thead>
+          <tr>
+            <th>{trans.__('position')}</th>
+            <th>{trans.__('token')}</th>
+            <th colSpan={2}>{trans.__('norm')}</th>
+          </tr>
+        </thead>
+        <tbody>
+          {paused.positions.slice(first).map((at, index) => (
+            <tr key={at} className={at === position ? 'djinn-mod-chosen' : ''}>
+              <td className="djinn-number">
+                <button
+                  className="djinn-linkButton"
+                  aria-pressed={at === position}
+                  aria-label={trans.__('Read the lens at position %1', at)}
+                  onClick={() => choose(at)}
+                >
+                  {at}
+                </button>
+              </td>
+              <td className="djinn-mono djinn-token">
+                {spellToken(paused.texts[first + index] ?? '')}
+              </td>
+              <td>
+                <Meter share={(paused.norms[first + index] ?? 0) / largest} />
+              </td>
+              <td className="djinn-number">{spellNumber(paused.norms[first + index])}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+interface LensProps extends StopProps {
+  readonly position: number;
+}
+
+function Lens({ stop, position, service, trans }: LensProps): React.JSX.Element {
+  const read = useLens(service, stop, position);
+  return (
+    <div className="djinn-Lens" role="group" aria-label={trans.__('Logit lens')}>
+      <h4 className="djinn-subhead">{trans.__('Logit lens at position %1', position)}</h4>
+      {read === null ? (
+        <Empty>{trans.__('Reading the lens.')}</Empty>
+      ) : 'refused' in read ? (
+        <Empty>{read.refused}</Empty>
+      ) : (
+        <table className="djinn-table">
+          <tbody>
+            {read.value.top.map(({ token, text, probability }) => (
+              <tr key={token}>
+                <td className="djinn-mono djinn-token">{spellToken(text)}</td>
+                <td>
+                  <Meter share={probability ?? 0} />
+                </td>
+                <td className="djinn-number">{((probability ?? 0) * 100).toFixed(1)} %</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+    </div>
+  );
+}
+
+function useLens(service: DjinnService, stop: Stop, position: number): Read<LensRow> | null {
+  const [read, setRead] = React.useState<Read<LensRow> | null>(null);
+  React.useEffect(() => {
+    let wanted = true;
+    const { engine, session } = stop.place;
+    const top = service.model.preferences.lensTop;
+    service.ask<'Lens'>(engine, { request: 'Lens', session, positions: [position], top }).then(
+      ({ rows }) => wanted && setRead({ value: rows[0] }),
+      error => wanted && setRead({ refused: reasonOf(error) })
+    );
+    return () => {
+      wanted = false;
+    };
+  }, [service, stop, position]);
+  return read;
+}

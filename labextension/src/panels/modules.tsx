@@ -1,0 +1,225 @@
+/* The model as a tree. The stop is marked as a debugger marks its line; a row's dot is its breakpoint. */
+
+import { caretDownIcon, caretRightIcon } from '@jupyterlab/ui-components';
+import * as React from 'react';
+
+import { Place } from '../live';
+import { DjinnService } from '../service';
+import { TreeRow, inside, plainSite, stopRow, treeRows } from '../tree';
+import { BreakpointInfo, ModuleInfo } from '../wire';
+import { Empty, useInSight } from './parts';
+import { PanelProps, Trans, useModel } from './react';
+
+const NO_MODULES: readonly ModuleInfo[] = [];
+
+/** The modules of an engine's model, asked for once. Empty until they are here, or when they cannot be had. */
+export function useModules(service: DjinnService, engine: string | null): readonly ModuleInfo[] {
+  const [found, setFound] = React.useState<{
+    engine: string;
+    modules: readonly ModuleInfo[];
+  } | null>(null);
+  React.useEffect(() => {
+    let wanted = true;
+    if (engine !== null) {
+      service.modules(engine).then(
+        modules => wanted && setFound({ engine, modules }),
+        () => undefined // the points are offered without them
+      );
+    }
+    return () => {
+      wanted = false;
+    };
+  }, [service, engine]);
+  return found && found.engine === engine ? found.modules : NO_MODULES;
+}
+
+export function Modules({ service, trans }: PanelProps): React.JSX.Element {
+  const model = useModel(service);
+  const [sight, seen] = useInSight<HTMLDivElement>();
+  const { chosen, engine, session } = model;
+  const modules = useModules(service, seen ? (chosen?.engine ?? null) : null);
+  const description = engine?.found.description ?? null;
+  return (
+    <div ref={sight} className="djinn-Modules-body">
+      {chosen && description && session ? (
+        <Tree
+          key={chosen.engine}
+          rowsOf={open => treeRows(description, modules, open)}
+          breakpoints={session.info.breakpoints}
+          stop={session.info.stopped_at}
+          place={chosen}
+          service={service}
+          trans={trans}
+        />
+      ) : (
+        <Empty>{trans.__('The layers of the model of the chosen session appear here.')}</Empty>
+      )}
+    </div>
+  );
+}
+
+interface TreeProps extends PanelProps {
+  readonly rowsOf: (open: ReadonlySet<string>) => TreeRow[];
+  readonly breakpoints: readonly BreakpointInfo[];
+  readonly stop: string | null;
+  readonly place: Place;
+}
+
+function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): React.JSX.Element {
+  const [open, setOpen] = React.useState<ReadonlySet<string>>(new Set());
+  const [active, setActive] = React.useState<string | null>(null);
+  const list = React.useRef<HTMLDivElement>(null);
+  const rows = rowsOf(open);
+  const marked = stopRow(rows, stop);
+  const sites = breakpoints.map(({ site }) => site);
+  const current = rows.some(({ id }) => id === active) ? active : (marked ?? rows[0]?.id);
+  React.useEffect(() => {
+    list.current?.querySelector('.djinn-mod-stop')?.scrollIntoView({ block: 'nearest' });
+  }, [stop]);
+  const toggleOpen = (row: TreeRow): void => {
+    const next = new Set(open);
+    if (!next.delete(row.id)) {
+      next.add(row.id);
+    }
+    setOpen(next);
+  };
+  const move = (id: string | undefined): void => {
+    if (id !== undefined) {
+      setActive(id);
+      const node = [...(list.current?.children ?? [])].find(
+        child => child.getAttribute('data-id') === id
+      );
+      (node as HTMLElement | undefined)?.focus();
+    }
+  };
+  const toggleBreakpoint = (row: TreeRow): void => {
+    const own = at(breakpoints, row);
+    if (own.length) {
+      void service.clearBreakpoints(
+        place,
+        own.map(({ number }) => number)
+      );
+    } else if (row.site !== null) {
+      void service.setBreakpoint(place, row.site);
+    }
+  };
+  const pressed = (event: React.KeyboardEvent, row: TreeRow, index: number): void => {
+    const parent = rows
+      .slice(0, index)
+      .reverse()
+      .find(({ depth }) => depth < row.depth);
+    const act: Record<string, () => void> = {
+      ArrowDown: () => move(rows[index + 1]?.id),
+      ArrowUp: () => move(rows[index - 1]?.id),
+      Home: () => move(rows[0]?.id),
+      End: () => move(rows.at(-1)?.id),
+      ArrowRight: () =>
+        row.open === false ? toggleOpen(row) : row.open && move(rows[index + 1]?.id),
+      ArrowLeft: () => (row.open ? toggleOpen(row) : move(parent?.id)),
+      Enter: () => toggleBreakpoint(row),
+      ' ': () => toggleBreakpoint(row)
+    };
+    if (act[event.key] && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      event.preventDefault();
+      event.stopPropagation();
+      act[event.key]();
+    }
+  };
+  return (
+    <div
+      className="djinn-Tree"
+      role="tree"
+      ref={list}
+      aria-label={trans.__('Layers and points of the model')}
+    >
+      {rows.map((row, index) => (
+        <Row
+          key={row.id}
+          row={row}
+          breakpoints={at(breakpoints, row)}
+          inside={inside(row, sites)}
+          stopped={row.id === marked}
+          focusable={row.id === current}
+          toggleOpen={() => toggleOpen(row)}
+          toggleBreakpoint={() => toggleBreakpoint(row)}
+          onFocus={() => setActive(row.id)}
+          onKeyDown={event => pressed(event, row, index)}
+          trans={trans}
+        />
+      ))}
+    </div>
+  );
+}
+
+/** The breakpoints at the place of a row, whatever their selector. An open layer leaves its own to the point below. */
+function at(breakpoints: readonly BreakpointInfo[], row: TreeRow): BreakpointInfo[] {
+  return row.open && row.depth === 0
+    ? []
+    : breakpoints.filter(({ site }) => plainSite(site) === row.site);
+}
+
+interface RowProps {
+  readonly row: TreeRow;
+  readonly breakpoints: readonly BreakpointInfo[];
+  readonly inside: number;
+  readonly stopped: boolean;
+  readonly focusable: boolean;
+  readonly toggleOpen: () => void;
+  readonly toggleBreakpoint: () => void;
+  readonly onFocus: () => void;
+  readonly onKeyDown: (event: React.KeyboardEvent) => void;
+  readonly trans: Trans;
+}
+
+function Row(props: RowProps): React.JSX.Element {
+  const { row, breakpoints, inside: within, stopped, focusable, trans } = props;
+  const label = row.depth === 0 && row.open !== null ? trans.__('Layer %1', row.label) : row.label;
+  const armed = breakpoints.some(({ enabled }) => enabled);
+  const said = [
+    label,
+    ...(breakpoints.length ? [armed ? trans.__('breakpoint') : trans.__('breakpoint, off')] : []),
+    ...(within ? [trans._n('%1 breakpoint inside', '%1 breakpoints inside', within)] : []),
+    ...(stopped ? [trans.__('stopped here')] : [])
+  ];
+  const Caret = row.open ? caretDownIcon : caretRightIcon;
+  return (
+    <div
+      role="treeitem"
+      className={`djinn-Row${stopped ? ' djinn-mod-stop' : ''}`}
+      data-id={row.id}
+      aria-level={row.depth + 1}
+      aria-expanded={row.open ?? undefined}
+      aria-selected={focusable}
+      aria-label={said.join(', ')}
+      tabIndex={focusable ? 0 : -1}
+      title={row.site === null ? undefined : trans.__('Breakpoint at %1', row.site)}
+      onFocus={props.onFocus}
+      onKeyDown={props.onKeyDown}
+      onClick={row.site === null ? props.toggleOpen : props.toggleBreakpoint}
+    >
+      <span className="djinn-Row-gutter">
+        {row.site !== null && (
+          <span
+            className={`djinn-Row-dot${breakpoints.length ? ' djinn-mod-set' : ''}${armed ? '' : ' djinn-mod-off'}`}
+          />
+        )}
+      </span>
+      <span
+        className="djinn-Row-caret"
+        style={{ marginLeft: `${row.depth * 12}px` }}
+        onClick={event => {
+          if (row.open !== null) {
+            event.stopPropagation();
+            props.toggleOpen();
+          }
+        }}
+      >
+        {row.open !== null && <Caret.react tag="span" width="14px" height="14px" />}
+      </span>
+      <span className="djinn-Row-label">{label}</span>
+      <span className="djinn-soft djinn-Row-detail">
+        {within ? trans.__('%1 inside', within) : row.detail}
+      </span>
+    </div>
+  );
+}

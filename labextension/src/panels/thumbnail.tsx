@@ -1,0 +1,70 @@
+/* A heatmap on a canvas: above zero in the theme's warning colour, below in its brand colour, zero takes the page's. */
+
+import * as React from 'react';
+
+import { Pooled } from '../arrays';
+import { Trans } from './react';
+
+interface ThumbnailProps {
+  readonly pooled: Pooled;
+  readonly label: string;
+  readonly trans: Trans;
+}
+
+export function Thumbnail({ pooled, label, trans }: ThumbnailProps): React.JSX.Element {
+  const canvas = React.useRef<HTMLCanvasElement>(null);
+  React.useEffect(() => {
+    if (canvas.current) {
+      draw(canvas.current, pooled);
+    }
+  }, [pooled]);
+  const height = Math.min(160, Math.max(14, pooled.rows * 12));
+  return (
+    <figure className="djinn-Thumbnail">
+      <canvas
+        ref={canvas}
+        role="img"
+        aria-label={label}
+        title={label}
+        style={{ height: `${height}px` }}
+      />
+      <figcaption className="djinn-soft">
+        <span className="djinn-swatch djinn-mod-below" /> {trans.__('below')}{' '}
+        <span className="djinn-swatch djinn-mod-above" />{' '}
+        {trans.__('above zero, at full colour from %1 on', pooled.limit.toPrecision(3))}
+      </figcaption>
+    </figure>
+  );
+}
+
+function draw(canvas: HTMLCanvasElement, { rows, columns, cells, limit }: Pooled): void {
+  const context = canvas.getContext('2d', { willReadFrequently: true });
+  if (!context || rows === 0 || columns === 0) {
+    return;
+  }
+  canvas.width = columns;
+  canvas.height = rows;
+  const [above, below] = ['--djinn-above', '--djinn-below'].map(name =>
+    colourOf(canvas, context, name)
+  );
+  const image = context.createImageData(columns, rows);
+  cells.forEach((value, index) => {
+    const [red, green, blue] = value > 0 ? above : below;
+    const strength = Math.min(1, Math.abs(value) / limit) ** 0.8;
+    image.data.set([red, green, blue, Math.round(255 * strength)], 4 * index);
+  });
+  context.putImageData(image, 0, 0);
+}
+
+/** A colour of the theme as bytes: the canvas reads whatever spelling CSS allows. */
+function colourOf(
+  canvas: HTMLCanvasElement,
+  context: CanvasRenderingContext2D,
+  name: string
+): Uint8ClampedArray {
+  context.fillStyle = getComputedStyle(canvas).getPropertyValue(name).trim() || '#000';
+  context.fillRect(0, 0, 1, 1);
+  const { data } = context.getImageData(0, 0, 1, 1);
+  context.clearRect(0, 0, 1, 1);
+  return data;
+}

@@ -1,0 +1,84 @@
+/* Engines and their sessions in JupyterLab's list of what is running. */
+
+import { IRunningSessions } from '@jupyterlab/running';
+import { LabIcon, notebookIcon } from '@jupyterlab/ui-components';
+import { ISignal } from '@lumino/signaling';
+
+import { CommandIDs, Execute } from './commands';
+import { djinnIcon } from './icons';
+import { Place, places } from './live';
+import { Trans } from './panels/react';
+import { DjinnService } from './service';
+import { LiveSession } from './wire';
+
+type Item = IRunningSessions.IRunningItem;
+
+export class RunningEngines implements IRunningSessions.IManager {
+  constructor(service: DjinnService, execute: Execute, trans: Trans) {
+    this._service = service;
+    this._execute = execute;
+    this._trans = trans;
+    this.name = trans.__('Djinn Engines');
+    this.shutdownAllLabel = trans.__('Stop All');
+    this.shutdownAllConfirmationText = trans.__(
+      'Stop all engines that no notebook uses? Their models leave memory and their sessions end.'
+    );
+    this.runningChanged = service.model.changed;
+  }
+
+  readonly name: string;
+  readonly shutdownLabel = (item: Item): string =>
+    item.children ? this._trans.__('Stop') : this._trans.__('Close');
+  readonly shutdownAllLabel: string;
+  readonly shutdownAllConfirmationText: string;
+  readonly runningChanged: ISignal<unknown, unknown>;
+
+  running(): Item[] {
+    const { live } = this._service.model;
+    return Object.entries(live.engines).map(([engine, { found }]) => ({
+      label: () => found.model,
+      labelTitle: () => this._trans.__('Process %1 on %2', found.pid, found.host),
+      icon: () => djinnIcon,
+      detail: () => found.description?.device ?? found.state,
+      open: () => void this._execute(CommandIDs.show),
+      shutdown: () => void this._execute(CommandIDs.stopEngine, { engine }),
+      children: places(live)
+        .filter(({ place }) => place.engine === engine)
+        .map(({ place, session }) => this._session(place, session))
+    }));
+  }
+
+  /** Engines that notebooks use refuse, and stay. */
+  shutdownAll(): void {
+    for (const engine of Object.keys(this._service.model.live.engines)) {
+      this._service.stopEngine(engine, false).catch((error: Error) => {
+        this._service.model.remark = { place: null, text: error.message };
+      });
+    }
+  }
+
+  refreshRunning(): void {
+    this._service.reconnect();
+  }
+
+  private _session(place: Place, session: LiveSession): Item {
+    const args = { engine: place.engine, session: place.session };
+    const icon: LabIcon = session.notebook === null ? djinnIcon : notebookIcon;
+    return {
+      label: () => session.label,
+      labelTitle: () => place.session,
+      icon: () => icon,
+      detail: () => session.info.stopped_at ?? session.info.state,
+      open: () => {
+        this._service.model.choose(place);
+        const command = session.notebook === null ? CommandIDs.show : CommandIDs.openNotebook;
+        void this._execute(command, args);
+      },
+      shutdown: () => void this._execute(CommandIDs.close, args)
+    };
+  }
+
+  private readonly _service: DjinnService;
+  private readonly _execute: Execute;
+  private readonly _trans: Trans;
+}
