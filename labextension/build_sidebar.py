@@ -32,7 +32,6 @@ class SidebarHook(BuildHookInterface[Any]):
         bundle = Path(self.root) / "djinn_jupyter" / "labextension"
         missing = what_is_missing()
         if missing:
-            shutil.rmtree(bundle, ignore_errors=True)
             self.app.display_warning(
                 f"The sidebar for JupyterLab is left out: {missing}. Everything else is installed; "
                 f"for the sidebar install {NEEDED} and run this installation again."

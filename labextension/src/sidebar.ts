@@ -19,6 +19,9 @@ import { Sessions } from './panels/sessions';
 
 export const SIDEBAR_ID = 'djinn-sidebar';
 
+/** Of the height, in the order of the panels, until a person drags the borders. */
+const SHARES = [16, 16, 23, 28, 17];
+
 export class Sidebar extends SidePanel {
   constructor(options: { commands: CommandRegistry; props: PanelProps; translator: ITranslator }) {
     super({ translator: options.translator });
@@ -37,12 +40,19 @@ export class Sidebar extends SidePanel {
     for (const panel of this._panels(commands, props)) {
       this.addWidget(panel);
     }
+    this.foldedChanged.connect(this._share, this);
   }
 
-  /** Shares of the height, until a person drags the borders. */
   protected override onAfterAttach(msg: Message): void {
     super.onAfterAttach(msg);
-    (this.content as AccordionPanel).setRelativeSizes([14, 15, 25, 31, 15]);
+    this._share();
+  }
+
+  /** Takes the focus, so that Tab goes on to the first of its buttons. */
+  protected override onActivateRequest(msg: Message): void {
+    super.onActivateRequest(msg);
+    this.node.tabIndex = -1;
+    this.node.focus();
   }
 
   /** The panels that are folded, by id. */
@@ -64,6 +74,14 @@ export class Sidebar extends SidePanel {
 
   get foldedChanged(): ISignal<AccordionPanel, number> {
     return (this.content as AccordionPanel).expansionToggled;
+  }
+
+  /** Share the height among the open panels. The accordion itself gives a panel that was folded early no height. */
+  private _share(): void {
+    const content = this.content as AccordionPanel;
+    content.setRelativeSizes(
+      content.widgets.map((widget, index) => (widget.isHidden ? 0 : SHARES[index]))
+    );
   }
 
   private _panels(commands: CommandRegistry, props: PanelProps): ReactWidget[] {

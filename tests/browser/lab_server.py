@@ -28,18 +28,28 @@ class LabServer:
     def address(self, notebook: str) -> str:
         return f"{self.url}/lab/tree/{notebook}?token={self.token}&reset"
 
+    def reloaded(self, notebook: str) -> str:
+        """As `address`, with what the workspace remembers."""
+        return self.address(notebook).removesuffix("&reset")
+
+    def in_notebook_7(self, notebook: str) -> str:
+        return f"{self.url}/notebooks/{notebook}?token={self.token}"
+
     def running_kernels(self) -> str:
         return _get(f"{self.url}/api/kernels?token={self.token}")
 
 
 @contextmanager
-def lab_server(folder: Path, *, log: Path, kernels: bool = True) -> Iterator[LabServer]:
-    """Serve `folder` until the block ends. Without `kernels` the server knows no kernel to start."""
+def lab_server(
+    folder: Path, *, log: Path, kernels: bool = True, djinn: bool = True, application: str = "jupyterlab"
+) -> Iterator[LabServer]:
+    """Serve `folder` until the block ends. Without `kernels` the server knows no kernel to start, without `djinn` it
+    has no Djinn extension. `application` is the module: jupyterlab, or notebook."""
     token, port = secrets.token_hex(16), _free_port()
     server = LabServer(url=f"http://127.0.0.1:{port}", token=token, folder=folder)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *_options(port, token, folder, kernels)],
+            [sys.executable, "-m", application, *_options(port, token, folder, kernels, djinn)],
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -63,7 +73,7 @@ def _environment(place: Path) -> dict[str, str]:
     return kept | {name: str(path) for name, path in places.items()}
 
 
-def _options(port: int, token: str, folder: Path, kernels: bool) -> list[str]:
+def _options(port: int, token: str, folder: Path, kernels: bool, djinn: bool) -> list[str]:
     options = [
         "--no-browser",
         "--expose-app-in-browser",
@@ -78,6 +88,8 @@ def _options(port: int, token: str, folder: Path, kernels: bool) -> list[str]:
     ]
     if not kernels:
         options += ["--KernelSpecManager.ensure_native_kernel=False", "--KernelSpecManager.allowed_kernelspecs=none"]
+    if not djinn:
+        options.append("--ServerApp.jpserver_extensions=djinn_jupyter=False")
     return options
 
 

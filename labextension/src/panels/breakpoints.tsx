@@ -124,7 +124,7 @@ function Add({ service, trans, modules }: AddProps): React.JSX.Element {
         value={when}
         spellCheck={false}
         autoComplete="off"
-        placeholder={trans.__('Condition, as step == 0')}
+        placeholder={trans.__('When: step == 0')}
         aria-label={trans.__('Condition of the new breakpoint')}
         onChange={event => setWhen(event.target.value)}
       />

@@ -31,7 +31,7 @@ export function Thumbnail({ pooled, label, trans }: ThumbnailProps): React.JSX.E
       <figcaption className="djinn-soft">
         <span className="djinn-swatch djinn-mod-below" /> {trans.__('below')}{' '}
         <span className="djinn-swatch djinn-mod-above" />{' '}
-        {trans.__('above zero, at full colour from %1 on', pooled.limit.toPrecision(3))}
+        {trans.__('above zero, full at %1', pooled.limit.toPrecision(3))}
       </figcaption>
     </figure>
   );
