@@ -32,7 +32,11 @@ export class DjinnModel {
 
   set live(live: LiveState) {
     this._remember(live);
+    const before = ofNotebook(this._live, this._notebook);
     this._live = live;
+    if (before.length === 0) {
+      this._follow();
+    }
     this._settle();
   }
 
@@ -63,14 +67,7 @@ export class DjinnModel {
   /** The notebook in front. Its session is shown, unless a session of it is shown already. */
   set notebook(path: string | null) {
     this._notebook = path;
-    const own = ofNotebook(this._live, path);
-    if (
-      this._preferences.followNotebook &&
-      own.length &&
-      !own.some(place => same(place, this._chosen))
-    ) {
-      this._wanted = own[0];
-    }
+    this._follow();
     this._settle();
   }
 
@@ -113,6 +110,18 @@ export class DjinnModel {
     const swap = { engine, session, transfer };
     this._past.set(engine, markSwap(this.past(engine), swap, this._live.at));
     this._changed.emit();
+  }
+
+  /** To the session of the notebook in front, when it has one. */
+  private _follow(): void {
+    const own = ofNotebook(this._live, this._notebook);
+    if (
+      this._preferences.followNotebook &&
+      own.length &&
+      !own.some(place => same(place, this._chosen))
+    ) {
+      this._wanted = own[0];
+    }
   }
 
   private _remember(live: LiveState): void {

@@ -154,7 +154,6 @@ export class DjinnService {
     this.model.live = reduce(this.model.live, message);
     if (message.live === 'snapshot') {
       this._line.say({ say: 'focus', notebook: this.model.notebook });
-      this.model.notebook = this.model.notebook;
     } else if (message.live === 'event') {
       if (message.event.event === 'SessionSwapped') {
         this.model.swapped(message.engine, message.event);

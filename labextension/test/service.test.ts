@@ -51,6 +51,23 @@ test('a session that a person chose stays shown when another one of the same not
   expect(service.model.chosen).toEqual(HERE);
 });
 
+test('a session that the notebook in front opens later is shown, whatever was shown before', () => {
+  const { line, service } = started();
+  service.focus('c.ipynb');
+  line.tell(snapshot(0, [engine('e1', STOPPED, session('c', {}, 'c.ipynb'))]));
+  expect(service.model.chosen?.session).toBe('c');
+  service.model.choose(HERE);
+  line.tell(snapshot(0, [engine('e1', STOPPED, session('c', { tokens: 9 }, 'c.ipynb'))]));
+  expect(service.model.chosen).toEqual(HERE);
+});
+
+test('it stays with the chosen session where a person wants no following', () => {
+  const { service } = started();
+  service.model.preferences = { ...service.model.preferences, followNotebook: false };
+  service.focus('b.ipynb');
+  expect(service.model.chosen).toEqual(HERE);
+});
+
 test('a choice of an earlier visit stands as soon as its session is there', () => {
   const line = new LineDouble();
   const service = new DjinnService(line, '0.1.0');

@@ -77,4 +77,4 @@ def no_complaints(page: Page) -> Iterator[None]:
     page.on("console", complain)
     page.on("pageerror", throw)
     yield
-    assert heard == []
+    assert not heard, "\n".join(heard)

@@ -1,4 +1,4 @@
-"""The sidebar is built with the package, again when its sources change, and left out with a sentence without Node.js."""
+"""The sidebar is built with the package, again when its sources change, left out with a sentence without Node.js."""
 
 from __future__ import annotations
 
