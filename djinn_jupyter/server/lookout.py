@@ -1,5 +1,6 @@
-"""Looks around: at the registry and Jupyter's books once a second, at the engines four times a second while somebody
-watches. Puts what it sees into the live picture, and tells engines what their notebooks do.
+"""Looks around: at the registry and Jupyter's books once a second, at the engines and, where that is quick, at the
+books four times a second while somebody watches. Puts what it sees into the live picture, and tells engines what their
+notebooks do.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 READ_SECONDS = 0.25
 PATIENCE_SECONDS = 0.1  # how long one round of reading waits for an engine; a slower one is in the next
+QUICK_SECONDS = 0.01
 CLOSE_SECONDS = 5.0
 
 
@@ -41,6 +43,7 @@ class Lookout:
         self._idleness: dict[str, Idleness] = {}
         self._gone: dict[str, str] = {}
         self._kernels = Kernels()
+        self._kernels_seconds = 0.0
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
         self._changed = True
@@ -101,9 +104,12 @@ class Lookout:
         looked = loop.time() - LOOK_SECONDS
         while True:
             try:
-                if loop.time() - looked >= LOOK_SECONDS:
+                due = loop.time() - looked >= LOOK_SECONDS
+                if due:
                     looked = loop.time()
-                    await self._look()
+                    self._look()
+                if due or (self._picture.readers and self._kernels_seconds < QUICK_SECONDS):
+                    await self._see_kernels()
                 if self._changed or self._picture.readers:
                     self._changed = False
                     await self.read()
@@ -120,7 +126,7 @@ class Lookout:
             pass
         self._wake.clear()
 
-    async def _look(self) -> None:
+    def _look(self) -> None:
         entries = {engine_id(entry): entry for entry in self._registry.look()}
         for name, entry in entries.items():
             if name not in self._links:
@@ -128,7 +134,12 @@ class Lookout:
         for name, link in tuple(self._links.items()):
             if name not in entries and not link.ready:  # a ready one ends by itself, with its reason
                 self._keeping[name].cancel()
+
+    async def _see_kernels(self) -> None:
+        """Local books are read in a millisecond; those of a gateway, which are not, only once a second."""
+        begun = asyncio.get_running_loop().time()
         kernels = await self._known_kernels()
+        self._kernels_seconds = asyncio.get_running_loop().time() - begun
         self._changed = self._changed or kernels != self._kernels
         self._kernels = kernels
 

@@ -125,7 +125,7 @@ async def test_a_browser_sees_what_the_verbs_in_python_see(jupyter: Jupyter, mod
     assert engine.entry is not None
     number = engine_id(engine.entry)
     session = await asyncio.to_thread(engine.session, "paris")
-    await jupyter.extension.lookout._look()
+    jupyter.extension.lookout._look()
     _, breakpoint_set = await jupyter.ask(number, "SetBreakpoint", session="paris", site="4", when="step == 0")
     assert breakpoint_set["breakpoint"]["site"] == "resid_post.4"
     stop = await asyncio.to_thread(session.run, PROMPT, max_new_tokens=4)
