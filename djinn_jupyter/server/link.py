@@ -51,7 +51,6 @@ class EngineLink:
         self._sampled: dict[str, _Sampling] = {}
         self._starting: dict[str, set[asyncio.Future[None]]] = {}
         self._reading: asyncio.Task[None] | None = None
-        self._deaf = False
         self.sessions: tuple[SessionInfo, ...] = ()
         self.statistics: EngineStatistics | None = None
 
@@ -124,7 +123,7 @@ class EngineLink:
         return start
 
     def note(self, note: Note) -> None:
-        """Tell the engine, which decides what follows; an engine that cannot take notes is not told twice why."""
+        """Tell the engine, which decides what follows. A refusal is nobody's concern."""
         if self._connection is not None and self.ready:
             self._connection.post(note, self._noted)
 
@@ -170,9 +169,8 @@ class EngineLink:
         self._heard(self, event)
 
     def _noted(self, outcome: Reply | DjinnError) -> None:
-        if isinstance(outcome, DjinnError) and not self._deaf and self.ready:
-            self._deaf = True
-            log.info("%s takes no notes: %s", self.id, outcome)
+        if isinstance(outcome, DjinnError):
+            log.debug("%s refused a note, its session may be closed: %s", self.id, outcome)
 
 
 @dataclass(slots=True)
