@@ -179,8 +179,8 @@ class Engine:
         job = self.scheduler.next()
         if job is not None:
             self._advance(job)
-        self.letters.take_up_all()
-        busy = moved or job is not None
+        took_up = self.letters.take_up_all()
+        busy = moved or job is not None or took_up
         if not busy:
             self._rest()
         busy = (

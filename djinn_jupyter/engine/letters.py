@@ -113,11 +113,14 @@ class Letters:
             if not self._deliver_now(session.waiting.popleft(), session):
                 return
 
-    def take_up_all(self) -> None:
+    def take_up_all(self) -> bool:
+        """Whether there was a reason to look again at who waits."""
+        before = self._changes_seen
         while self._changes_seen != self._engine.swapping.changes:
             self._changes_seen = self._engine.swapping.changes
             for session in [session for session in self._engine.sessions.values() if session.waiting]:
                 self.take_up(session)
+        return before != self._changes_seen
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
         """A session's move between device and tiers has ended. Who waited for one that failed is told."""

@@ -238,3 +238,18 @@ def test_a_checkpoint_is_restored_where_others_have_to_leave(tmp_path: Path) -> 
     assert desk.session("b").describe().residency == "host"
     assert torch.equal(desk.logits("c"), before)
     desk.close_all()
+
+
+def test_an_engine_that_says_it_has_nothing_to_do_has_nothing_to_do() -> None:
+    """Between ticks that found work nobody has to ring: the process sleeps only after one that found none."""
+    desk = small(12)
+    for name in "abc":
+        desk.open(name)
+        desk.run(tokens(100, seed=ord(name)), 1, name)
+    ends = {name: start(desk, name, tokens(100, seed=ord(name)), 4) for name in "abc"}
+    while not all(ends.values()):
+        if not desk.engine.tick():
+            assert all(job.waits for job in desk.engine.scheduler.jobs)
+            assert desk.engine.tiers.moving
+            desk.engine.mailbox.wait(1.0)
+    desk.close_all()
