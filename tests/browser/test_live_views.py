@@ -96,7 +96,6 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
         page.wait_for_function("() => new Promise(after => requestAnimationFrame(() => after(true)))")
         opened.drawn(".djinn-memory").screenshot(path=artifacts / f"vram-live-{theme.split()[1].lower()}.png")
     assert "weights" in (canvas.get_attribute("aria-label") or "")
-    assert float(canvas.get_attribute("data-draw-milliseconds") or "inf") > 0
     opened.drawn(".djinn-memory button").click()
     frozen = opened.drawn(".djinn:has-text('Memory of demo')")
     frozen.wait_for()
