@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     add("--host-memory", type=int, metavar="BYTES", help="for sessions that left the device; 0: none")
     add("--disk-memory", type=int, metavar="BYTES", help="likewise on disk; 0: none")
     add("--idle-swap-seconds", type=float, default=EngineConfig(model="").idle_swap_seconds, metavar="S")
+    add("--no-journal", action="store_true", help="sessions end with the process")
     add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
     add("--idle-seconds", type=float, default=1800.0, help="end after so long without clients and sessions")
     add("--silence-seconds", type=float, default=20.0, help="a client silent for so long has gone")
@@ -112,6 +113,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         random_seed=options.random_seed,
         stops_kept=options.stops_kept,
         threads=options.threads,
+        journal=not options.no_journal,
         nap_seconds=options.nap_seconds,
         host_memory=options.host_memory,
         disk_memory=options.disk_memory,

@@ -35,14 +35,14 @@ def to_layer(engine: Engine, session: Session, count: int) -> Steps:
             f"This pass begins {frame.boundary} layers before its stop, so {count} layers back there is nothing; "
             "go back by token or by stop to reach an earlier pass."
         )
-    tap = _boundary_tap(engine, boundary)
+    tap = boundary_tap(engine, boundary)
     start = replace(frame.at_start(), inlays=tuple(i for i in frame.inlays if _before(i.tap, boundary)))
     outcome = yield from looks.aside(engine, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
     assert isinstance(outcome, Halted)
     return _stand(engine, session, outcome.frame)
 
 
-def _boundary_tap(engine: Engine, boundary: int) -> Tap:
+def boundary_tap(engine: Engine, boundary: int) -> Tap:
     site = Site(point="resid_pre", layer=0) if boundary == 0 else Site(point="resid_post", layer=boundary - 1)
     return engine.resolve(site)
 
@@ -109,7 +109,7 @@ def _present_tap(engine: Engine, session: Session) -> Tap:
         last = session.history.stops[-1].frame.tap
         assert last is not None
         return last
-    return _boundary_tap(engine, 0)
+    return boundary_tap(engine, 0)
 
 
 def _pass_of(engine: Engine, session: Session, step: int) -> tuple[int, int]:

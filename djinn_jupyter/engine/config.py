@@ -15,8 +15,9 @@ class EngineConfig:
     after so long without work the weights leave the device; None: 900 on CUDA, never on the CPU; `inf`: never.
     `host_memory` and `disk_memory` bound what is kept of sessions that have left the device, in bytes; 0 is none, None
     half of the memory that is available and four times that (but half of what is free) on disk. After
-    `idle_swap_seconds` without use a session leaves. `data_folder`: where checkpoints and the disk tier lie; None is
-    `djinn` in the user's Jupyter data folder."""
+    `idle_swap_seconds` without use a session leaves. `data_folder`: where checkpoints, journals and the disk tier
+    lie; None is `djinn` in the user's Jupyter data folder. `journal`: sessions outlive the process, and those of an
+    earlier one come back."""
 
     model: str
     revision: str | None = None
@@ -35,3 +36,4 @@ class EngineConfig:
     disk_memory: int | None = None
     idle_swap_seconds: float = 60.0
     data_folder: Path | None = None
+    journal: bool = False

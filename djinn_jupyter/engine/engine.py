@@ -42,7 +42,6 @@ from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.scheduler import Blocked, Job, Scheduler
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.verbs import WHILE_AWAY
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.errors import DjinnError, SlabFull, UnknownSession, UsageError, from_code
@@ -190,6 +189,7 @@ class Engine:
         self._drowsy.tell(busy)
         self._send(idle=not busy)
         self.neighbours.heed(self.bulletin.outside)
+        self.keeping.attend(self.sessions)
         return busy
 
     def _rest(self) -> None:
@@ -246,22 +246,23 @@ class Engine:
         """One slice of a job. Whatever comes out of it, the letter gets one reply and the others go on."""
         frame = job.session.frame
         self.bulletin.touch(job.session.name)
-        self._prefilling = frame is not None and len(frame.tokens) > 1
         lockstep = self.scheduler.lockstep
         self._in_step = lockstep is not None and lockstep.steps_aside(job, self.scheduler.running)
+        self._prefilling = job.letter is None or (frame is not None and len(frame.tokens) > 1)
+        if job.kind == "run":
+            self.keeping.touch(job.session.name)
         try:
             job.blocked = next(job.steps)
             return
         except StopIteration as done:
-            reply: Reply = done.value
+            reply: Reply | None = done.value
         except DjinnError as error:
             reply = self._failed(job, Failed(code=error.code, message=str(error)))
         except Exception as error:  # noqa: BLE001  as above, and the other jobs go on
             reply = self._failed(job, unforeseen(error))
         self.scheduler.remove(job)
-        self.answer(job.letter, reply)
-        if type(job.letter.request) not in WHILE_AWAY:
-            job.session.residence.touch()
+        if reply is not None:
+            self.letters.answer_job(job, reply)
         self.letters.take_up(job.session)
         self._room_changed()
 
@@ -305,6 +306,15 @@ class Engine:
         """The last published bulletin; may be read from any thread."""
         return self.bulletin.reading
 
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether the sessions are found again by the next engine; may be asked from any thread."""
+        return self.keeping.journal is not None
+
+    def forget_sessions(self) -> None:
+        """At its end the engine leaves no journal; may be said from any thread."""
+        self.keeping.forgets = True
+
     def session(self, name: str) -> Session:
         found = self.sessions.get(name)
         if found is None:
@@ -315,12 +325,13 @@ class Engine:
     def add_session(self, session: Session) -> Session:
         self.sessions[session.name] = session
         session.blobs = self.blobs
+        self.keeping.touch(session.name)
         self.publish(SessionOpened(session=session.name))
         return session
 
     def close(self) -> None:
         """The end of the engine: threads that copy or work on files finish what they have begun."""
-        self.keeping.close()
+        self.keeping.close(self.sessions)
         self.tiers.stop()
 
     def drop_session(self, session: Session) -> int:
@@ -329,17 +340,16 @@ class Engine:
             job = session.job
             job.steps.close()
             self.scheduler.remove(job)
-            self.answer(
-                job.letter, Failed(code="IllegalMove", message=f"Session {session.name!r} was closed meanwhile.")
-            )
-        for letter in session.waiting:
-            self.answer(
-                letter, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
-            )
+            if job.letter is not None:
+                self.answer(job.letter, Failed(code="IllegalMove", message=f"Session {session.name!r} was closed."))
+        self.letters.answer_waiting(
+            session, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
+        )
         pages = session.cache.statistics().pages
         session.cache.free()
         session.residence.moving = None
         del self.sessions[session.name]
+        self.keeping.forget(session.name)
         self._room_changed()
         return pages
 

@@ -6,10 +6,19 @@ import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, cast
 
+from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Letter
 from djinn_jupyter.engine.scheduler import Job, JobKind, Steps, Underway
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.verbs import AT_ONCE, NEEDS_WEIGHTS, VERBS, WHILE_AWAY, WHILE_RUNNING
+from djinn_jupyter.engine.verbs import (
+    AT_ONCE,
+    CHANGES_NOTHING,
+    NEEDS_WEIGHTS,
+    VERBS,
+    WHILE_AWAY,
+    WHILE_RUNNING,
+    WITHOUT_ROWS,
+)
 from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Transfer
@@ -38,13 +47,22 @@ class Letters:
             self._deliver_now(letter, session)
             return
         session.waiting.append(letter)
-        if not _looked_at(session) and self._needs_bytes(session, request):
+        if _looked_at(session):
+            return
+        if self._needs_bytes(session, request):
             self._engine.swapping.swap_in(session, "needed")
+        elif _needs_rows(session, request):
+            self._recompute(session)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
         looked_at = _looked_at(session) and not isinstance(request, ask.Close)
         behind = bool(session.waiting) and type(request) not in AT_ONCE
-        return looked_at or behind or self._needs_bytes(session, request)
+        return looked_at or behind or self._needs_bytes(session, request) or _needs_rows(session, request)
+
+    def _recompute(self, session: Session) -> None:
+        """What an earlier process had in memory is made again, for those who wait."""
+        steps = recompute(self._engine, session)
+        self._engine.scheduler.add(Job(kind="look", session=session, steps=steps, letter=None))
 
     def _needs_bytes(self, session: Session, request: ask.Request) -> bool:
         here = session.residence
@@ -78,6 +96,8 @@ class Letters:
             self._engine.answer(letter, unforeseen(error))
         else:
             self._accept(letter, result)
+            if session is not None and type(request) not in CHANGES_NOTHING:
+                self._engine.keeping.touch(session.name)
         if session is not None and type(request) not in WHILE_AWAY:
             session.residence.touch()
         return True
@@ -101,6 +121,22 @@ class Letters:
         kind: JobKind = "run" if result.session.state == "running" else "look"
         self._engine.scheduler.add(Job(kind=kind, session=result.session, steps=result.steps, letter=letter))
 
+    def answer_job(self, job: Job, reply: Reply) -> None:
+        """A job has ended. One without a letter was for those who wait; they are told what went wrong."""
+        if job.letter is None:
+            self.answer_waiting(job.session, reply)
+            return
+        self._engine.answer(job.letter, reply)
+        request = type(job.letter.request)
+        if request not in WHILE_AWAY:
+            job.session.residence.touch()
+        if request not in CHANGES_NOTHING:
+            self._engine.keeping.touch(job.session.name)
+
+    def answer_waiting(self, session: Session, reply: Reply) -> None:
+        while session.waiting:
+            self._engine.answer(session.waiting.popleft(), reply)
+
     def take_up(self, session: Session) -> None:
         """Letters that waited come before the mail."""
         while session.waiting:
@@ -110,6 +146,10 @@ class Letters:
             if self._needs_bytes(session, request) or _looked_at(session):
                 return
             session.residence.wants_room = False
+            if _needs_rows(session, request):
+                if session.job is None:
+                    self._recompute(session)
+                return
             if not self._deliver_now(session.waiting.popleft(), session):
                 return
 
@@ -134,6 +174,12 @@ class Letters:
 
 def _looked_at(session: Session) -> bool:
     return session.job is not None and session.job.kind == "look"
+
+
+def _needs_rows(session: Session, request: ask.Request) -> bool:
+    """Whether it reads or goes on from rows and states that went with an earlier process."""
+    begins_anew = isinstance(request, ask.Run) and not request.extend
+    return session.lost and type(request) not in WITHOUT_ROWS and not begins_anew
 
 
 def unforeseen(error: Exception) -> Failed:

@@ -12,6 +12,7 @@ from djinn_jupyter.engine.describe import describe
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.keeping.keeping import Keeping
+from djinn_jupyter.engine.keeping.recovery import open_journal
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.geometry import probe_geometry
 from djinn_jupyter.engine.memory.slab import Slab
@@ -35,7 +36,12 @@ def open_engine(
     progress(f"loading {config.model}")
     loaded = load_model(config)
     settled = settle(config, loaded, progress, lambda: load_model(config).model, foreseen)
-    return build_engine(config, loaded, publish, progress, settled)
+    engine = build_engine(config, loaded, publish, progress, settled)
+    if config.journal:
+        brought_back = open_journal(engine)
+        if brought_back:
+            progress(f"brought back {len(brought_back)} sessions: {', '.join(brought_back)}")
+    return engine
 
 
 @torch.inference_mode()
@@ -68,12 +74,12 @@ def build_engine(
         host=open_host(config, where),
         disk=open_disk(config, where),
     )
+    engine.keeping = Keeping(config, settled.identity, where)
     progress("proving that a stopped pass goes on bit for bit")
     engine.description = describe(loaded, anatomy, geometry, (), weights.total)
     proof = prove(engine)
     one_by_one = engine.one_by_one = proof.feeds_one_by_one
     engine.description = describe(loaded, anatomy, geometry, proof.checks, weights.total, one_by_one)
-    engine.keeping = Keeping(config, settled.identity, where)
     engine.start_books(publish)
     return engine
 

@@ -25,12 +25,13 @@ JobKind = Literal["run", "look"]
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
     """Work for one session that ends in the reply to `letter`. A `run` moves the session, a `look` leaves it as it is.
-    What its steps yielded last, a function where it has to wait for something, says whether it still does."""
+    What its steps yielded last, a function where it has to wait for something, says whether it still does. Without a
+    letter it is done for those that wait in the session."""
 
     kind: JobKind
     session: Session
-    steps: Steps
-    letter: Letter
+    steps: Steps | Generator[Blocked | None, None, None]
+    letter: Letter | None
     blocked: Blocked | None = None
 
     @property

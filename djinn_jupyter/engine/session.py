@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class Session:
     """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
     stands, None between runs. `waiting` are letters that came while somebody looked at the stop, or while its bytes
-    were elsewhere; `blobs` the engine's account of tensors that are not pages, once the session is one of its."""
+    were elsewhere; `blobs` the engine's account of tensors that are not pages, once the session is one of its. `lost`:
+    its rows and states went with an earlier process, and are made again from the trail before they are needed."""
 
     name: str
     owner: str
@@ -48,6 +49,7 @@ class Session:
     journal: Journal = field(default_factory=dict)
     trail: Trail = field(default_factory=Trail)
     exactness: Exactness = "exact"
+    lost: bool = False
     frame: Frame | None = None
     edits: list[str] = field(default_factory=list)
     line: Line | None = None
@@ -63,6 +65,11 @@ class Session:
     residence: Residence = field(default_factory=Residence)
     blobs: Blobs | None = None
     last_used: float = field(default_factory=time.monotonic)
+
+    @property
+    def committed(self) -> int:
+        """Positions that are committed, also where their rows are lost."""
+        return self.trail.end if self.lost else self.cache.length
 
     def move(self, move: states.Move) -> None:
         self.state = states.after(self.state, move, self.name)
@@ -130,7 +137,7 @@ class Session:
             holder=self.holder,
             state=self.state,
             tokens=len(self.tokens),
-            committed=self.cache.length,
+            committed=self.committed,
             stopped_at=str(frame.tap.site) if frame is not None and frame.tap is not None else None,
             step=None if frame is None else frame.step,
             breakpoints=tuple(b.describe() for b in self.breakpoints.values()),

@@ -25,7 +25,7 @@ from djinn_jupyter.engine.keeping import records
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
-from djinn_jupyter.engine.keeping.shelf import Shelf, decode
+from djinn_jupyter.engine.keeping.shelf import Shelf, decode, placed
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import CheckpointInfo
@@ -140,7 +140,7 @@ class CheckpointFolder:
                 kind, content = found
                 if isinstance(content, tuple):
                     head, tensor = content
-                    arrays[head.number] = tensor.to(self.device) if head.at_home else tensor
+                    arrays[head.number] = placed(head, tensor, self.device)
                 elif kind == SESSION:
                     break
                 else:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from djinn_jupyter.engine.keeping.records import raw_bytes
+from djinn_jupyter.engine.keeping.records import raw_pieces
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire.frozen import Frozen
 
@@ -87,7 +87,8 @@ def _weights_digest(model: nn.Module) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in _weights(model):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        digest.update(_sampled(tensor))
+        for piece in raw_pieces(_sampled(tensor)):
+            digest.update(piece)
     return digest.hexdigest()
 
 
@@ -96,11 +97,11 @@ def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from sorted(model.state_dict().items())
 
 
-def _sampled(tensor: Tensor) -> memoryview:
-    """The bytes of chunks spread evenly over the tensor; all of a small one."""
+def _sampled(tensor: Tensor) -> Tensor:
+    """Chunks spread evenly over the tensor; all of a small one."""
     flat = tensor.detach().reshape(-1)
     chunk = CHUNK_BYTES // tensor.element_size()
     if flat.numel() <= SAMPLED_CHUNKS * chunk:
-        return raw_bytes(flat)
+        return flat
     stride = flat.numel() // SAMPLED_CHUNKS
-    return raw_bytes(flat[: SAMPLED_CHUNKS * stride].view(SAMPLED_CHUNKS, stride)[:, :chunk])
+    return flat[: SAMPLED_CHUNKS * stride].view(SAMPLED_CHUNKS, stride)[:, :chunk]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -9,22 +10,61 @@ import torch
 from jupyter_core.paths import jupyter_data_dir
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.keeping.berth import take_berth
 from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder
 from djinn_jupyter.engine.keeping.errands import Errands
 from djinn_jupyter.engine.keeping.identity import ModelIdentity
+from djinn_jupyter.engine.keeping.journal import Journal
+from djinn_jupyter.engine.keeping.ledger import SUFFIX
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import StorageFailed
+from djinn_jupyter.wire.host import host_name
 
 FOLDER: Final = "djinn"
 CHECKPOINTS: Final = "checkpoints"
+JOURNALS: Final = "journals"
 
 
 class Keeping:
-    """`checkpoints` may be used from any thread; `errands` are started by jobs of the engine."""
+    """`checkpoints` may be used from any thread; `errands` are started by jobs of the engine. `journal` is there once
+    the engine has taken over what was left; with `forgets` nothing of it stays at the end."""
 
     def __init__(self, config: EngineConfig, identity: ModelIdentity, device: torch.device) -> None:
         folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
-        self.identity = identity
+        self.identity, self._device = identity, device
         self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, identity, device)
         self.errands = Errands("djinn-checkpoints")
+        self.journal: Journal | None = None
+        self.forgets = False
+        self._journals = folder / JOURNALS
 
-    def close(self) -> None:
+    def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
+        """The journal of this engine, with what earlier processes of its kind left. Raises StorageFailed."""
+        try:
+            berth = take_berth(self._journals / slug, host_name(), SUFFIX)
+        except OSError as error:
+            raise StorageFailed(
+                f"No journal can be kept in {self._journals}: {error.strerror or error}. Make room there, or start the "
+                "engine with --no-journal: then its sessions end with it."
+            ) from error
+        return Journal(berth, self.identity, self._device, wake)
+
+    def touch(self, session: str) -> None:
+        if self.journal is not None:
+            self.journal.touch(session)
+
+    def forget(self, session: str) -> None:
+        if self.journal is not None:
+            self.journal.forget(session)
+
+    def attend(self, sessions: Mapping[str, Session]) -> None:
+        """After each slice of work."""
+        if self.journal is not None:
+            self.journal.attend(sessions)
+
+    def close(self, sessions: Mapping[str, Session]) -> None:
+        """Returns when all files are as they will be found."""
         self.errands.close()
+        if self.journal is not None:
+            self.journal.close(sessions, forget=self.forgets)
+            self.journal = None

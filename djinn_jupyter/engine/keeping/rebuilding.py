@@ -82,6 +82,7 @@ class _Rebuilding:
 
     def __init__(self, engine: Engine, image: kept.SessionImage) -> None:
         self.engine, self.image, self.device = engine, image, engine.forward.device
+        self.has_rows = image.rows is not None or not image.committed
         self.lines = [self._line(line) for line in image.lines]
         self.frames = [self._frame(frame) for frame in image.frames]
 
@@ -97,7 +98,8 @@ class _Rebuilding:
             tokens=list(image.tokens),
             journal=states_of(self.engine, image.journal),
             trail=self._trail(image.trail),
-            exactness=image.exactness,
+            exactness=image.exactness if self.has_rows else "recomputed",
+            lost=not self.has_rows,
             frame=None if image.frame is None else self.frames[image.frame],
             edits=list(image.edits),
             line=None if image.line is None else self.lines[image.line],
@@ -141,8 +143,12 @@ class _Rebuilding:
             layers_run=image.layers_run,
             passes=image.passes,
             drawn=list(image.drawn),
-            states={length: states_of(self.engine, states) for length, states in image.states.items()},
+            states={length: self._kept_states(image, length) for length in image.state_lengths},
         )
+
+    def _kept_states(self, image: kept.LineImage, length: int) -> dict[int, LayerState]:
+        """Empty where the image is light: then they are made again with the rows."""
+        return {} if self.image.rows is None else states_of(self.engine, image.states[length])
 
     def _frame(self, image: kept.FrameImage) -> Frame:
         self._check_hidden(image)

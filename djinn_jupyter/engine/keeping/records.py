@@ -1,7 +1,7 @@
 """Files of records, each with its own checksum: what checkpoints and journals are made of. Knows no session.
 
     file     magic (8 bytes)  format (u32)  record  record ...
-    record   kind (4 bytes)  length of the body (u64)  checksum (16 bytes)  body
+    record   kind (4 bytes)  length of the body (u64)  body  checksum (16 bytes)
     array    length of the head (u32)  head (msgpack, `ArrayHead`)  raw values, row-major
 
 Numbers are little-endian; the checksum is BLAKE2b over kind, length and body. No pickle, nothing that runs.
@@ -10,9 +10,11 @@ Numbers are little-endian; the checksum is BLAKE2b over kind, length and body. N
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import struct
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO, Final
 
 import msgspec
@@ -62,21 +64,26 @@ class Writer:
     def begin(self) -> None:
         self._write(_PREFIX.pack(MAGIC, FORMAT))
 
-    def record(self, kind: bytes, *parts: bytes | memoryview) -> None:
-        head = _RECORD.pack(kind, sum(memoryview(part).nbytes for part in parts))
-        digest = hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
-        for part in parts:
-            digest.update(part)
-        self._write(head, digest.digest(), *parts)
+    def record(self, kind: bytes, body: bytes) -> None:
+        self._record(kind, len(body), (body,))
 
     def array(self, number: int, tensor: Tensor) -> None:
         head = msgspec.msgpack.encode(head_of(number, tensor, self._device))
-        self.record(ARRAY, _LENGTH.pack(len(head)), head, raw_bytes(tensor))
+        lead = _LENGTH.pack(len(head)) + head
+        self._record(ARRAY, len(lead) + tensor.nbytes, itertools.chain((lead,), raw_pieces(tensor)))
 
-    def _write(self, *parts: bytes | memoryview) -> None:
+    def _record(self, kind: bytes, length: int, parts: Iterable[bytes | memoryview]) -> None:
+        head = _RECORD.pack(kind, length)
+        digest = hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
+        self._write(head)
         for part in parts:
-            self._file.write(part)
-            self.written += memoryview(part).nbytes
+            digest.update(part)
+            self._write(part)
+        self._write(digest.digest())
+
+    def _write(self, part: bytes | memoryview) -> None:
+        self._file.write(part)
+        self.written += memoryview(part).nbytes
 
 
 class Reader:
@@ -102,15 +109,14 @@ class Reader:
         head = self._file.read(_RECORD.size)
         if not head:
             return None
-        expected = self._file.read(_DIGEST_BYTES)
-        if len(expected) < _DIGEST_BYTES:
+        if len(head) < _RECORD.size:
             raise Torn
         kind, length = _RECORD.unpack(head)
-        if length > self._size - self._file.tell():
+        if length + _DIGEST_BYTES > self._size - self._file.tell():
             raise Torn
         digest = hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
         raw = self._bytes(length, digest) if kind != ARRAY else self._array_bytes(length, digest)
-        if digest.digest() != expected:
+        if digest.digest() != self._file.read(_DIGEST_BYTES):
             raise Damaged
         self.good = self._file.tell()
         return kind, raw if isinstance(raw, bytes) else _array(*raw)
@@ -150,7 +156,11 @@ def _array(head: bytes, raw: Tensor) -> tuple[ArrayHead, Tensor]:
     return said, raw.view(dtype).reshape(said.shape)
 
 
-def raw_bytes(tensor: Tensor) -> memoryview:
-    """The values of a tensor, row-major, as bytes on the host; shares its memory where it can."""
-    host = tensor.detach().to("cpu").contiguous()
-    return host.reshape(-1).view(torch.uint8).numpy().data if host.numel() else memoryview(b"")
+def raw_pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The values of a tensor, row-major, as bytes, piece by piece. Copies: memory that was lent out as an array can no
+    longer be given back by the tiers."""
+    if not tensor.numel():
+        return
+    flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
+    for start in range(0, len(flat), _PIECE):
+        yield flat[start : start + _PIECE].clone().numpy().data

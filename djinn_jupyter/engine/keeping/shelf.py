@@ -91,6 +91,11 @@ def _tensor_of(value: Any) -> Tensor:
     raise CheckpointRefused(f"A {type(value).__name__} cannot be kept.")
 
 
+def placed(head: ArrayHead, tensor: Tensor, device: torch.device) -> Tensor:
+    """An array that was read, where it belongs: memory of its own on the device, which the tiers can give back."""
+    return tensor.to(device, copy=True) if head.at_home else tensor
+
+
 def head_of(number: int, tensor: Tensor, device: torch.device) -> ArrayHead:
     return ArrayHead(
         number=number,

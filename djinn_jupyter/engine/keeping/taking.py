@@ -85,7 +85,7 @@ class _Taking:
             owner=session.owner,
             paused=self.paused,
             tokens=tuple(session.tokens),
-            committed=session.cache.length,
+            committed=session.committed,
             exactness=session.exactness,
             frames=tuple(self._frame_images),
             lines=tuple(self._line_images),

@@ -60,6 +60,27 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
 NEEDS_WEIGHTS: frozenset[type[ask.RequestBase]] = frozenset({ask.Run, ask.Resume, ask.Step, ask.Back})
 """Requests whose session begins to run; a look wakes the weights only where it comes to a forward pass."""
 
+CHANGES_NOTHING: frozenset[type[ask.RequestBase]] = frozenset(
+    {
+        ask.Describe,
+        ask.Detach,
+        ask.Pause,
+        ask.Inspect,
+        ask.Lens,
+        ask.Evaluate,
+        ask.MeasureEffect,
+        ask.ReadWatch,
+        ask.ReadStop,
+        ask.ReadLogits,
+        ask.ReadHistory,
+        ask.SaveCheckpoint,
+        ask.SwapOut,
+        ask.SwapIn,
+        ask.Note,
+    }
+)
+"""Requests after which a session is what it was, as far as the journal keeps it."""
+
 WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
     {
         ask.Open,
@@ -86,3 +107,10 @@ WHILE_AWAY: frozenset[type[ask.RequestBase]] = WHILE_RUNNING | {ask.SwapOut, ask
 
 AT_ONCE: frozenset[type[ask.RequestBase]] = frozenset({ask.Open, ask.Describe, ask.Detach, ask.Close})
 """Requests that do not wait behind others of their session."""
+WITHOUT_ROWS: frozenset[type[ask.RequestBase]] = WHILE_RUNNING | {
+    ask.ReadStop,
+    ask.ReadLogits,
+    ask.RevertEdits,
+    ask.RestoreCheckpoint,
+}
+"""Requests that read no keys, values and recurrent states of the session."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine import conditions, edits, looks, reports
 from djinn_jupyter.engine.breakpoints import Breakpoint
+from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.scheduler import Blocked, Steps
@@ -185,6 +186,11 @@ def _value_there(
     engine: Engine, source: Session, edit: PatchFrom, site: Site, positions: tuple[int, ...]
 ) -> Generator[Blocked | None, None, Tensor]:
     frame = looks.stopped_frame(source)
+    while source.lost:
+        if source.job is None:
+            yield from recompute(engine, source)
+        else:
+            yield None
     there = parse_site(edit.site) if edit.site is not None else site
     tap = engine.resolve(there)
     seen = yield from looks.value_at(engine, source, tap, ahead=False)

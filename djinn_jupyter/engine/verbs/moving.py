@@ -48,7 +48,7 @@ def run(engine: Engine, request: ask.Run, holder: Holder) -> Steps:
         engine.swapping.begin_anew(session)
         session.history.stops.clear()
         session.trail.cut(0)
-        session.exactness = "exact"
+        session.exactness, session.lost = "exact", False
         session.texts.clear()
         for rule in session.rules.values():
             rule.reset()

@@ -1,0 +1,107 @@
+"""A folder that one engine process has to itself as long as it lives, and finding those whose process has gone.
+
+    ROOT/HOST-0/lock            held by the process (flock); it ends with the process, however that ends
+    ROOT/HOST-0/*.session       what the process keeps there
+    ROOT/aside/                 what could not be used; nothing is ever deleted from it
+
+Folders of other hosts are left alone: their locks cannot be trusted over a network file system.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+LOCK: Final = "lock"
+ASIDE: Final = "aside"
+
+
+class Berth:
+    """Invariant: while it is open nobody else uses the folder."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self.folder, self._lock = folder, lock
+
+    def files(self, suffix: str) -> list[Path]:
+        return sorted(self.folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime)
+
+    def release(self) -> None:
+        """Let it go, and remove the folder where nothing is left in it."""
+        if not [path for path in self.folder.iterdir() if path.name != LOCK]:
+            (self.folder / LOCK).unlink(missing_ok=True)
+            with suppress(OSError):  # somebody who starts now has made a lock in it
+                self.folder.rmdir()
+        os.close(self._lock)
+
+    def set_aside(self, path: Path) -> Path:
+        """Move a file to where nobody uses it and nobody deletes it."""
+        folder = self.folder.parent / ASIDE
+        folder.mkdir(exist_ok=True, mode=0o700)
+        target = _unused(folder / path.name)
+        path.rename(target)
+        return target
+
+    def take_over(self, other: Berth, suffix: str) -> None:
+        """The files of a berth whose process has gone."""
+        for path in other.files(suffix):
+            path.rename(_unused(self.folder / path.name))
+        other.release()
+
+
+def take_berth(root: Path, host: str, suffix: str) -> Berth:
+    """A berth with the files of all berths of this host that nobody holds any more. Raises OSError."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    free = list(_free(root, host))
+    own = free[0] if free else _new(root, host)
+    for other in free[1:]:
+        own.take_over(other, suffix)
+    return own
+
+
+def _free(root: Path, host: str) -> Iterator[Berth]:
+    for folder in sorted(root.glob(f"{host}-*")):
+        berth = _locked(folder)
+        if berth is not None:
+            yield berth
+
+
+def _new(root: Path, host: str) -> Berth:
+    number = 0
+    while True:
+        folder = root / f"{host}-{number}"
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            number += 1
+            continue
+        berth = _locked(folder)
+        if berth is not None:
+            return berth
+
+
+def _locked(folder: Path) -> Berth | None:
+    """None where somebody holds it, or it went away meanwhile."""
+    import fcntl  # not where engines cannot run
+
+    try:
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.stat(folder / LOCK).st_ino == os.fstat(lock).st_ino:
+            return Berth(folder, lock)
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
+
+
+def _unused(path: Path) -> Path:
+    number = 0
+    while (found := path if not number else path.with_name(f"{path.stem}-{number}{path.suffix}")).exists():
+        number += 1
+    return found

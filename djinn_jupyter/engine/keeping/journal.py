@@ -1,0 +1,196 @@
+"""What lets every session survive the process: images of them in files, brought up to date behind the engine's back.
+
+A session is written when it stops, ends, is edited or armed, and every quarter of a second while it runs; the thread
+that writes is one image behind at most. A killed process loses what it did since; a loss of power what was not stopped,
+because only images of sessions at rest are forced to the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+import torch
+
+from djinn_jupyter.engine.keeping.berth import Berth
+from djinn_jupyter.engine.keeping.errands import Errands
+from djinn_jupyter.engine.keeping.identity import ModelIdentity
+from djinn_jupyter.engine.keeping.image import SessionImage
+from djinn_jupyter.engine.keeping.ledger import SUFFIX, Ledger, LedgerFile, read_ledger
+from djinn_jupyter.engine.keeping.taking import take_image
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import CheckpointRefused
+
+log = logging.getLogger(__name__)
+
+RUNNING_SECONDS: Final = 0.25
+RETRY_SECONDS: Final = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Account:
+    """One session: its file, what is on the way there, and when the next image may be taken."""
+
+    ledger: Ledger
+    file: LedgerFile
+    writing: Future[None] | None = None
+    due: float = 0.0
+    fails: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class JournalStatistics:
+    """Images written since the start, and the seconds that the engine's thread gave for them."""
+
+    images: int = 0
+    bytes_handed_over: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovered:
+    """A session of an earlier process, and the file it came from."""
+
+    image: SessionImage
+    path: Path
+
+
+class Journal:
+    """Used on the engine's thread. `wake` is called when an image is through, on the thread that wrote it."""
+
+    def __init__(self, berth: Berth, model: ModelIdentity, device: torch.device, wake: Callable[[], None]) -> None:
+        self._berth, self._model, self._device, self._wake = berth, model, device, wake
+        self._thread = Errands("djinn-journal")
+        self._accounts: dict[str, _Account] = {}
+        self._touched: set[str] = set()
+        self._ended: SimpleQueue[str] = SimpleQueue()
+        self.books = JournalStatistics()
+
+    # ------------------------------------------------------------------------------------------- at the start
+
+    def recover(self) -> list[Recovered]:
+        """What earlier processes left, oldest first. What cannot be used is set aside and said in the log."""
+        found = []
+        for path in self._berth.files(SUFFIX):
+            try:
+                read = read_ledger(path, self._model, self._device)
+            except (CheckpointRefused, OSError) as error:
+                self.set_aside(path, error)
+                continue
+            if read.damaged:
+                log.warning("%s was damaged; an image before the damage is used", path.name)
+            found.append(Recovered(image=read.image, path=path))
+        return found
+
+    def set_aside(self, path: Path, why: Exception) -> None:
+        log.warning("A session of the journal is set aside as %s: %s", self._berth.set_aside(path), why)
+
+    def adopt(self, session: str, path: Path) -> None:
+        """A recovered session goes on in its file; the next image replaces what is there."""
+        self._accounts[session] = self._account(path)
+
+    def _account(self, path: Path) -> _Account:
+        return _Account(ledger=Ledger(path), file=LedgerFile(path, self._model, self._device))
+
+    # ------------------------------------------------------------------------------------------- while it runs
+
+    def touch(self, session: str) -> None:
+        """It may be other than its last image."""
+        self._touched.add(session)
+
+    def attend(self, sessions: Mapping[str, Session], *, last: bool = False) -> None:
+        """Take images of the sessions that were touched and are due, and hand them over. `last`: of all, at once."""
+        now = time.monotonic()
+        while not self._ended.empty():
+            self._settle(self._ended.get(), now)
+        if not self._touched:
+            return
+        for name in tuple(self._touched):
+            session = sessions.get(name)
+            account = self._accounts.get(name)
+            if session is None:
+                self._touched.discard(name)
+            elif self._is_due(session, account, now, last=last):
+                self._touched.discard(name)
+                self._hand_over(session, account or self._new(name), now)
+
+    def forget(self, session: str) -> None:
+        """It was closed: its file goes."""
+        self._touched.discard(session)
+        account = self._accounts.pop(session, None)
+        if account is not None:
+            self._thread.start(account.file.remove)
+
+    def _new(self, name: str) -> _Account:
+        path = self._berth.folder / f"{secrets.token_hex(8)}{SUFFIX}"
+        return self._accounts.setdefault(name, self._account(path))
+
+    def _is_due(self, session: Session, account: _Account | None, now: float, *, last: bool) -> bool:
+        """`last`: as soon as it is possible at all."""
+        if not session.residence.present and (account is None or account.ledger.anew):
+            return False
+        if account is None:
+            return True
+        if account.writing is not None and not account.writing.done():
+            return False
+        return last or now >= account.due or (session.state != "running" and not account.fails)
+
+    def _hand_over(self, session: Session, account: _Account, now: float) -> None:
+        try:
+            image = take_image(session, None)
+            away = not session.residence.present
+            entry = account.ledger.entry(image, safe=session.state != "running", away=away)
+        except CheckpointRefused as refused:
+            log.warning("Session %r is not in the journal: %s", session.name, refused)
+            account.ledger.begin_anew()
+            return
+        account.due = now + RUNNING_SECONDS
+        account.writing = self._thread.start(lambda: account.file.write(entry))
+        account.writing.add_done_callback(lambda _: self._through(session.name))
+        self.books.images += 1
+        self.books.bytes_handed_over += len(entry.body) + sum(tensor.nbytes for _, tensor in entry.arrays)
+        self.books.seconds += time.monotonic() - now
+
+    def _through(self, session: str) -> None:
+        self._ended.put(session)
+        self._wake()
+
+    def _settle(self, name: str, now: float) -> None:
+        """How a write went. What failed is due again after a while, as a whole."""
+        account = self._accounts.get(name)
+        if account is None or account.writing is None or not account.writing.done():
+            return
+        error = account.writing.exception()
+        account.writing = None
+        if error is not None and not account.fails:
+            log.warning("The journal of session %r could not be written: %s. It is tried again.", name, error)
+        account.fails = error is not None
+        if account.fails:
+            account.ledger.begin_anew()
+            account.due = now + RETRY_SECONDS
+            self._touched.add(name)
+
+    # ------------------------------------------------------------------------------------------- at the end
+
+    def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
+        """The last images of all, or no trace of them; returns when that is done."""
+        for name in tuple(self._accounts) if forget else ():
+            self.forget(name)
+        if not forget:
+            self._wait()
+            self.attend(sessions, last=True)
+        self._wait()
+        for account in self._accounts.values():
+            account.file.close()
+        self._thread.close()
+        self._berth.release()
+
+    def _wait(self) -> None:
+        self._thread.start(lambda: None).result()

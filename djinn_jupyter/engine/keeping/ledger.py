@@ -1,0 +1,181 @@
+"""One session's file in the journal: images appended to each other, of which the last whole one counts.
+
+Arrays are written once, however many images refer to them; when most of a file is no longer referred to, it is written
+anew. Writes on the journal's thread, is told what to write by the engine's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
+from djinn_jupyter.engine.keeping.image import SessionImage
+from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
+from djinn_jupyter.engine.keeping.shelf import Shelf, decode, placed
+from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.wire.frozen import Frozen
+
+log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".session"
+SLACK_BYTES: Final = 1 << 20
+
+
+class JournalLabel(Frozen, frozen=True):
+    """The first record of a session's file in the journal."""
+
+    version: str
+    model: ModelIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What is to be written: an image, and the arrays in it that the file does not have yet. `anew`: as the first thing
+    of a new file. `safe`: to the disk, not only to the operating system."""
+
+    body: bytes
+    arrays: tuple[tuple[int, Tensor], ...]
+    anew: bool
+    safe: bool
+
+
+class Ledger:
+    """The engine's side: what the file has, and what of it is still referred to."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._begin()
+
+    def _begin(self) -> None:
+        self._shelf = Shelf()
+        self._anew, self._bytes = True, 0
+
+    @property
+    def anew(self) -> bool:
+        """Whether the next image is written with all its arrays, which then have to be there."""
+        return self._anew
+
+    def entry(self, image: SessionImage, *, safe: bool, away: bool = False) -> Entry:
+        """The next image. The values of new arrays are copied to the host: whoever owns them may move them later.
+        `away`: what is not new may be elsewhere now."""
+        if not away and self._bytes > 2 * self._shelf.bytes_met + SLACK_BYTES:
+            self._begin()
+        body, fresh = self._shelf.encode(image)
+        self._shelf.forget_unmet()
+        arrays = tuple((number, tensor.detach().to("cpu", copy=True)) for number, tensor in fresh)
+        self._bytes += len(body) + sum(tensor.nbytes for _, tensor in arrays)
+        entry = Entry(body=body, arrays=arrays, anew=self._anew, safe=safe or self._anew)
+        self._anew = False
+        return entry
+
+    def begin_anew(self) -> None:
+        """Something could not be written; the next image is the first of a new file."""
+        self._begin()
+
+
+class LedgerFile:
+    """The thread's side: the open file. Invariant: under its name there is always a file with a whole image."""
+
+    def __init__(self, path: Path, model: ModelIdentity, device: torch.device) -> None:
+        self.path = path
+        self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
+        self._device = device
+        self._file: BinaryIO | None = None
+
+    def write(self, entry: Entry) -> None:
+        """Raises OSError; then the file is as good as it was, and the next entry has to be `anew`."""
+        if entry.anew:
+            self._write_anew(entry)
+            return
+        assert self._file is not None
+        _write(Writer(self._file, self._device), entry)
+        self._file.flush()
+        if entry.safe:
+            os.fsync(self._file.fileno())
+
+    def _write_anew(self, entry: Entry) -> None:
+        self.close()
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.path.parent)
+        file = os.fdopen(descriptor, "wb")
+        try:
+            writer = Writer(file, self._device)
+            writer.begin()
+            writer.record(LABEL, self._label)
+            _write(writer, entry)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(name, self.path)
+        except BaseException:
+            file.close()
+            Path(name).unlink(missing_ok=True)
+            raise
+        self._file = file
+
+    def remove(self) -> None:
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _write(writer: Writer, entry: Entry) -> None:
+    for number, tensor in entry.arrays:
+        writer.array(number, tensor)
+    writer.record(SESSION, entry.body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a file of the journal gave. `damaged`: bytes within it are not those that were written."""
+
+    image: SessionImage
+    damaged: bool
+
+
+def read_ledger(path: Path, model: ModelIdentity, device: torch.device) -> Found:
+    """The last whole image in a file. A process that was killed leaves an end that is torn; that is no damage.
+
+    CheckpointRefused where there is no image, or one of another model or format. Raises OSError.
+    """
+    with path.open("rb") as file:
+        try:
+            reader = Reader(file)
+        except (NotOurs, OtherFormat) as error:
+            raise CheckpointRefused(f"{path.name} is no journal of this version of Djinn ({error!r}).") from None
+        bodies, arrays, damaged = _read(reader, model, device)
+    for body in reversed(bodies):
+        return Found(image=decode(body, SessionImage, arrays), damaged=damaged)
+    raise CheckpointRefused(f"{path.name} holds no whole image of a session.")
+
+
+def _read(reader: Reader, model: ModelIdentity, device: torch.device) -> tuple[list[bytes], dict[int, Tensor], bool]:
+    body: list[bytes] = []
+    arrays: dict[int, Tensor] = {}
+    try:
+        while (found := reader.next()) is not None:
+            kind, content = found
+            if isinstance(content, tuple):
+                head, tensor = content
+                arrays[head.number] = placed(head, tensor, device)
+            elif kind == LABEL:
+                check_identity(decode(content, JournalLabel, {}).model, model)
+            elif kind == SESSION:
+                body = [content]
+    except Torn:
+        pass
+    except Damaged:
+        return body, arrays, True
+    return body, arrays, False
