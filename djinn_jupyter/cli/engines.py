@@ -27,6 +27,7 @@ def add_to(commands: Commands) -> None:
     stop.add_argument("model", nargs="?", help="which, when several run")
     stop.add_argument("--all", action="store_true", help="end all of them")
     stop.add_argument("--force", action="store_true", help="also with sessions of others, also when it does not answer")
+    stop.add_argument("--forget", action="store_true", help="its sessions do not come back at the next load")
     stop.set_defaults(command=_stop)
     commands.add_parser("list", help="the engines that run").set_defaults(command=_list)
     log = commands.add_parser("log", help="what an engine wrote")
@@ -68,16 +69,16 @@ def _start(options: argparse.Namespace) -> int:
 def _stop(options: argparse.Namespace) -> int:
     chosen = running_engines() if options.all else (_only(options.model),)
     for entry in chosen:
-        lost = _end(entry, force=options.force)
+        lost = _end(entry, force=options.force, forget=options.forget)
         print(f"The engine of {entry.identity} has ended{_with(lost)}.")
     if not chosen:
         print("No engine runs.")
     return 0
 
 
-def _end(entry: Entry, *, force: bool) -> tuple[str, ...]:
+def _end(entry: Entry, *, force: bool, forget: bool) -> tuple[str, ...]:
     try:
-        return attach(entry).stop(force=force)
+        return attach(entry).stop(force=force, forget=forget)
     except EngineUnavailable:
         if not force:
             raise

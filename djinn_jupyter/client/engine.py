@@ -104,10 +104,11 @@ class RemoteEngine:
         ask_for(self.line, ask.Ping(), replies.Pong)
         return time.perf_counter() - begun
 
-    def stop(self, *, force: bool = False) -> tuple[str, ...]:
-        """End the engine; the names of the sessions that end with it. SessionsWouldSuffer when others hold some, unless
-        `force`. Returns when its process has gone."""
-        lost = ask_for(self.line, ask.Shutdown(force=force), replies.ShuttingDown).sessions_lost
+    def stop(self, *, force: bool = False, forget: bool = False) -> tuple[str, ...]:
+        """End the engine; the names of the sessions that end with it: with `forget` all of them, else none, for they
+        come back when the model is loaded again. SessionsWouldSuffer when others hold some, unless `force`. Returns
+        when its process has gone."""
+        lost = ask_for(self.line, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
         if self.entry is not None:
             await_end(self.entry)
         return lost

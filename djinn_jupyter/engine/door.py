@@ -39,6 +39,9 @@ class Served(Protocol):
     def description(self) -> ModelDescription: ...
     @property
     def reading(self) -> Reading: ...
+    @property
+    def keeps_sessions(self) -> bool: ...
+    def forget_sessions(self) -> None: ...
     def submit(self, request: Request, holder: Holder, reply: Answer) -> None: ...
     def depart(self, holder: Holder) -> None: ...
 
@@ -135,9 +138,14 @@ class Door:
         others = [f"{s.name} (held by {s.holder})" for s in sessions if s.holder not in (None, asker.name)]
         if others and not request.force:
             raise SessionsWouldSuffer(
-                f"Stopping the engine would end sessions of others: {', '.join(others)}. Stop it with force to do so."
+                f"Stopping the engine would hurt sessions of others: {', '.join(others)}. Stop it with force to do so."
             )
-        return ShuttingDown(sessions_lost=tuple(session.name for session in sessions))
+        names = tuple(session.name for session in sessions)
+        if request.forget:
+            self._engine.forget_sessions()
+        if self._engine.keeps_sessions and not request.forget:
+            return ShuttingDown(sessions_lost=(), sessions_kept=names)
+        return ShuttingDown(sessions_lost=names)
 
     def _dismiss(self, peer: bytes) -> None:
         holder = self._clients.pop(peer).holder

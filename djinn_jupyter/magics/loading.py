@@ -69,11 +69,15 @@ class LoadingMagics(Group):
         self.bench.leave()
         self.bench.screen.say(f"{name} unloaded from this notebook; its sessions stay in the engine")
 
-    @verb(option("--force", action="store_true", help="also when sessions of other notebooks end with it"))
+    @verb(
+        option("--force", action="store_true", help="also when other notebooks have sessions in it"),
+        option("--forget", action="store_true", help="its sessions do not come back"),
+    )
     def djinn_stop(self, args: Namespace) -> None:
-        """End the engine, and with it all its sessions. Refused while other notebooks have some, unless forced."""
+        """End the engine. Its sessions come back when the model is loaded again, unless they are to be forgotten.
+        Refused while other notebooks have some, unless forced."""
         engine = self.bench.engine
-        lost = engine.stop(force=args.force)
+        lost = engine.stop(force=args.force, forget=args.forget)
         self.bench.forget()
         ended = ", ".join(sorted(naming.label(name) for name in lost))
         said = f"engine of {engine.description.name} stopped"

@@ -67,7 +67,10 @@ class Sessions(ReplyBase, frozen=True, tag="Sessions"):
 
 
 class ShuttingDown(ReplyBase, frozen=True, tag="ShuttingDown"):
+    """`sessions_kept` are in the journal and come back with the next engine of this model."""
+
     sessions_lost: tuple[str, ...]
+    sessions_kept: tuple[str, ...] = ()
 
 
 class Opened(ReplyBase, frozen=True, tag="Opened"):

@@ -104,9 +104,11 @@ class ListSessions(RequestBase, frozen=True, tag="ListSessions"): ...
 
 
 class Shutdown(RequestBase, frozen=True, tag="Shutdown"):
-    """Refused while other holders have sessions, unless `force`."""
+    """Refused while other holders have sessions, unless `force`. The sessions come back with the next engine of this
+    model, where a journal is kept, unless `forget`."""
 
     force: bool = False
+    forget: bool = False
 
 
 class Open(SessionRequest, frozen=True, tag="Open"):

@@ -3,73 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from djinn_jupyter.engine.arrays import to_array
-from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Add
-from djinn_jupyter.wire.nouns import Sampling
-from tests.engine.desk import Desk, tokens
 from tests.keeping.roundtrip import FAMILIES, carry, future, pair_of, reading, same
-
-PROMPT = tokens(21)
-
-
-def in_prefill(desk: Desk) -> None:
-    desk.stop_at(4, when="step == 0")
-    desk.run(PROMPT, new=6)
-
-
-def inside_a_layer(desk: Desk) -> None:
-    modules = [m for m in desk.engine.anatomy.modules if m.layer == 5 and m.called == 1]
-    deepest = max(modules, key=lambda module: module.path.count("."))
-    desk.stop_at(f"{deepest.path}.output", when="step == 2")
-    stop = desk.run(PROMPT, new=6)
-    assert desk.session().frame.inside, stop
-
-
-def in_decode(desk: Desk) -> None:
-    desk.stop_at(3, when="step in (1, 2, 4)")
-    desk.run(PROMPT, new=6)
-    desk.resume()
-    desk.resume()
-
-
-def edited_and_steered(desk: Desk) -> None:
-    width = desk.engine.anatomy.hidden_size
-    desk.steer("resid_post.1", Add(vector=to_array(torch.linspace(-1, 1, width))), positions=(3, -1))
-    desk.stop_at(4, when="step in (0, 3)")
-    desk.run(PROMPT, new=6)
-    desk.edit(positions=(-1,))
-    desk.resume()
-    desk.steer("resid_post.6")
-    desk.edit()
-
-
-def drawn_with_a_seed(desk: Desk) -> None:
-    desk.ask(ask.Watch(session="a", site="resid_post.2"))
-    desk.stop_at(5, when="step in (2, 4)")
-    desk.run(PROMPT, new=6, sampling=Sampling(temperature=0.9, top_p=0.95, seed=7))
-    desk.resume()
-
-
-def finished(desk: Desk) -> None:
-    desk.stop_at(2, when="step in (0, 1)", once=True)
-    desk.run(PROMPT, new=4)
-    desk.resume()
-    desk.run(tokens(5, seed=3), new=3, extend=True)
-
-
-def gone_back(desk: Desk) -> None:
-    desk.stop_at(3, when="step in (0, 1, 2)")
-    desk.run(PROMPT, new=4)
-    desk.resume()
-    desk.edit()
-    desk.resume()
-    desk.back(2)
-
-
-WORKS = (in_prefill, inside_a_layer, in_decode, edited_and_steered, drawn_with_a_seed, finished, gone_back)
+from tests.keeping.works import WORKS
 
 
 @pytest.mark.parametrize("family", FAMILIES)

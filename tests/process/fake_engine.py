@@ -78,6 +78,10 @@ class FakeEngine:
         self.departed.append(holder.name)
         self.mailbox.post(Departure(holder=holder))
 
+    keeps_sessions = False
+
+    def forget_sessions(self) -> None: ...
+
     def close(self) -> None: ...
 
     def tick(self) -> bool:

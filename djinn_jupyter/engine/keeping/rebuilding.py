@@ -82,7 +82,7 @@ class _Rebuilding:
 
     def __init__(self, engine: Engine, image: kept.SessionImage) -> None:
         self.engine, self.image, self.device = engine, image, engine.forward.device
-        self.has_rows = image.rows is not None or not image.committed
+        self.has_rows = image.rows is not None or not (image.committed or image.paused)
         self.lines = [self._line(line) for line in image.lines]
         self.frames = [self._frame(frame) for frame in image.frames]
 

@@ -1,0 +1,250 @@
+"""The journal's files: torn ends are normal, damage is noticed, what cannot be used is set aside and never deleted."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter.engine.keeping import journal as journals
+from djinn_jupyter.engine.keeping import ledger as ledgers
+from djinn_jupyter.engine.keeping import records
+from djinn_jupyter.engine.keeping.berth import take_berth
+from djinn_jupyter.engine.keeping.identity import ModelIdentity
+from djinn_jupyter.engine.keeping.image import SessionImage
+from djinn_jupyter.engine.keeping.ledger import SUFFIX, Ledger, LedgerFile, read_ledger
+from djinn_jupyter.engine.keeping.taking import take_image
+from djinn_jupyter.errors import CheckpointRefused, StorageFailed
+from tests.engine.desk import Desk, build_desk, desk_of, tokens
+from tests.families import build
+from tests.keeping.crashes import crashed, forget, journal, written
+from tests.keeping.roundtrip import pair_of
+
+PROMPT = tokens(9)
+CPU = torch.device("cpu")
+MODEL = ModelIdentity(architecture="a", configuration="b", weights="c", dtype="d", attention="e", device="cpu")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """An engine with a journal in `tmp_path / "alive"`."""
+    desk = desk_of("llama")
+    journal(desk, tmp_path / "alive")
+    yield desk
+    forget(desk)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(f"*{SUFFIX}"))
+
+
+def images(count: int) -> list[SessionImage]:
+    """A session after each of several moves."""
+    desk = build_desk(build("llama"))
+    desk.open()
+    desk.stop_at(3)
+    desk.run(PROMPT, new=count)
+    taken = []
+    for _ in range(count):
+        taken.append(take_image(desk.session(), None))
+        desk.resume()
+    return taken
+
+
+@pytest.fixture(scope="module")
+def ledger(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int], list[SessionImage]]:
+    """A session's file with four images, and where each of them ends."""
+    path = tmp_path_factory.mktemp("ledger") / f"x{SUFFIX}"
+    file, book, taken, ends = LedgerFile(path, MODEL, CPU), Ledger(path), images(4), []
+    for image in taken:
+        file.write(book.entry(image, safe=False))
+        ends.append(path.stat().st_size)
+    file.close()
+    return path.with_name(f"y{SUFFIX}"), path.read_bytes(), ends, taken
+
+
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@many
+@given(data=st.data())
+def test_a_file_cut_anywhere_gives_the_last_whole_image(
+    ledger: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
+) -> None:
+    path, whole, ends, taken = ledger
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    last = sum(end <= cut for end in ends) - 1
+    if last < 0:
+        with pytest.raises(CheckpointRefused):
+            read_ledger(path, MODEL, CPU)
+        return
+    found = read_ledger(path, MODEL, CPU)
+    assert not found.damaged
+    assert found.image.tokens == taken[last].tokens
+    assert len(found.image.history.stops) == len(taken[last].history.stops)
+    for frame, other in zip(found.image.frames, taken[last].frames, strict=True):
+        assert frame.hidden is not None
+        assert other.hidden is not None
+        assert torch.equal(frame.hidden, other.hidden)
+
+
+@many
+@given(data=st.data())
+def test_a_flipped_bit_is_noticed_and_an_image_before_it_used(
+    ledger: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
+) -> None:
+    path, whole, ends, taken = ledger
+    at = data.draw(st.integers(0, len(whole) - 1))
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << data.draw(st.integers(0, 7)))]) + whole[at + 1 :])
+    last = sum(end <= at for end in ends) - 1
+    if last < 0:
+        with pytest.raises(CheckpointRefused):
+            read_ledger(path, MODEL, CPU)
+        return
+    assert read_ledger(path, MODEL, CPU).image.tokens == taken[last].tokens
+
+
+def test_arrays_are_stored_once_and_a_file_of_old_ones_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledgers, "SLACK_BYTES", 0)
+    path = tmp_path / f"x{SUFFIX}"
+    file, book, taken = LedgerFile(path, MODEL, CPU), Ledger(path), images(4)
+    sizes = []
+    for image in taken:
+        file.write(book.entry(image, safe=False))
+        sizes.append(path.stat().st_size)
+    frame = taken[-1].frames[0].hidden
+    assert frame is not None
+    assert path.read_bytes().count(frame.numpy().tobytes()) == 1
+    for _ in range(30):
+        file.write(book.entry(taken[-1], safe=False))
+        sizes.append(path.stat().st_size)
+    assert min(b - a for a, b in pairwise(sizes)) < 0
+    assert max(sizes) < 4 * sizes[3]
+    assert read_ledger(path, MODEL, CPU).image.tokens == taken[-1].tokens
+
+
+def test_a_full_disk_leaves_the_last_image_and_is_made_good(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journals, "RETRY_SECONDS", 0.0)
+    desk.open()
+    desk.run(PROMPT, new=2)
+    written(desk)
+    full = [True]
+    real = records.Writer._write
+
+    def write(self: records.Writer, part: bytes | memoryview) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, part)
+
+    monkeypatch.setattr(records.Writer, "_write", write)
+    done = desk.run((), new=3, extend=True)
+    kept = desk.engine.keeping.journal
+    assert kept is not None
+    for _ in range(4):
+        desk.settle()
+        kept._wait()
+    _, other = pair_of("llama")
+    assert journal(other, crashed(tmp_path / "alive", tmp_path / "full")) == ("a",)
+    assert len(other.session().tokens) == len(PROMPT) + 2
+    forget(other)
+    full.clear()
+    desk.settle()
+    written(desk)
+    assert journal(other, crashed(tmp_path / "alive", tmp_path / "room")) == ("a",)
+    assert tuple(other.session().tokens[-3:]) == done.tokens
+    forget(other)
+    assert sum("could not be written" in record.message for record in caplog.records) == 1
+
+
+def test_another_version_and_another_model_are_set_aside(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.open()
+    desk.run(PROMPT, new=2)
+    written(desk)
+    left = crashed(tmp_path / "alive", tmp_path / "left")
+    (found,) = files(left)
+    was = found.read_bytes()
+    strange = build_desk(build("llama", seed=4))
+    assert journal(strange, left) == ()
+    (aside,) = files(left)
+    assert aside.parent.name == "aside"
+    assert aside.read_bytes() == was
+    forget(strange)
+    assert files(left) == [aside]
+    newer = crashed(tmp_path / "alive", tmp_path / "newer")
+    monkeypatch.setattr(records, "FORMAT", records.FORMAT + 1)
+    other = build_desk(build("llama"))
+    assert journal(other, newer) == ()
+    (aside,) = files(newer)
+    assert aside.parent.name == "aside"
+    forget(other)
+
+
+def test_a_clean_end_leaves_the_last_image_and_forgetting_leaves_none(desk: Desk, tmp_path: Path) -> None:
+    one = build_desk(build("llama"))
+    for forgets in (False, True):
+        assert journal(one, tmp_path / "ended") == (("a",) if forgets else ())
+        one.open()
+        one.run(PROMPT, new=3)
+        made = list(one.session().tokens)
+        one.engine.keeping.forgets = forgets
+        one.engine.close()
+        if not forgets:
+            other = build_desk(build("llama"))
+            assert journal(other, crashed(tmp_path / "ended", tmp_path / "copy")) == ("a",)
+            assert list(other.session().tokens) == made
+            forget(other)
+        one.close_all()
+    assert files(tmp_path / "ended") == []
+
+
+def test_two_engines_at_once_never_have_one_session_both(tmp_path: Path) -> None:
+    one, other = pair_of("llama")
+    for desk in (one, other):
+        assert journal(desk, tmp_path / "shared") == ()
+        desk.open()
+        desk.run(PROMPT, new=2)
+        written(desk)
+    left = crashed(tmp_path / "shared", tmp_path / "left")
+    forget(one)
+    forget(other)
+    assert journal(one, left) == ("a", "a (2)")
+    assert journal(other, left) == ()
+    forget(one)
+    forget(other)
+    assert files(left) == []
+
+
+def test_a_berth_is_one_process_s_until_it_ends(tmp_path: Path) -> None:
+    first = take_berth(tmp_path, "here", SUFFIX)
+    second = take_berth(tmp_path, "here", SUFFIX)
+    elsewhere = take_berth(tmp_path, "there", SUFFIX)
+    assert len({first.folder, second.folder, elsewhere.folder}) == 3
+    for berth, name in ((first, "x"), (second, "x"), (elsewhere, "y")):
+        (berth.folder / f"{name}{SUFFIX}").write_text(str(berth.folder))
+        berth.release()
+    third = take_berth(tmp_path, "here", SUFFIX)
+    assert len(third.files(SUFFIX)) == 2
+    assert elsewhere.folder.exists()
+    assert not second.folder.exists()
+    third.release()
+
+
+def test_no_place_for_a_journal_is_said_with_the_remedy(tmp_path: Path) -> None:
+    desk = desk_of("llama")
+    (tmp_path / "journals").write_text("in the way")
+    with pytest.raises(StorageFailed, match="--no-journal"):
+        journal(desk, tmp_path)

@@ -1,0 +1,237 @@
+"""An engine process is killed with -9 at random moments of a running workload, again and again: no session is lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.loading import attach
+from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.opening import open_engine
+from djinn_jupyter.errors import EngineUnavailable
+from djinn_jupyter.wire.edits import Scale
+from djinn_jupyter.wire.nouns import Sampling
+from djinn_jupyter.wire.registry import Ready, decode_notice
+from tests.engine.desk import Desk, tokens
+from tests.families import build
+from tests.process.nursery import Nursery
+
+pytestmark = pytest.mark.alone
+PROMPTS = [tokens(12 + n, seed=n) for n in range(3)]
+NEW = 40
+SEED = 11
+STOP_AT = 3
+
+
+class Twin:
+    """What lines would be if nobody was killed."""
+
+    def __init__(self, model: Path) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in the engines; and weights from the same file, whose alignment shows in the bits
+        desk = Desk(open_engine(EngineConfig(model=str(model), dtype="float32", device="cpu")))
+        self.plain = [self._line(desk, prompt) for prompt in PROMPTS]
+        drawn = Sampling(temperature=1.0, seed=SEED)
+        self.drawn = [self._line(desk, prompt, sampling=drawn) for prompt in PROMPTS]
+        self.edited = [self._edited(desk, prompt) for prompt in PROMPTS]
+        torch.set_num_threads(threads)
+
+    def _line(self, desk: Desk, prompt: tuple[int, ...], **options: Any) -> tuple[tuple[int, ...], torch.Tensor]:
+        desk.open()
+        made = desk.outcome(desk.run(prompt, new=NEW, **options))
+        return (*prompt, *made.tokens), made.logits
+
+    def _edited(self, desk: Desk, prompt: tuple[int, ...]) -> tuple[tuple[int, ...], torch.Tensor]:
+        desk.open()
+        desk.stop_at(STOP_AT, when="step == 1")
+        desk.run(prompt, new=NEW)
+        desk.edit(Scale(factor=0.5))
+        made = desk.outcome(desk.resume(free=True))
+        return (*prompt, *made.tokens), made.logits
+
+    @staticmethod
+    def beginning(lines: list[tuple[tuple[int, ...], torch.Tensor]], begun: tuple[int, ...]) -> bool:
+        return any(line[: len(begun)] == begun for line, _ in lines)
+
+
+class House:
+    """Engines of one model, one after the other; each is killed."""
+
+    def __init__(self, model: Path) -> None:
+        self.model, self._nursery = model, Nursery()
+
+    def engine(self) -> RemoteEngine:
+        notice = decode_notice(
+            self._nursery.start("--model", str(self.model), "--dtype", "float32", "--device", "cpu").encode()
+        )
+        assert isinstance(notice, Ready), notice
+        return attach(notice.entry)
+
+    def end(self) -> None:
+        for entry in running_engines():
+            os.kill(entry.pid, signal.SIGTERM)
+            await_end(entry)
+        loading._lines.close()
+        self._nursery.end()
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    build("llama").save_pretrained(tmp_path / "model")
+    house = House(tmp_path / "model")
+    yield house
+    house.end()
+
+
+def work(engine: RemoteEngine, name: str, turn: int) -> None:
+    """Line after line, until the engine dies."""
+    session = RemoteSession(engine.line, name)
+    try:
+        while True:
+            prompt = PROMPTS[turn % len(PROMPTS)]
+            match name:
+                case "plain":
+                    session.run(prompt, max_new_tokens=NEW, ignore_eos=True)
+                case "drawn":
+                    session.run(prompt, max_new_tokens=NEW, temperature=1.0, seed=SEED, ignore_eos=True)
+                case "edited":
+                    session.run(prompt, max_new_tokens=NEW, ignore_eos=True)
+                    session.edit(Scale(factor=0.5))
+                    session.resume(free=True)
+            turn += 1
+    except EngineUnavailable:
+        return
+
+
+NAMES = ("plain", "drawn", "edited")
+
+
+def goes_on(engine: RemoteEngine, name: str, twin: Twin) -> None:
+    """Whatever state a session was found in: its tokens begin a twin's line, and end as that does, to the last bit."""
+    session = engine.session(name)
+    lines = {"plain": twin.plain, "drawn": twin.drawn, "edited": [*twin.edited, *twin.plain]}[name]
+    info = session.info()
+    if info.tokens == 0:
+        return
+    if info.state == "paused":
+        assert Twin.beginning(lines, tuple(session.stop.tokens))
+        ended = session.resume(free=True)
+    elif name == "drawn":
+        ended = drawn_to_the_end(session, lines)
+    else:
+        begun = line_of(session)
+        assert Twin.beginning(lines, begun), begun
+        prompt = next(p for p in PROMPTS if begun[: len(p)] == p and Twin.beginning(lines, begun))
+        left = len(prompt) + NEW - len(begun)
+        ended = session.run([], extend=True, max_new_tokens=left, ignore_eos=True, free=True) if left else None
+    if ended is not None:
+        assert isinstance(ended, Finished)
+        whole = (*ended.prompt_tokens, *ended.tokens)
+        logits = torch.from_numpy(session.logits().copy())
+        assert any(whole == line and torch.equal(logits, end) for line, end in lines), (name, whole)
+
+
+def drawn_to_the_end(session: RemoteSession, lines: list[tuple[tuple[int, ...], torch.Tensor]]) -> Any:
+    """The same draws: back by a token, then on."""
+    begun = line_of(session)
+    assert Twin.beginning(lines, begun), begun
+    new = len(begun) - next(len(p) for p in PROMPTS if begun[: len(p)] == p)
+    if not new:
+        return None
+    assert isinstance(session.back(1, by="token"), Paused)
+    return session.resume(free=True)
+
+
+def line_of(session: RemoteSession) -> tuple[int, ...]:
+    """All tokens of an idle session, read off a fork that runs nothing new."""
+    fork = session.fork("look")
+    try:
+        stop = fork.run([], extend=True, max_new_tokens=0, ignore_eos=True, free=True)
+        assert isinstance(stop, Finished)
+        return tuple(stop.prompt_tokens)
+    finally:
+        fork.close()
+
+
+def kills(house: House, count: int, seed: int) -> None:
+    twin, chance = Twin(house.model), random.Random(seed)
+    engine = house.engine()
+    for name in NAMES:
+        engine.session(name)
+    engine.session("edited").breakpoint(STOP_AT, when="step == 1")
+    assert engine.stop() == ()  # from here on they are in the journal
+    found_at_work = 0
+    for turn in range(count):
+        engine = house.engine()
+        assert {info.name for info in engine.sessions()} == set(NAMES)
+        assert {info.holder for info in engine.sessions()} == {None}
+        assert [b.hits >= 0 for b in engine.session("edited").breakpoints()] == [True]
+        found_at_work += any(info.tokens for info in engine.sessions())
+        for name in NAMES:
+            goes_on(engine, name, twin)
+        with ThreadPoolExecutor() as workers:
+            for name in NAMES:
+                workers.submit(work, engine, name, turn)
+            time.sleep(chance.uniform(0.0, 0.8))
+            assert engine.entry is not None
+            os.kill(engine.entry.pid, signal.SIGKILL)
+    assert found_at_work >= count // 2
+
+
+def test_killed_ten_times_it_loses_no_session(house: House) -> None:
+    kills(house, 10, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_killed_a_hundred_times_it_loses_no_session(house: House) -> None:
+    kills(house, 100, seed=2)
+
+
+def test_two_engines_killed_and_started_at_once_share_no_session(house: House) -> None:
+    """Of one model and one user, in two runtime folders, as two JupyterLab servers have."""
+    first = house.engine()
+    second = house.engine()
+    for engine, name in ((first, "one"), (second, "two")):
+        session = engine.session(name)
+        session.run(PROMPTS[0], max_new_tokens=4, ignore_eos=True)
+        session.run([], extend=True, max_new_tokens=4, ignore_eos=True)
+    for engine in (first, second):
+        assert engine.stop() == ()
+    started: list[RemoteEngine] = []
+    threads = [threading.Thread(target=lambda: started.append(Alone(house).engine())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = [sorted(info.name for info in engine.sessions()) for engine in started]
+    assert sorted(name for names in found for name in names) == ["one", "two"]
+
+
+class Alone:
+    """A second forking process, so that two engines come up at the same time."""
+
+    def __init__(self, house: House) -> None:
+        self._house = House(house.model)
+
+    def engine(self) -> RemoteEngine:
+        engine = self._house.engine()
+        self._house._nursery.end()
+        return engine
