@@ -382,10 +382,14 @@ export interface ListSessions {
   readonly request: 'ListSessions';
 }
 
-/** Refused while other holders have sessions, unless `force`. */
+/**
+ * Refused while other holders have sessions, unless `force`. The sessions come back with the next engine of this
+ * model, where a journal is kept, unless `forget`.
+ */
 export interface Shutdown {
   readonly request: 'Shutdown';
   readonly force?: boolean;
+  readonly forget?: boolean;
 }
 
 /**
@@ -697,9 +701,11 @@ export interface Sessions {
   readonly sessions: readonly SessionInfo[];
 }
 
+/** `sessions_kept` are in the journal and come back with the next engine of this model. */
 export interface ShuttingDown {
   readonly reply: 'ShuttingDown';
   readonly sessions_lost: readonly string[];
+  readonly sessions_kept: readonly string[];
 }
 
 export interface Opened {

@@ -16,9 +16,10 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A registry of one's own. Whatever engine is left in it at the end is ended."""
+    """A registry and a user data folder of one's own. Whatever engine is left in it at the end is ended."""
     folder = tmp_path / "runtime"
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))  # journals and checkpoints
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     yield folder
     for entry in running_engines():

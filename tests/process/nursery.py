@@ -1,7 +1,7 @@
 """Engine processes that begin in a tenth of the time: forked from one that has imported torch and computed nothing.
 
-As a program it reads lines of arguments for `python -m djinn_jupyter.engine`, forks an engine for each, and answers
-with the entry under which that engine can be found.
+As a program it reads lines (a number, then arguments for `python -m djinn_jupyter.engine`), forks so many engines at
+once, and answers with the entry under which each can be found.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ class Nursery:
             text=True,
         )
 
-    def start(self, *arguments: str) -> str:
-        """An engine that answers; the notice in which it said so."""
+    def start(self, count: int, *arguments: str) -> list[str]:
+        """Engines that answer, begun at the same time; the notices in which they said so."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(shlex.join(arguments) + "\n")
+        self._process.stdin.write(shlex.join([str(count), *arguments]) + "\n")
         self._process.stdin.flush()
-        return self._process.stdout.readline()
+        return [self._process.stdout.readline() for _ in range(count)]
 
     def end(self) -> None:
         self._process.stdin.close()  # type: ignore[union-attr]
@@ -50,14 +50,20 @@ def _serve() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        reader, writer = os.pipe()
-        os.set_inheritable(writer, True)
-        if os.fork() == 0:
-            _become_an_engine([*shlex.split(line), f"--launcher-pipe={writer}"])
-        os.close(writer)
-        with os.fdopen(reader) as notices:
-            sys.stdout.write(list(notices)[-1])
-        sys.stdout.flush()
+        count, *arguments = shlex.split(line)
+        for reader in [_fork(arguments) for _ in range(int(count))]:
+            with os.fdopen(reader) as notices:
+                sys.stdout.write(list(notices)[-1])
+            sys.stdout.flush()
+
+
+def _fork(arguments: list[str]) -> int:
+    """An engine of one's own; where its notices can be read."""
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        _become_an_engine([*arguments, f"--launcher-pipe={writer}"])
+    os.close(writer)
+    return reader
 
 
 def _become_an_engine(arguments: list[str]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -76,11 +75,14 @@ class House:
         self.model, self._nursery = model, Nursery()
 
     def engine(self) -> RemoteEngine:
-        notice = decode_notice(
-            self._nursery.start("--model", str(self.model), "--dtype", "float32", "--device", "cpu").encode()
-        )
-        assert isinstance(notice, Ready), notice
-        return attach(notice.entry)
+        return self.engines(1)[0]
+
+    def engines(self, count: int) -> list[RemoteEngine]:
+        """Begun at the same time."""
+        told = self._nursery.start(count, "--model", str(self.model), "--dtype", "float32", "--device", "cpu")
+        notices = [decode_notice(line.encode()) for line in told]
+        assert all(isinstance(notice, Ready) for notice in notices), notices
+        return [attach(notice.entry) for notice in notices if isinstance(notice, Ready)]
 
     def end(self) -> None:
         for entry in running_engines():
@@ -205,33 +207,21 @@ def test_killed_a_hundred_times_it_loses_no_session(house: House) -> None:
     kills(house, 100, seed=2)
 
 
-def test_two_engines_killed_and_started_at_once_share_no_session(house: House) -> None:
-    """Of one model and one user, in two runtime folders, as two JupyterLab servers have."""
-    first = house.engine()
-    second = house.engine()
-    for engine, name in ((first, "one"), (second, "two")):
-        session = engine.session(name)
-        session.run(PROMPTS[0], max_new_tokens=4, ignore_eos=True)
-        session.run([], extend=True, max_new_tokens=4, ignore_eos=True)
-    for engine in (first, second):
+def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_told(house: House) -> None:
+    """Of one model and one user, as two JupyterLab servers have."""
+    for name, engine in zip(("one", "two"), house.engines(2), strict=True):
+        engine.session(name).run(PROMPTS[0], max_new_tokens=4, ignore_eos=True)
         assert engine.stop() == ()
-    started: list[RemoteEngine] = []
-    threads = [threading.Thread(target=lambda: started.append(Alone(house).engine())) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = [sorted(info.name for info in engine.sessions()) for engine in started]
-    assert sorted(name for names in found for name in names) == ["one", "two"]
-
-
-class Alone:
-    """A second forking process, so that two engines come up at the same time."""
-
-    def __init__(self, house: House) -> None:
-        self._house = House(house.model)
-
-    def engine(self) -> RemoteEngine:
-        engine = self._house.engine()
-        self._house._nursery.end()
-        return engine
+    found = []
+    for engine in house.engines(2):
+        found.append({info.name for info in engine.sessions()})
+        assert engine.entry is not None
+        os.kill(engine.entry.pid, signal.SIGKILL)
+        await_end(engine.entry)
+    assert set.union(*found) == {"one", "two"}
+    assert not set.intersection(*found)
+    first, second = house.engines(2)
+    assert {info.name for engine in (first, second) for info in engine.sessions()} == {"one", "two"}
+    lost = [name for engine in (first, second) for name in engine.stop(forget=True)]
+    assert sorted(lost) == ["one", "two"]
+    assert house.engine().sessions() == ()

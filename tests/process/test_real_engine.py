@@ -39,6 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         yield dj.load(model, dtype="float32", device="cpu", threads=1)
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
@@ -250,11 +251,16 @@ def _median_seconds(work: Callable[[], object], times: int) -> float:
 
 def test_killed_it_is_noticed_and_the_next_load_starts_a_new_one(engine: RemoteEngine, model: Path) -> None:
     assert engine.entry is not None
-    session = engine.session("lost")
+    session = engine.session("found again")
+    made = session.run(PROMPT, max_new_tokens=9, ignore_eos=True)
+    session.run(PROMPT, max_new_tokens=9, ignore_eos=True)  # the journal is one image behind at most
     os.kill(engine.entry.pid, signal.SIGKILL)
     with pytest.raises(EngineUnavailable, match="has ended; the next load starts a new one"):
         session.run(PROMPT, max_new_tokens=10_000_000)
     new = dj.load(model, dtype="float32", device="cpu", threads=1)
     assert new.entry is not None
     assert new.entry.pid != engine.entry.pid
-    assert len(new.session("lost").run(PROMPT, max_new_tokens=2).tokens) == 2
+    again = new.session("found again")
+    assert again.info().exactness == "recomputed"
+    assert again.run([], extend=True, max_new_tokens=0, ignore_eos=True).prompt_tokens[: len(PROMPT)] == tuple(PROMPT)
+    assert again.run(PROMPT, max_new_tokens=9, ignore_eos=True).tokens == made.tokens
