@@ -11,6 +11,7 @@ from djinn_jupyter.engine.history import History
 from djinn_jupyter.engine.keeping import checkpoints, rebuilding, taking
 from djinn_jupyter.engine.keeping.errands import until_done
 from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.rows import Rows, put_rows, take_rows
 from djinn_jupyter.engine.scheduler import Blocked, Steps, Underway
 from djinn_jupyter.engine.session import Session
@@ -55,15 +56,16 @@ def restore_checkpoint(engine: Engine, request: ask.RestoreCheckpoint, holder: H
         cache=engine.new_cache(),
         history=History(kept=engine.config.stops_kept),
     )
-    return Underway(session=empty, steps=_restore(engine, request, holder, path))
+    return Underway(session=empty, steps=_restore(engine, request, holder, path, empty))
 
 
-def _restore(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder, path: Path) -> Steps:
+def _restore(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder, path: Path, waits: Session) -> Steps:
     folder = engine.keeping.checkpoints
     kept = yield from until_done(engine, engine.keeping.errands.start(lambda: folder.read(path)))
     session = rebuilding.rebuild(engine, kept.image, name=request.session, owner=holder.user, holder=holder.name)
     try:
-        yield from _put(engine, session, rebuilding.rows_of(engine, kept.image), kept.image.committed)
+        rows = rebuilding.rows_of(engine, kept.image)
+        yield from _put(engine, session.cache, rows, kept.image.committed, waits)
         session.cache.restore_all(rebuilding.states_of(engine, kept.image.states or {}))
         _check_place(engine, request, holder)
     except BaseException:
@@ -76,15 +78,18 @@ def _restore(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder, pat
     return Opened(session=session.describe(), created=True)
 
 
-def _put(engine: Engine, session: Session, rows: Sequence[Rows], length: int) -> Generator[Blocked | None, None, None]:
-    """Its rows into pages, once there is room for them. Raises SlabFull where none can be made."""
+def _put(
+    engine: Engine, cache: PagedCache, rows: Sequence[Rows], length: int, waits: Session
+) -> Generator[Blocked | None, None, None]:
+    """Rows into pages, once there is room for them. `waits` is the session whose job this is. Raises SlabFull where no
+    room can be made."""
     need = sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)
     while True:
         try:
-            yield from put_rows(session.cache, rows, length)
+            yield from put_rows(cache, rows, length)
             return
         except SlabFull:
-            blocked = engine.room.wait_for(session, need)
+            blocked = engine.room.wait_for(waits, need)
             if blocked is None:
                 raise
         yield blocked
