@@ -10,7 +10,9 @@ import traceback
 from benchmarks import machine, results
 from benchmarks.setting import setting
 
-NAMES = ("generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "sweep")
+NAMES = (
+    "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "sweep", "streaming",
+)  # fmt: skip
 
 
 def main() -> int:

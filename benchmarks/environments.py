@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 FOLDER = Path(__file__).parent / ".envs"
-TOOLS = {"transformer_lens": "transformer-lens==4.3.0", "nnsight": "nnsight==0.8.1"}
+TOOLS = {"transformer_lens": "transformer-lens==4.3.0", "nnsight": "nnsight==0.8.1", "accelerate": "accelerate==1.15.0"}
 INSTALL_SECONDS = 1800
 
 

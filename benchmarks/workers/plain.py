@@ -9,6 +9,7 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
+import numpy
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel
@@ -41,6 +42,7 @@ class Plain:
     _tokens_1T: Tensor
     _hidden: list[Tensor]
     _filled: DynamicCache
+    _source: numpy.ndarray[Any, Any] | None = None
 
     @property
     def _blocks(self) -> Any:
@@ -149,6 +151,17 @@ class Plain:
         self.model.lm_head(self.model.transformer.ln_f(row))
         return {"seconds": perf_counter() - begun}
 
+    def copy(self, nbytes: int, slot: int) -> dict[str, Any]:
+        """So many bytes from memory, `slot` at a time into two slots in turn: what streaming them cannot beat."""
+        if self._source is None or self._source.nbytes != nbytes:
+            self._source = numpy.ones(nbytes, dtype=numpy.uint8)
+            self._slots = [numpy.zeros(slot, dtype=numpy.uint8) for _ in range(2)]
+        begun = perf_counter()
+        for number, start in enumerate(range(0, nbytes, slot)):
+            piece = self._source[start : start + slot]
+            self._slots[number % 2][: piece.size] = piece
+        return {"seconds": perf_counter() - begun}
+
     @torch.inference_mode()
     def forward(self) -> dict[str, Any]:
         """A whole pass over the remembered tokens."""
@@ -221,7 +234,7 @@ def _hidden_of(output: Any) -> Tensor:
 if __name__ == "__main__":
     plain = Plain()
     names = (
-        "load generate remember first_layers from_layer from_layer_in_decode head forward "
+        "load generate remember first_layers from_layer from_layer_in_decode head copy forward "
         "prepare_patching patch_layer patch_layer_batched"
     )
     serve({name: getattr(plain, name) for name in names.split()})

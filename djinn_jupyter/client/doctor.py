@@ -31,11 +31,14 @@ COPY_BYTES = 128 * 2**20
 PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
 _ASK_TORCH = """
 import json, torch
+from djinn_jupyter.engine.weights.link import measure_link
 found = {"version": torch.__version__, "threads": torch.get_num_threads(), "devices": []}
+found["link"] = measure_link(torch.device("cpu"), 2**30)
 if torch.cuda.is_available():
     for i in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(i)
-        found["devices"].append([torch.cuda.get_device_name(i), free, total])
+        link = measure_link(torch.device("cuda", i), free)
+        found["devices"].append([torch.cuda.get_device_name(i), free, total, link])
 print(json.dumps(found))
 """
 
@@ -91,10 +94,12 @@ def _torch() -> Iterator[Finding]:
         return
     found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     yield _ok(f"torch {found['version']}, {found['threads']} threads.")
-    for name, free, total in found["devices"]:
+    for name, free, total, link in found["devices"]:
         yield _ok(f"{name}: {free / GIB:.1f} of {total / GIB:.1f} GiB device memory free.")
+        yield _ok(f"{name}: weights that stream get there at {link / 1e9:.1f} GB/s from pinned memory.")
     if not found["devices"]:
         yield _note("torch sees no CUDA device; models run on the CPU.")
+        yield _ok(f"On the CPU weights that stream are copied at {found['link'] / 1e9:.1f} GB/s from the page cache.")
 
 
 def _memory() -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.keeping.recovery import open_journal
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.geometry import probe_geometry
+from djinn_jupyter.engine.memory.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import LoadedModel, load_model
@@ -22,10 +22,12 @@ from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.residency.opening import open_disk, open_host
 from djinn_jupyter.engine.selftest import prove
 from djinn_jupyter.engine.settling import Settled, foresee, settle
+from djinn_jupyter.errors import ModelDoesNotFit
 from djinn_jupyter.wire.replies import Event
 
 Progress = Callable[[str], None]
 DEMO_PAGE_POSITIONS: Final = 16
+LEAST_PAGES: Final = 4  # the self-test has two sessions and a fork
 
 
 def open_engine(
@@ -58,6 +60,7 @@ def build_engine(
     weights = settled.weights
     progress("finding the layers and the points")
     geometry = probe_geometry(loaded.model, where, _page_positions(config))
+    _require_pages(loaded.name, geometry, settled)
     anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
     budget = Budget(settled.page_bytes)
     slabs = tuple(Slab(group, where, budget) for group in geometry.groups)
@@ -82,6 +85,17 @@ def build_engine(
     engine.description = describe(loaded, anatomy, geometry, proof.checks, weights.total, one_by_one)
     engine.start_books(publish)
     return engine
+
+
+def _require_pages(name: str, geometry: CacheGeometry, settled: Settled) -> None:
+    """ModelDoesNotFit where what the weights leave is less than a few pages of each group."""
+    least = LEAST_PAGES * sum(group.page_bytes for group in geometry.groups)
+    if settled.page_bytes < least:
+        raise ModelDoesNotFit(
+            f"The weights of {name} leave {settled.page_bytes / 2**20:.1f} MiB of the allowed memory for pages, and "
+            f"{LEAST_PAGES} pages of each kind take {least / 2**20:.1f} MiB; allow more with --device-memory, or make "
+            "pages smaller with --page-positions."
+        )
 
 
 def _page_positions(config: EngineConfig) -> int | None:

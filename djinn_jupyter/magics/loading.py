@@ -19,7 +19,11 @@ class LoadingMagics(Group):
         option("--revision", help="a branch, tag or commit of a hub model"),
         option("--dtype", help="float32, bfloat16 or float16; by default as the model was saved"),
         option("--device", help="cpu, cuda, cuda:1, ...; by default the accelerator if there is one"),
-        option("--device-memory", metavar="AMOUNT", help="the most that pages may take, for example 20GiB"),
+        option(
+            "--device-memory",
+            metavar="AMOUNT",
+            help="the most that weights and pages may take, as 20GiB; what is beyond streams",
+        ),
         option(
             "--host-memory", metavar="AMOUNT", help="the most that sessions which left the device may take; 0: none"
         ),
@@ -60,7 +64,7 @@ class LoadingMagics(Group):
         session = engine.session(name, join=args.join, fresh=args.fresh)
         self.bench.load(engine, session)
         self.bench.keep(args.keep, engine)
-        live.end(views.loaded_view(engine.description, session.info()))
+        live.end(views.loaded_view(engine.description, session.info(), engine.statistics().weights))
 
     @verb()
     def djinn_unload(self, args: Namespace) -> None:

@@ -53,13 +53,15 @@ class Live:
     def __init__(self, *, static: bool) -> None:
         self._static = static
         self._handle: Any = None
+        self._said: list[str] = []
         self._text: list[str] = []
         self._shown_at = 0.0
 
     def progress(self, line: str) -> None:
         """What is being done; shown at once, because such lines are few."""
         if not self._static:
-            self._update(views.progress_view(line))
+            self._update(views.progress_view(line, tuple(self._said)))
+        self._said.append(line)
 
     def gained(self, text: str) -> None:
         """One more token's text; shown at most ten times a second."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from djinn_jupyter.widgets.effect import top_table
 from djinn_jupyter.widgets.markup import Html, div, span
 from djinn_jupyter.widgets.residency import transfer_line
@@ -53,9 +55,10 @@ def running_view(text: str, tokens: int) -> View:
     return View(plain=text, html=html)
 
 
-def progress_view(line: str) -> View:
-    """What an engine says while it starts."""
-    return View(plain=line, html=card(title=line, dot="running"))
+def progress_view(line: str, before: Sequence[str] = ()) -> View:
+    """What an engine says while it starts; what it said `before` stays to be read, as the plan of what will stream."""
+    said = part(*(div("dj-soft", earlier) for earlier in before)) if before else None
+    return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running"))
 
 
 def rule_line(rule: RuleInfo) -> str:

@@ -8,19 +8,22 @@ from djinn_jupyter.widgets.spelling import columns, megabytes, plural
 from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo, WeightsStatistics
 
 
-def loaded_view(model: ModelDescription, session: SessionInfo) -> View:
-    """What `%djinn_load` says: the model, and what this session still holds from before."""
+def loaded_view(model: ModelDescription, session: SessionInfo, weights: WeightsStatistics | None = None) -> View:
+    """What `%djinn_load` says: the model, whether it streams, and what this session still holds from before."""
     held = armed(session)
     where = f"{model.dtype} on {model.device}"
     size = f"{plural(model.layers, 'layer')}, {model.hidden_size:,} wide, {_context(model)}"
     checks = _checks(model)
-    plain = f"{model.name}: {model.architecture}, {size}, {where}\n{checks}\nsession {label(session.name)}: {held}"
+    streams = weights_line(weights) if weights is not None and weights.residency == "streamed" else None
+    lines = [f"{model.name}: {model.architecture}, {size}, {where}", checks, f"session {label(session.name)}: {held}"]
+    plain = "\n".join(lines if streams is None else [lines[0], f"weights: {streams}", *lines[1:]])
     rows = [
         ("model", f"{model.architecture}, {size}"),
         ("weights", f"{model.parameters:,} parameters, {where}, {model.attention} attention"),
+        *([] if streams is None else [("streamed", streams)]),
         ("self-test", checks),
         ("session", f"{label(session.name)}: {held}"),
     ]

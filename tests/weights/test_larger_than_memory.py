@@ -15,7 +15,8 @@ from djinn_jupyter.engine.settling import foresee
 from djinn_jupyter.engine.weights.placement import Sizes, place
 from djinn_jupyter.engine.weights.streamed import StreamedWeights
 from djinn_jupyter.errors import ModelDoesNotFit
-from tests.engine.desk import tokens
+from tests.engine.desk import build_desk, tokens
+from tests.families import build
 from tests.weights.saved import desk_from
 
 MIB = 1 << 20
@@ -57,6 +58,13 @@ def test_the_plan_is_told_in_two_lines() -> None:
         "at the measured 5.0 GB/s a token takes at least 10.5 ms; with --device-memory 114.3MiB nothing would stream",
     ]
     assert len(list(place(SIZES, 80 * MIB).lines())) == 1
+
+
+def test_weights_that_leave_no_room_for_pages_are_refused() -> None:
+    model = build("llama")
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    with pytest.raises(ModelDoesNotFit, match=r"4 pages of each kind take 0\.1 MiB; allow more"):
+        build_desk(model, device_memory=weights + 3 * 16 * 1024)
 
 
 @pytest.fixture(scope="module")

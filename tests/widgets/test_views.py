@@ -228,3 +228,17 @@ def test_the_lens_by_layer_follows_tokens_with_a_line_and_a_table() -> None:
 )
 def test_differing_positions(a: tuple[int, ...], b: tuple[int, ...], expected: list[int]) -> None:
     assert differing(a, b) == expected
+
+
+def test_what_an_engine_said_while_it_started_stays_to_be_read() -> None:
+    plan = views.progress_view("loading", ("11 layers stream", "a token takes at least 142.7 ms"))
+    assert plan.plain.splitlines() == ["11 layers stream", "a token takes at least 142.7 ms", "loading"]
+    assert all(line in plan.html for line in plan.plain.splitlines())
+
+
+def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
+    streamed = samples.weights(residency="streamed", bytes_streamed_per_pass=2**20, ring_slots=2)
+    loaded = views.loaded_view(samples.model(), samples.session(), streamed)
+    assert "a pass through 2 slots" in loaded.plain.splitlines()[1]
+    assert "a pass through 2 slots" in loaded.html
+    assert "weights: " not in views.loaded_view(samples.model(), samples.session(), samples.weights()).plain
