@@ -86,17 +86,17 @@ const running: JupyterFrontEndPlugin<void> = {
   id: 'djinn-jupyter:running',
   description: 'Engines and sessions among what is running.',
   autoStart: true,
-  requires: [IDjinn, ISidebar, IRunningSessionManagers],
-  optional: [ITranslator],
+  requires: [IDjinn, ISidebar],
+  optional: [IRunningSessionManagers, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     djinn: DjinnService,
     _: Sidebar,
-    managers: IRunningSessionManagers,
+    managers: IRunningSessionManagers | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('djinn_jupyter');
-    managers.add(new RunningEngines(djinn, app.commands.execute.bind(app.commands), trans));
+    managers?.add(new RunningEngines(djinn, app.commands.execute.bind(app.commands), trans));
   }
 };
 

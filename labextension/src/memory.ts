@@ -67,6 +67,11 @@ export function markSwap(past: Past, swap: Swap, at: number): Past {
   return { ...past, marks: [...past.marks, { at, swap }] };
 }
 
+/** The seconds that the chart shows: all that is known, between half a minute and `longest`. */
+export function spanOf(past: Past, now: number, longest: number): number {
+  return Math.min(longest, Math.max(30, now - (past.readings[0]?.at ?? now)));
+}
+
 export interface Shapes {
   readonly paths: Readonly<Record<Band, string>>;
   readonly budgetAt: number | null;

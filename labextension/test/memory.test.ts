@@ -1,4 +1,13 @@
-import { NO_PAST, Past, Reading, markSwap, readingOf, remember, shapesOf } from '../src/memory';
+import {
+  NO_PAST,
+  Past,
+  Reading,
+  markSwap,
+  readingOf,
+  remember,
+  shapesOf,
+  spanOf
+} from '../src/memory';
 import { EngineStatistics } from '../src/wire';
 
 const SLAB = {
@@ -82,4 +91,10 @@ test('a swap is marked at its time', () => {
 
 test('without readings there is nothing to draw', () => {
   expect(shapesOf(NO_PAST, 60, 60, 600, 100).paths.weights).toBe('');
+});
+
+test('the chart shows what is known, from half a minute up to the window', () => {
+  expect(spanOf(NO_PAST, 60, 600)).toBe(30);
+  expect(spanOf(past(reading(0, 1)), 45, 600)).toBe(45);
+  expect(spanOf(past(reading(0, 1)), 45, 40)).toBe(40);
 });

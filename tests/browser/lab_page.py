@@ -59,6 +59,7 @@ class LabPage:
     def use_theme(self, theme: str) -> None:
         self.command("apputils:change-theme", {"theme": theme})
         self.page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+        self.page.locator("#jupyterlab-splash").wait_for(state="detached")  # drawn over the page while it changes
 
     def command(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         call = "async ([name, args]) => { await window.jupyterapp.commands.execute(name, args) }"

@@ -63,8 +63,9 @@ class Sidebar:
 
 
 @contextmanager
-def no_complaints(page: Page) -> Iterator[None]:
-    """Nothing in the page throws, and no error is written to its console, while the block runs."""
+def no_complaints(page: Page, of: str = "") -> Iterator[None]:
+    """Nothing in the page throws, and no error is written to its console, while the block runs; looked at are those
+    whose text or place has `of` in it."""
     heard: list[str] = []
 
     def complain(message: ConsoleMessage) -> None:
@@ -72,9 +73,10 @@ def no_complaints(page: Page) -> Iterator[None]:
             heard.append(f"{message.text} ({message.location.get('url')})")
 
     def throw(error: Error) -> None:
-        heard.append(str(error))
+        heard.append(f"{error} {error.stack}")
 
     page.on("console", complain)
     page.on("pageerror", throw)
     yield
-    assert not heard, "\n".join(heard)
+    complaints = [text for text in heard if of in text]
+    assert not complaints, "\n".join(complaints)

@@ -6,11 +6,12 @@ from __future__ import annotations
 import os
 import re
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, TimeoutError, expect
 
 from tests.browser.lab_page import DARK, LIGHT, LabPage
 from tests.browser.lab_server import LabServer, lab_server
@@ -18,6 +19,11 @@ from tests.browser.sidebar import Sidebar, no_complaints
 
 LOAD = "%load_ext djinn_jupyter\n%djinn_load demo"
 RUN = "%djinn_run --max-tokens 2 The capital of France is"
+BUSY = """import djinn_jupyter as dj
+from djinn_jupyter.client.naming import default_session_name
+session, stop = dj.load("demo").session(default_session_name()), None
+while not isinstance(stop, dj.Paused):
+    stop = session.run("The capital of France is", max_new_tokens=900, ignore_eos=True)"""
 RUN_NEXT = "() => { void window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
 FOCUSED_ROLE = "() => document.activeElement?.getAttribute('role')"
 
@@ -55,6 +61,13 @@ def test_a_session_is_seen_stopped_by_a_click_in_the_tree_and_stepped(
         page.screenshot(path=artifacts / "sidebar-in-lab-dark.png")
         sidebar.whole.screenshot(path=artifacts / "sidebar-dark.png")
         lab_page.use_theme(LIGHT)
+        sidebar.whole.locator(".jp-AccordionPanel-title", has_text="Model").click()
+        sidebar.whole.locator(".jp-AccordionPanel-title", has_text="Memory").click()
+        expect(sidebar.whole.locator(".djinn-Chart")).to_have_attribute(
+            "aria-label", re.compile(r"^weights [\d.]+ MiB")
+        )
+        assert sidebar.defects() == []
+        sidebar.whole.screenshot(path=artifacts / "sidebar-memory.png")
         page.keyboard.press("F10")
         sidebar.stands("stepped", "at resid_post.5")
         page.keyboard.press("F11")
@@ -69,6 +82,32 @@ def test_a_session_is_seen_stopped_by_a_click_in_the_tree_and_stepped(
         sidebar.whole.get_by_label("Remove the breakpoint at resid_post.4").click()
         expect(sidebar.whole.locator(".djinn-Breakpoint-site")).to_have_count(0)
     assert lab_page.errors() == []
+
+
+def test_a_run_is_paused_while_its_kernel_is_busy_and_outlives_a_restart_and_a_reload(
+    lab: LabServer, page: Page
+) -> None:
+    notebook = write(lab, "busy", BUSY)
+    lab_page, sidebar = opened(page, lab.address(notebook))
+    sidebar.whole.locator(".jp-AccordionPanel-title", has_text="Activation").click()
+    expect(sidebar.whole.locator("#djinn-activation")).to_be_hidden()
+    page.evaluate(RUN_NEXT)
+    sidebar.stands("busy", "running")
+    stopped = sidebar.session("busy").locator(".djinn-dot.djinn-mod-paused")
+    while not stopped.is_visible():  # between two runs of the cell there is nothing to pause
+        with suppress(TimeoutError):
+            sidebar.move("pause").click(timeout=1000)
+    stop = sidebar.session("busy").locator(".djinn-Session-state").inner_text()
+    page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
+    lab_page.wait_for_kernel()
+    sidebar.stands("busy", stop)
+    lab_page.command("docmanager:save")
+    page.goto(lab.reloaded(notebook))
+    page.locator(".djinn-Sidebar").wait_for(state="attached")
+    if not sidebar.whole.is_visible():
+        Sidebar.show(page)
+    sidebar.stands("busy", stop)
+    expect(sidebar.whole.locator("#djinn-activation")).to_be_hidden()
 
 
 def test_keys_alone_set_a_breakpoint(lab: LabServer, page: Page) -> None:
@@ -109,3 +148,19 @@ def test_without_the_server_extension_it_says_how_to_enable_it(tmp_path: Path, p
         sidebar = Sidebar.show(page)
         expect(sidebar.whole.get_by_role("status").first).to_contain_text("server extension enable djinn_jupyter")
         assert sidebar.move("resume").locator("button, jp-button").first.is_disabled()
+
+
+def test_notebook_7_has_it_too(tmp_path: Path, page: Page, artifacts: Path) -> None:
+    (tmp_path / "notebooks").mkdir()
+    with lab_server(tmp_path / "notebooks", log=tmp_path / "notebook.log", application="notebook") as server:
+        notebook = write(server, "seven", LOAD)
+        with no_complaints(page, of="djinn"):  # Notebook 7.6 has one of its own, with or without Djinn
+            page.goto(server.in_notebook_7(notebook))
+            sidebar = Sidebar.show(page)
+            page.locator(".jp-Notebook-ExecutionIndicator[data-status='idle']").wait_for()
+            page.locator(".jp-Notebook .jp-CodeCell .cm-content").first.click()
+            page.keyboard.press("Shift+Enter")
+            sidebar.stands("seven", "idle")
+            sidebar.row("Layer 2").click()
+            expect(sidebar.whole.locator(".djinn-Breakpoint-site")).to_have_text(["resid_post.2"])
+        page.screenshot(path=artifacts / "sidebar-notebook-7.png")

@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 
-import { BANDS, Band, Mark, NO_PAST, Reading, shapesOf } from '../memory';
+import { BANDS, Band, Mark, NO_PAST, Reading, shapesOf, spanOf } from '../memory';
 import { spellBytes, spellSeconds } from '../spell';
 import { Empty } from './parts';
 import { PanelProps, Trans, useClock, useModel } from './react';
@@ -19,8 +19,9 @@ export function Memory({ service, trans }: PanelProps): React.JSX.Element {
   if (last === undefined) {
     return <Empty>{trans.__('The memory of an engine appears here while one runs.')}</Empty>;
   }
-  const seconds = 60 * model.preferences.memoryMinutes;
-  const shapes = shapesOf(past, Math.max(now, last.at), seconds, WIDTH, HEIGHT);
+  const end = Math.max(now, last.at);
+  const seconds = spanOf(past, end, 60 * model.preferences.memoryMinutes);
+  const shapes = shapesOf(past, end, seconds, WIDTH, HEIGHT);
   return (
     <>
       <svg
