@@ -216,5 +216,5 @@ class StreamCarrier:
 
 def _split(passages: list[_Passage]) -> tuple[list[_Passage], list[_Passage]]:
     """Those that are over, and those that are not."""
-    over = [passage for passage in passages if passage.done.query()]
-    return over, [passage for passage in passages if passage not in over]
+    there = [(passage, passage.done.query()) for passage in passages]
+    return [passage for passage, over in there if over], [passage for passage, over in there if not over]
