@@ -1,0 +1,60 @@
+"""How strong a session's claim to its place on the device is, from its state, its holder and what its notebook does.
+
+Values only: knows neither torch nor clocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+from djinn_jupyter.wire.nouns import Activity, SessionState
+
+
+class Claim(IntEnum):
+    """The weakest leaves first. DETACHED: no kernel holds it. IDLE: its run has ended. PAUSED: a pass stands still.
+    STEPPING: its user is at it now. RUNNING: passes are being run, it never leaves."""
+
+    DETACHED = 0
+    IDLE = 1
+    PAUSED = 2
+    STEPPING = 3
+    RUNNING = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signals:
+    """What is known of a session's notebook. `busy`: a cell of its kernel that uses the session runs, or is about to.
+    `focused`: it is in front of its user; None where nobody has said. `gone`: its kernel has ended."""
+
+    busy: bool = False
+    focused: bool | None = None
+    gone: bool = False
+
+    def noted(self, activity: Activity) -> Signals:
+        """These signals after one more."""
+        return replace(self, **({"gone": False} | _CHANGES[activity]))
+
+
+_CHANGES: Final[dict[Activity, dict[str, bool]]] = {
+    "busy": {"busy": True},
+    "expected": {"busy": True},
+    "idle": {"busy": False},
+    "focused": {"focused": True},
+    "blurred": {"focused": False},
+    "gone": {"busy": False, "focused": False, "gone": True},
+}
+
+QUIET: Final = Signals()
+
+
+def claim_of(state: SessionState, *, held: bool, signals: Signals = QUIET) -> Claim:
+    """The claim of a session in `state`; `held`: some kernel has it open."""
+    if state == "running":
+        return Claim.RUNNING
+    if not held or signals.gone:
+        return Claim.DETACHED
+    if signals.busy:
+        return Claim.STEPPING
+    return Claim.PAUSED if state == "paused" else Claim.IDLE

@@ -1,0 +1,101 @@
+"""Who leaves: properties of the order and of the choice, for any candidates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter.engine.residency.claims import Claim
+from djinn_jupyter.engine.residency.leaving import Candidate, in_order, rested, victims
+
+QUICK = settings(max_examples=40, deadline=None)
+SECONDS = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)
+SIZES = st.integers(0, 2**40)
+
+
+@st.composite
+def candidates(draw: st.DrawFn) -> list[Candidate]:
+    names = draw(st.lists(st.text("abcdef", min_size=1, max_size=4), unique=True, max_size=7))
+    return [draw(_candidate(name)) for name in names]
+
+
+def _candidate(name: str) -> st.SearchStrategy[Candidate]:
+    return st.builds(
+        Candidate,
+        session=st.just(name),
+        claim=st.sampled_from(Claim),
+        frees_bytes=SIZES,
+        dirty_bytes=SIZES,
+        restore_seconds=SECONDS,
+        rested_seconds=SECONDS,
+        remaining_seconds=SECONDS,
+    )
+
+
+@QUICK
+@given(candidates())
+def test_the_order_has_each_once_who_does_not_run_and_frees_something(found: list[Candidate]) -> None:
+    ordered = in_order(found)
+    assert len({c.session for c in ordered}) == len(ordered)
+    assert set(ordered) == {c for c in found if c.claim is not Claim.RUNNING and c.frees_bytes > 0}
+
+
+@QUICK
+@given(candidates(), st.randoms())
+def test_the_order_does_not_depend_on_how_the_candidates_came(found: list[Candidate], random: object) -> None:
+    shuffled = list(found)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert in_order(shuffled) == in_order(found)
+
+
+@QUICK
+@given(candidates())
+def test_the_detached_leave_first_the_busy_last_and_else_who_is_worth_most(found: list[Candidate]) -> None:
+    ordered = in_order(found)
+    ranks = [(c.claim is not Claim.DETACHED, c.claim is Claim.STEPPING, -c.worth) for c in ordered]
+    assert ranks == sorted(ranks)
+
+
+@QUICK
+@given(_candidate("a"), st.integers(1, 2**40))
+def test_of_two_alike_the_clean_one_leaves_first(one: Candidate, dirty: int) -> None:
+    clean, other = replace(one, dirty_bytes=0), replace(one, session="A", dirty_bytes=dirty)
+    assert in_order([other, clean])[:1] in ([clean], [])
+
+
+@QUICK
+@given(_candidate("a"), st.floats(1.0, 1e6))
+def test_who_is_expected_to_rest_for_longer_leaves_before_a_twin(one: Candidate, more: float) -> None:
+    one = replace(one, frees_bytes=max(one.frees_bytes, 1), claim=Claim.IDLE, restore_seconds=1.0)
+    longer = replace(one, session="b", remaining_seconds=one.remaining_seconds + more)
+    assert in_order([one, longer]) == [longer, one]
+
+
+@QUICK
+@given(candidates(), SIZES)
+def test_victims_are_enough_and_none_of_them_is_superfluous(found: list[Candidate], need: int) -> None:
+    ordered = in_order(found)
+    chosen = victims(ordered, need)
+    freed = sum(c.frees_bytes for c in chosen)
+    assert [c for c in ordered if c in chosen] == chosen
+    if sum(c.frees_bytes for c in ordered) < need:
+        assert chosen == ordered
+        return
+    assert freed >= need
+    assert all(freed - c.frees_bytes < need for c in chosen)
+
+
+@QUICK
+@given(candidates())
+def test_nobody_leaves_where_nothing_is_needed(found: list[Candidate]) -> None:
+    assert victims(in_order(found), 0) == []
+
+
+@QUICK
+@given(candidates(), SECONDS)
+def test_idleness_sends_away_exactly_the_rested(found: list[Candidate], idle_seconds: float) -> None:
+    going = rested(found, idle_seconds)
+    assert going == [c for c in in_order(found) if c.rested_seconds >= idle_seconds]
+    assert not any(c.claim is Claim.RUNNING for c in going)

@@ -1,0 +1,150 @@
+"""What is learned from pauses: consistent for any history, and right for pauses whose law is known."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter.engine.residency.pauses import EDGES, HORIZON, Pauses
+from djinn_jupyter.engine.residency.rests import Rests
+
+QUICK = settings(max_examples=40, deadline=None)
+LENGTHS = st.floats(0.0, 2 * HORIZON)
+HISTORIES = st.lists(st.tuples(LENGTHS, LENGTHS, st.booleans()), max_size=20)
+
+
+def after(history: list[tuple[float, float, bool]]) -> Pauses:
+    """A kind with this history, among others with the same in reverse."""
+    among = Pauses()
+    pauses = Pauses(among)
+    for (one, other, returned), (first, last, ended) in zip(history, reversed(history), strict=True):
+        pauses.learn(min(one, other), max(one, other), returned=returned)
+        among.learn(min(first, last), max(first, last), returned=ended)
+    return pauses
+
+
+@QUICK
+@given(HISTORIES, LENGTHS)
+def test_what_remains_is_between_nothing_and_the_horizon(history: list[tuple[float, float, bool]], t: float) -> None:
+    assert 0.0 <= after(history).remaining(t) <= HORIZON
+
+
+@QUICK
+@given(HISTORIES, LENGTHS, LENGTHS)
+def test_time_passes_no_faster_than_the_expectation_says(
+    history: list[tuple[float, float, bool]], one: float, other: float
+) -> None:
+    """From t to u a pause either ends or has lasted u - t: what remains at t is at most that and what remains at u."""
+    pauses, (t, u) = after(history), sorted((min(one, HORIZON), min(other, HORIZON)))
+    assert pauses.remaining(t) <= (u - t) + pauses.remaining(u) + 1e-6 * HORIZON
+
+
+@QUICK
+@given(HISTORIES, LENGTHS, LENGTHS, LENGTHS)
+def test_a_chance_is_one_and_grows_with_the_time_allowed(
+    history: list[tuple[float, float, bool]], t: float, one: float, other: float
+) -> None:
+    pauses = after(history)
+    assert 0.0 <= pauses.chance(t, min(one, other)) <= pauses.chance(t, max(one, other)) <= 1.0
+
+
+def test_before_anything_was_seen_the_longer_it_lasted_the_longer_it_lasts() -> None:
+    remaining = [Pauses().remaining(t) for t in EDGES[4:-6]]
+    assert remaining == sorted(remaining)
+
+
+@pytest.mark.parametrize("mean", [2.0, 30.0, 900.0])
+def test_pauses_without_a_memory_have_the_same_left_at_any_time(mean: float) -> None:
+    rand, pauses = random.Random(0), Pauses()
+    for _ in range(3000):
+        pauses.learn(0.0, rand.expovariate(1.0 / mean), returned=True)
+    for lasted in (0.0, mean / 2, mean):
+        assert pauses.remaining(lasted) == pytest.approx(mean, rel=0.5)
+        assert pauses.chance(lasted, mean) == pytest.approx(1 - math.exp(-1), rel=0.15)
+
+
+def test_a_mixture_of_short_and_long_is_told_apart_by_its_age() -> None:
+    rand, pauses = random.Random(0), Pauses()
+    for _ in range(2000):
+        pauses.learn(0.0, rand.choice((1.0, 1.0, 1.0, 4000.0)) * rand.uniform(0.8, 1.2), returned=True)
+    assert pauses.remaining(0.0) < pauses.remaining(60.0)
+    assert pauses.chance(60.0, 60.0) < 0.1 < 0.6 < pauses.chance(0.0, 60.0)
+
+
+def test_a_pause_that_has_not_ended_teaches_too() -> None:
+    seen, unseen = Pauses(), Pauses()
+    for pauses in (seen, unseen):
+        for _ in range(20):
+            pauses.learn(0.0, 10.0, returned=True)
+    for _ in range(20):
+        seen.learn(0.0, 3000.0, returned=False)
+    assert seen.remaining(0.0) > unseen.remaining(0.0)
+
+
+def test_a_kind_of_which_nothing_is_known_is_like_all_pauses() -> None:
+    among = Pauses()
+    unknown, known, rand = Pauses(among), Pauses(among), random.Random(0)
+    for _ in range(200):
+        among.learn(0.0, rand.expovariate(1 / 40.0), returned=True)
+        known.learn(0.0, rand.expovariate(1 / 4.0), returned=True)
+    assert unknown.remaining(1.0) == pytest.approx(among.remaining(1.0), rel=1e-9)
+    assert known.remaining(1.0) < unknown.remaining(1.0)
+    assert known.chance(1.0, 5.0) > 3 * unknown.chance(1.0, 5.0)
+
+
+def test_what_changes_is_learned_anew() -> None:
+    pauses, rand = Pauses(), random.Random(0)
+    for mean in (5.0, 500.0):
+        for _ in range(3000):
+            pauses.learn(0.0, rand.expovariate(1 / mean), returned=True)
+    assert pauses.remaining(0.0) == pytest.approx(500.0, rel=0.3)
+
+
+def test_an_impossible_part_of_a_pause_is_refused_and_changes_nothing() -> None:
+    pauses = Pauses()
+    before = pauses.remaining(1.0)
+    with pytest.raises(ValueError, match="ends after it begins"):
+        pauses.learn(5.0, 1.0, returned=True)
+    assert pauses.remaining(1.0) == before
+
+
+def test_what_is_learned_of_one_kind_is_used_for_the_next_of_that_kind() -> None:
+    rests, now = Rests(), 0.0
+    for _ in range(30):
+        rests.rests("a", True, now)
+        rests.rests("b", False, now)
+        rests.acts("a", now + 5.0)
+        rests.acts("b", now + 600.0)
+        now += 700.0
+    rests.rests("c", True, now)
+    rests.rests("d", False, now)
+    assert 2 * rests.remaining("c", now + 1.0) < rests.remaining("d", now + 1.0)
+    assert rests.chance("c", now + 1.0, 10.0) > 0.5 > rests.chance("d", now + 1.0, 10.0)
+
+
+@QUICK
+@given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=8), st.lists(st.sampled_from([True, False]), min_size=8))
+def test_a_rest_is_learned_once_however_often_one_looked(waits: list[float], kinds: list[bool]) -> None:
+    looked, unseen, now = Rests(), Rests(), 0.0
+    for wait, kind in zip(waits, kinds, strict=False):
+        for rests in (looked, unseen):
+            rests.rests("a", kind, now)
+        now += wait
+        looked.catch_up(now)
+    for rests in (looked, unseen):
+        rests.acts("a", now)
+        rests.rests("b", True, now)
+    assert looked.remaining("b", now + 3.0) == pytest.approx(unseen.remaining("b", now + 3.0))
+
+
+def test_who_acts_does_not_rest_and_who_is_closed_is_forgotten() -> None:
+    rests = Rests()
+    assert (rests.lasted("a", 9.0), rests.remaining("a", 9.0), rests.chance("a", 9.0, 1.0)) == (0.0, 0.0, 1.0)
+    rests.rests("a", True, 10.0)
+    assert rests.lasted("a", 12.0) == 2.0
+    rests.forget("a")
+    assert rests.lasted("a", 13.0) == 0.0

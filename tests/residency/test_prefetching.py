@@ -1,0 +1,117 @@
+"""A prefetch is a bet: what is learned of the signals, when it is worth it, and that its books add up."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from djinn_jupyter.engine.residency.claims import Claim, Signals, claim_of
+from djinn_jupyter.engine.residency.prefetching import PATIENCE, Prefetching
+
+QUICK = settings(max_examples=40, deadline=None)
+NAMES = st.sampled_from("abc")
+SIGNALS = st.sampled_from(["focused", "expected"])
+
+
+def test_a_signal_that_never_comes_true_is_not_acted_on_any_more() -> None:
+    prefetching = Prefetching()
+    assert prefetching.worth_it("focused", 1.0, [(0.2, 1.0)])
+    for n in range(200):
+        prefetching.signalled("a", "focused", n * 2 * PATIENCE)
+    assert not prefetching.worth_it("focused", 1.0, [(0.2, 1.0)])
+
+
+def test_a_signal_that_always_comes_true_is_trusted() -> None:
+    prefetching = Prefetching()
+    for n in range(200):
+        prefetching.signalled("a", "focused", n * 10.0)
+        prefetching.used("a", n * 10.0 + 3.0, present=True)
+    assert prefetching.trust("focused") > 0.95
+
+
+@QUICK
+@given(st.floats(0.001, 100.0), SIGNALS)
+def test_into_free_room_a_bet_is_always_worth_it(seconds: float, signal: str) -> None:
+    assert Prefetching().worth_it(signal, seconds)  # type: ignore[arg-type]
+
+
+@QUICK
+@given(st.floats(0.0, 1.0), st.floats(0.001, 10.0), st.floats(0.001, 10.0))
+def test_who_is_less_likely_to_be_wanted_is_the_cheaper_to_send_away(chance: float, own: float, others: float) -> None:
+    prefetching = Prefetching()
+    dear, cheap = (prefetching.worth_it("focused", own, [(c, others)]) for c in (chance, chance / 2))
+    assert cheap or not dear
+
+
+class Betting(RuleBasedStateMachine):
+    """Signals, prefetches, uses and departures in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.prefetching, self.now = Prefetching(), 0.0
+        self.there: set[str] = set()
+
+    @rule(seconds=st.floats(0.0, 2 * PATIENCE))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(name=NAMES, signal=SIGNALS)
+    def signal(self, name: str, signal: str) -> None:
+        self.prefetching.signalled(name, signal, self.now)  # type: ignore[arg-type]
+        if name not in self.there:
+            self.prefetching.began(name, self.now)
+            self.there.add(name)
+
+    @rule(name=NAMES, present=st.booleans())
+    def use(self, name: str, present: bool) -> None:
+        self.prefetching.used(name, self.now, present=present)
+        self.there.add(name)
+
+    @rule(name=NAMES)
+    def leave(self, name: str) -> None:
+        self.prefetching.left(name)
+        self.there.discard(name)
+
+    @invariant()
+    def the_books_add_up(self) -> None:
+        books = self.prefetching.books
+        assert 0 <= books.begun - books.hits - books.late - books.wasted <= 3
+        assert 0.0 < self.prefetching.trust("focused") < 1.0
+        assert 0.0 < self.prefetching.trust("expected") < 1.0
+
+    def teardown(self) -> None:
+        self.prefetching.expire(self.now + 2 * PATIENCE)
+        books = self.prefetching.books
+        assert books.begun == books.hits + books.late + books.wasted
+
+
+TestBetting = Betting.TestCase
+TestBetting.settings = settings(QUICK, stateful_step_count=20)
+
+
+@pytest.mark.parametrize(
+    ("state", "held", "activities", "claim"),
+    [
+        ("running", False, ("gone",), Claim.RUNNING),
+        ("paused", False, (), Claim.DETACHED),
+        ("paused", True, ("gone",), Claim.DETACHED),
+        ("idle", True, ("gone", "focused"), Claim.IDLE),
+        ("idle", True, ("expected",), Claim.STEPPING),
+        ("paused", True, ("busy", "idle"), Claim.PAUSED),
+        ("idle", True, (), Claim.IDLE),
+        ("paused", True, ("focused", "blurred"), Claim.PAUSED),
+    ],
+)
+def test_the_claim_of_a_session(state: str, held: bool, activities: tuple[str, ...], claim: Claim) -> None:
+    signals = Signals()
+    for activity in activities:
+        signals = signals.noted(activity)  # type: ignore[arg-type]
+    assert claim_of(state, held=held, signals=signals) is claim  # type: ignore[arg-type]
+
+
+def test_focus_stays_known_while_other_things_are_noted() -> None:
+    signals = Signals().noted("focused").noted("busy").noted("idle")
+    assert signals == Signals(focused=True)
+    assert Signals().focused is None
