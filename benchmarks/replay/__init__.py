@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from benchmarks.measuring import Spread, ratios
 from benchmarks.replay import bandwidth
-from benchmarks.replay.choosing import Belady, Djinn, LeastRecentlyUsed, NeverSwap, SwapAtPause
+from benchmarks.replay.choosing import Belady, ByClass, Djinn, LeastRecentlyUsed, NeverSwap, SwapAtPause
 from benchmarks.replay.people import GENERATED, generated
 from benchmarks.replay.stage import Costs, Policy, Score, Stage
 from benchmarks.replay.trace import Trace
@@ -20,7 +20,7 @@ from benchmarks.results import Checks, Figure, Result, at_most
 from benchmarks.setting import Setting
 
 RECORDED: Final = Path(__file__).parent / "recorded" / "demo.json"
-SEEDS: Final = 5
+SEEDS: Final = 3
 TIMES_THE_SLAB: Final = (3, 6)
 LATENCY: Final = 0.001  # of a move between the verb and its first byte, seconds
 IDLE_SECONDS: Final = 60.0
@@ -29,6 +29,7 @@ LRU, DJINN, BELADY = "least recently used", "djinn", "Belady, who knows the futu
 POLICIES: Final[Mapping[str, Callable[[Trace], Policy]]] = {
     DJINN: lambda trace: Djinn(),
     LRU: lambda trace: LeastRecentlyUsed(),
+    "by class first": lambda trace: ByClass(),
     "swap at pause": lambda trace: SwapAtPause(),
     "never swap": lambda trace: NeverSwap(),
     BELADY: Belady,

@@ -35,6 +35,13 @@ class Djinn:
         return in_order(candidate(stage, a, now, stage.rests.remaining(a.name, now)) for a in may)
 
 
+class ByClass(Djinn):
+    """As first designed: all the idle before any paused one, by worth within each class only."""
+
+    def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
+        return sorted(super().order(stage, may, now), key=lambda c: c.claim)
+
+
 class LeastRecentlyUsed:
     swaps: ClassVar[bool] = True
     at_once: ClassVar[bool] = False

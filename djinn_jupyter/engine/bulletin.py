@@ -17,6 +17,7 @@ import torch
 from djinn_jupyter.engine import device
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.memory.tiers import Tiers
+from djinn_jupyter.engine.residency.notebooks import Notebooks
 from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.weights.residence import Weights
@@ -55,9 +56,10 @@ class Bulletin:
         where: torch.device,
         weights: Weights,
         tiers: Tiers,
+        notebooks: Notebooks,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
-        self._weights, self._tiers = weights, tiers
+        self._weights, self._tiers, self._notebooks = weights, tiers, notebooks
         self._touched: set[str] = set()
         self._described: dict[str, SessionInfo] = {}
         self._published = 0.0
@@ -111,4 +113,5 @@ class Bulletin:
             weights=self._weights.statistics(),
             other_bytes=self._outside.other_bytes,
             tiers=self._tiers.statistics(),
+            prefetches=self._notebooks.statistics(),
         )

@@ -38,6 +38,7 @@ from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.plan import Plan
 from djinn_jupyter.engine.residency.neighbours import Neighbours
+from djinn_jupyter.engine.residency.notebooks import Notebooks
 from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.scheduler import Blocked, Job, Scheduler
@@ -92,12 +93,16 @@ class Engine:
         self.mover = ThreadMover(self.mailbox.post, forward.device)
         self.tiers = Tiers(host, disk, self.mover, forward.device)
         self.blobs = Blobs(forward.device)
-        self.room = Room(self.sessions, self.scheduler, idle_seconds=config.idle_swap_seconds)
-        self.swapping = self.room.swapping = Swapping(
+        self.room = Room(self.sessions, slabs, self.scheduler, idle_seconds=config.idle_swap_seconds)
+        self.notebooks = Notebooks(self.sessions, slabs, self.room.candidates)
+        self.room.choose = self.notebooks.choose
+        self.swapping = self.room.swapping = self.notebooks.swapping = Swapping(
             self.sessions, slabs, self.tiers, self.blobs, swapped=self.letters.swapped, find_room=self.room.find
         )
         self.neighbours = Neighbours(self.sessions, self.room, self.swapping, Usage.read(forward.device))
-        self.bulletin = Bulletin(self.sessions, slabs, self.scheduler, forward.device, weights, self.tiers)
+        self.bulletin = Bulletin(
+            self.sessions, slabs, self.scheduler, forward.device, weights, self.tiers, self.notebooks
+        )
         self.one_by_one = False
         self.recurrent = geometry.recurrent_state_bytes > 0
         self.description: ModelDescription  # by `opening`, when the self-test has been passed
@@ -240,6 +245,7 @@ class Engine:
         for session in self.sessions.values():
             if session.holder == holder.name:
                 session.holder = None
+                self.notebooks.note(session, "gone")
                 self.bulletin.touch(session.name)
 
     def _advance(self, job: Job) -> None:
@@ -263,6 +269,7 @@ class Engine:
         self.scheduler.remove(job)
         if reply is not None:
             self.letters.answer_job(job, reply)
+        self.notebooks.left_alone(job.session)
         self.letters.take_up(job.session)
         self._room_changed()
 
@@ -350,6 +357,7 @@ class Engine:
         session.residence.moving = None
         del self.sessions[session.name]
         self.keeping.forget(session.name)
+        self.notebooks.closed(session.name)
         self._room_changed()
         return pages
 

@@ -43,6 +43,8 @@ class Letters:
         session's bytes are elsewhere, or while there is no room."""
         request = letter.request
         session = self._engine.sessions.get(request.session) if isinstance(request, ask.SessionRequest) else None
+        if session is not None and type(request) not in WHILE_AWAY:
+            self._engine.notebooks.asked(session)
         if session is None or not self._has_to_wait(session, request):
             self._deliver_now(letter, session)
             return
@@ -55,7 +57,7 @@ class Letters:
             self._recompute(session)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
-        looked_at = _looked_at(session) and not isinstance(request, ask.Close)
+        looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note)
         behind = bool(session.waiting) and type(request) not in AT_ONCE
         return looked_at or behind or self._needs_bytes(session, request) or _needs_rows(session, request)
 
@@ -100,6 +102,7 @@ class Letters:
                 self._engine.keeping.touch(session.name)
         if session is not None and type(request) not in WHILE_AWAY:
             session.residence.touch()
+            self._engine.notebooks.left_alone(session)
         return True
 
     def _refuse(self, letter: Letter, error: DjinnError) -> None:
@@ -165,6 +168,7 @@ class Letters:
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
         """A session's move between device and tiers has ended. Who waited for one that failed is told."""
         self._engine.bulletin.touch(session.name)
+        self._engine.notebooks.swapped(session, transfer)
         if transfer is not None:
             self._engine.publish(SessionSwapped(session=session.name, transfer=transfer))
         error = session.residence.error

@@ -9,8 +9,9 @@ if TYPE_CHECKING:
 
 
 def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
-    """Register all magics and their completion. `client` stands in for `djinn_jupyter` in tests."""
-    from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, memory, running
+    """Register all magics, their completion and the hooks around cells. `client` stands in for `djinn_jupyter` in
+    tests."""
+    from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, memory, running, telling
     from djinn_jupyter.magics.completion import Matcher, register
     from djinn_jupyter.magics.workbench import Workbench
 
@@ -20,13 +21,16 @@ def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
                   memory.MemoryMagics):  # fmt: skip
         shell.register_magics(group(bench))
     register(shell, Matcher(bench))
+    telling.register(shell, telling.Telling(bench))
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Take the magics and the completion away again; engines and sessions stay."""
+    """Take the magics, the completion and the hooks away again; engines and sessions stay."""
+    from djinn_jupyter.magics import telling
     from djinn_jupyter.magics.completion import unregister
 
     unregister(shell)
+    telling.unregister(shell)
     group = shell.magics_manager.registry.get("MemoryMagics")
     if group is not None:
         group.bench.end_chart()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from djinn_jupyter.client import naming, stops
     from djinn_jupyter.widgets import live_memory, views
+    from djinn_jupyter.wire import requests
 else:
 
     class _Lazy:
@@ -20,6 +21,7 @@ else:
     naming = _Lazy("djinn_jupyter.client.naming")
     stops = _Lazy("djinn_jupyter.client.stops")
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
+    requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "naming", "stops", "views"]
+__all__ = ["live_memory", "naming", "requests", "stops", "views"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
@@ -36,6 +37,11 @@ class Workbench:
     @property
     def loaded(self) -> RemoteEngine | None:
         return self._engine
+
+    @property
+    def held(self) -> Mapping[str, RemoteSession]:
+        """The sessions that this kernel has open, by their full names."""
+        return self._held
 
     @property
     def present(self) -> str | None:

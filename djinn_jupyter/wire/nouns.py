@@ -253,6 +253,18 @@ class WeightsStatistics(Noun, frozen=True):
     used_fraction: float | None = None
 
 
+class PrefetchStatistics(Noun, frozen=True):
+    """Sessions that were brought back before they were asked for: `hits` were there when asked for, `late` still on
+    their way, `wasted` left again unused or were not used within a minute. `trust_in_focus`: the part of notebooks that
+    came into focus whose session is expected to be used."""
+
+    begun: int
+    hits: int
+    late: int
+    wasted: int
+    trust_in_focus: float
+
+
 class EngineStatistics(Noun, frozen=True):
     """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
     `other_bytes` belong to other processes on the device."""
@@ -274,6 +286,7 @@ class EngineStatistics(Noun, frozen=True):
     other_bytes: int | None = None
     tiers: tuple[TierStatistics, ...] = ()
     weights: WeightsStatistics | None = None
+    prefetches: PrefetchStatistics | None = None
 
 
 class Snapshot(Noun, frozen=True):

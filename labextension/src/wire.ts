@@ -299,6 +299,19 @@ export interface WeightsStatistics {
 }
 
 /**
+ * Sessions that were brought back before they were asked for: `hits` were there when asked for, `late` still on
+ * their way, `wasted` left again unused or were not used within a minute. `trust_in_focus`: the part of notebooks that
+ * came into focus whose session is expected to be used.
+ */
+export interface PrefetchStatistics {
+  readonly begun: number;
+  readonly hits: number;
+  readonly late: number;
+  readonly wasted: number;
+  readonly trust_in_focus: Float;
+}
+
+/**
  * The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
  * `other_bytes` belong to other processes on the device.
  */
@@ -320,6 +333,7 @@ export interface EngineStatistics {
   readonly other_bytes: number | null;
   readonly tiers: readonly TierStatistics[];
   readonly weights: WeightsStatistics | null;
+  readonly prefetches: PrefetchStatistics | null;
 }
 
 /**

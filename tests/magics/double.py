@@ -111,6 +111,9 @@ class EngineDouble:
 
     # ---------------------------------------------------------------------------------------- memory and files
 
+    def _note(self, _: Any) -> replies.Reply:
+        return replies.Noted()
+
     def _swapout(self, request: requests.SwapOut) -> replies.Reply:
         return self._moved(request.session, request.tier, samples.transfer(direction="out", tier=request.tier))
 

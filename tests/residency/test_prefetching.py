@@ -99,7 +99,8 @@ TestBetting.settings = settings(QUICK, stateful_step_count=20)
         ("paused", True, ("gone",), Claim.DETACHED),
         ("idle", True, ("gone", "focused"), Claim.IDLE),
         ("idle", True, ("expected",), Claim.STEPPING),
-        ("paused", True, ("busy", "idle"), Claim.PAUSED),
+        ("paused", True, ("expected", "busy", "idle"), Claim.PAUSED),
+        ("paused", True, ("busy",), Claim.PAUSED),
         ("idle", True, (), Claim.IDLE),
         ("paused", True, ("focused", "blurred"), Claim.PAUSED),
     ],
@@ -112,6 +113,6 @@ def test_the_claim_of_a_session(state: str, held: bool, activities: tuple[str, .
 
 
 def test_focus_stays_known_while_other_things_are_noted() -> None:
-    signals = Signals().noted("focused").noted("busy").noted("idle")
+    signals = Signals().noted("focused").noted("expected").noted("idle")
     assert signals == Signals(focused=True)
     assert Signals().focused is None

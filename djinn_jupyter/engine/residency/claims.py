@@ -25,10 +25,11 @@ class Claim(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """What is known of a session's notebook. `busy`: a cell of its kernel that uses the session runs, or is about to.
-    `focused`: it is in front of its user; None where nobody has said. `gone`: its kernel has ended."""
+    """What is known of a session's notebook. `used`: a cell that uses the session runs, or is about to; that its kernel
+    is busy with something else says nothing. `focused`: it is before its user's eyes; None where nobody has said.
+    `gone`: its kernel has ended."""
 
-    busy: bool = False
+    used: bool = False
     focused: bool | None = None
     gone: bool = False
 
@@ -38,12 +39,12 @@ class Signals:
 
 
 _CHANGES: Final[dict[Activity, dict[str, bool]]] = {
-    "busy": {"busy": True},
-    "expected": {"busy": True},
-    "idle": {"busy": False},
+    "busy": {},
+    "expected": {"used": True},
+    "idle": {"used": False},
     "focused": {"focused": True},
     "blurred": {"focused": False},
-    "gone": {"busy": False, "focused": False, "gone": True},
+    "gone": {"used": False, "focused": False, "gone": True},
 }
 
 QUIET: Final = Signals()
@@ -55,6 +56,6 @@ def claim_of(state: SessionState, *, held: bool, signals: Signals = QUIET) -> Cl
         return Claim.RUNNING
     if not held or signals.gone:
         return Claim.DETACHED
-    if signals.busy:
+    if signals.used:
         return Claim.STEPPING
     return Claim.PAUSED if state == "paused" else Claim.IDLE

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from djinn_jupyter.engine.residency.belongings import pages_of
+from djinn_jupyter.engine.memory.slab import Slab
+from djinn_jupyter.engine.residency.notebooks import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.residence import Cause
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.errors import DjinnError
@@ -22,44 +23,42 @@ WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: who steps 
 
 GIVE_BACK_SECONDS: Final = 3.0  # after which nobody has come for the places of those who left
 
-Choice = Callable[["Sequence[Session]"], "Sequence[Session]"]
-
-
-def least_recently_used(candidates: Sequence[Session]) -> list[Session]:
-    """By class first: those that no kernel holds, the idle, the stopped; in each, the longest unused first."""
-    return sorted(candidates, key=lambda s: (s.holder is not None, s.state == "paused", s.residence.touched))
+Choice = Callable[["Sequence[Session]", int], "Sequence[Session]"]
 
 
 class Room:
-    """Finds room on the device. `choose` puts those who may leave in the order in which they should."""
+    """Finds room on the device. `choose` puts those who may leave in the order in which they should, for so many bytes;
+    it is set by the engine."""
 
     def __init__(
         self,
         sessions: Mapping[str, Session],
+        slabs: Sequence[Slab],
         scheduler: Scheduler,
         *,
         idle_seconds: float,
-        choose: Choice = least_recently_used,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sessions, self._scheduler = sessions, scheduler
-        self._idle_seconds, self.choose, self._clock = idle_seconds, choose, clock
+        self._sessions, self._slabs, self._scheduler = sessions, slabs, scheduler
+        self._idle_seconds, self._clock = idle_seconds, clock
+        self.choose: Choice
         self._changes, self._changed = 0, clock()
         self.swapping: Swapping  # by the engine: they ask each other
 
     # --------------------------------------------------------------------------------------- for want of pages
 
     def find(self, wanting: Session, need: int) -> bool:
-        """Make others leave until `need` bytes (at least one session's) are on their way out. True when there is room
-        now or waiting for the next change helps; False when nobody can leave and nobody is at work."""
+        """Make others leave until what `need` bytes lack (at least one session's) is on its way out. True when there is
+        room now or waiting for the next change helps; False when nobody can leave and nobody is at work."""
         if self.swapping.sweep():
             self.swapping.changes += 1
             return True
+        short = max(need - free_bytes(self._slabs), 1)
         coming = self._on_the_way_out()
-        for victim in self.choose(self._candidates(wanting)):
-            if coming >= max(need, 1):
+        for victim in self.choose(self.candidates(wanting), short - coming):
+            if coming >= short:
                 break
-            size = _private_bytes(victim)
+            size = private_bytes(victim)
             if size and self._send_away(victim, "pressure"):
                 coming += size
         return coming > 0 or self._others_progress(wanting)
@@ -67,10 +66,10 @@ class Room:
     def clear(self, need: int) -> int:
         """Make sessions leave for somebody outside, until `need` bytes are on their way out; bytes that are."""
         coming = self._on_the_way_out()
-        for victim in self.choose(self._candidates()):
+        for victim in self.choose(self.candidates(), need - coming):
             if coming >= need:
                 break
-            size = _private_bytes(victim)
+            size = private_bytes(victim)
             if size and self._send_away(victim, "pressure"):
                 coming += size
         return coming
@@ -85,9 +84,10 @@ class Room:
 
     def _on_the_way_out(self) -> int:
         going = [s for s in self._sessions.values() if s.residence.state == "storing"]
-        return sum(max(_private_bytes(session), 1) for session in going)
+        return sum(max(private_bytes(session), 1) for session in going)
 
-    def _candidates(self, wanting: Session | None = None) -> list[Session]:
+    def candidates(self, wanting: Session | None = None) -> list[Session]:
+        """Those who may leave, but for who wants the room."""
         return [
             session
             for session in self._sessions.values()
@@ -133,7 +133,7 @@ class Room:
             self._changes, self._changed = self.swapping.changes, now
         elif self.swapping.gives_back and now - self._changed >= GIVE_BACK_SECONDS:
             self.swapping.shrink()
-        for session in self._candidates():
+        for session in self.candidates():
             rested = now - session.residence.touched
             if rested >= self._idle_seconds:
                 self._let_go(session)
@@ -146,7 +146,3 @@ class Room:
             return  # it could not leave when it was as it is; the next thing done to it is a reason to try again
         if not self._send_away(session, "idleness"):
             here.refused_at = here.version
-
-
-def _private_bytes(session: Session) -> int:
-    return sum(page.nbytes for page in pages_of(session) if page.resident and page.references == 1)

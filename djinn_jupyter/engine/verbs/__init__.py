@@ -55,6 +55,7 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.AcceptRecomputed: keeping.accept_recomputed,
     ask.SwapOut: residing.swap_out,
     ask.SwapIn: residing.swap_in,
+    ask.Note: residing.note,
 }
 
 NEEDS_WEIGHTS: frozenset[type[ask.RequestBase]] = frozenset({ask.Run, ask.Resume, ask.Step, ask.Back})
@@ -98,6 +99,7 @@ WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
         ask.ReadWatch,
         ask.ReadHistory,
         ask.AcceptRecomputed,
+        ask.Note,
     }
 )
 """Requests that a session answers while a run of its own is under way."""
@@ -105,7 +107,7 @@ WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
 WHILE_AWAY: frozenset[type[ask.RequestBase]] = WHILE_RUNNING | {ask.SwapOut, ask.SwapIn, ask.RestoreCheckpoint}
 """Requests that read and write nothing of a session that can be away from the device."""
 
-AT_ONCE: frozenset[type[ask.RequestBase]] = frozenset({ask.Open, ask.Describe, ask.Detach, ask.Close})
+AT_ONCE: frozenset[type[ask.RequestBase]] = frozenset({ask.Open, ask.Describe, ask.Detach, ask.Close, ask.Note})
 """Requests that do not wait behind others of their session."""
 WITHOUT_ROWS: frozenset[type[ask.RequestBase]] = WHILE_RUNNING | {
     ask.ReadStop,

@@ -1,4 +1,4 @@
-"""Sessions leave the device and come back because somebody asks."""
+"""Sessions leave the device and come back because somebody asks, or because of what a notebook does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Transfer
-from djinn_jupyter.wire.replies import Swapped
+from djinn_jupyter.wire.replies import Noted, Swapped
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -36,6 +36,12 @@ def swap_in(engine: Engine, request: ask.SwapIn, holder: Holder) -> Steps:
     engine.swapping.swap_in(session, "asked")
     yield from engine.settled(session)
     return _swapped(session, before)
+
+
+def note(engine: Engine, request: ask.Note, holder: Holder) -> Noted:
+    """Anyone may say what a notebook does: its kernel, or the server that its window belongs to."""
+    engine.notebooks.note(engine.session(request.session), request.activity)
+    return Noted()
 
 
 def _swapped(session: Session, before: Transfer | None) -> Swapped:

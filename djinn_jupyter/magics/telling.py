@@ -1,0 +1,82 @@
+"""Tells the engine when a cell that uses a session runs and has ended, so that the session is there in time.
+
+IPython calls these functions around every cell of the user: they never raise, wait for no answer, and cost nothing
+while no model is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final
+
+from djinn_jupyter.magics.lazily import requests
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from djinn_jupyter.magics.workbench import Workbench
+
+_MAGIC: Final = re.compile(r"^\s*%%?djinn_(?!load|status|sessions|log|vram|stop|unload)\w+", re.MULTILINE)
+_SESSION: Final = re.compile(r"--session[ =](\"[^\"]*\"|\S+)")
+_NAME: Final = re.compile(r"\b[^\W\d]\w*\b")
+
+
+class Telling:
+    """The hooks of one kernel. `used` are the sessions that the present cell was said to use."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._used: tuple[str, ...] = ()
+
+    def pre_run_cell(self, info: Any) -> None:
+        if self._bench.loaded is None:
+            return
+        try:
+            self._used = tuple(self._mentioned(info.raw_cell or ""))
+            for session in self._used:
+                self._tell(session, "expected")
+        except Exception:  # noqa: BLE001  the user's cell comes first: what goes wrong here is not its business
+            self._used = ()
+
+    def post_run_cell(self, result: Any) -> None:
+        used, self._used = self._used, ()
+        try:
+            for session in used:
+                self._tell(session, "idle")
+        except Exception:  # noqa: BLE001  as above
+            return
+
+    def _mentioned(self, cell: str) -> set[str]:
+        """The sessions that a cell names: with a magic the present one or that of --session, and those whose objects it
+        uses."""
+        held = self._bench.held
+        found: set[str] = set()
+        if _MAGIC.search(cell):
+            named = {name.strip('"') for name in _SESSION.findall(cell)}
+            found |= {full for full, session in held.items() if named & {full, session.label}}
+            if self._bench.present is not None:
+                found.add(self._bench.present)
+        return found | self._objects(cell)
+
+    def _objects(self, cell: str) -> set[str]:
+        from djinn_jupyter.client.session import RemoteSession
+
+        values = (self._bench.shell.user_ns.get(name) for name in set(_NAME.findall(cell)))
+        return {value.name for value in values if isinstance(value, RemoteSession)}
+
+    def _tell(self, session: str, activity: Any) -> None:
+        """The answer is not waited for, and a refusal (the session was closed meanwhile) is nobody's concern."""
+        self._bench.engine.line.ask(requests.Note(session=session, activity=activity))
+
+
+def register(shell: InteractiveShell, telling: Telling) -> None:
+    unregister(shell)
+    shell.events.register("pre_run_cell", telling.pre_run_cell)
+    shell.events.register("post_run_cell", telling.post_run_cell)
+
+
+def unregister(shell: InteractiveShell) -> None:
+    for event in ("pre_run_cell", "post_run_cell"):
+        for told in list(shell.events.callbacks[event]):
+            if isinstance(getattr(told, "__self__", None), Telling):
+                shell.events.unregister(event, told)

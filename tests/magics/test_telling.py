@@ -1,0 +1,93 @@
+"""Around each cell the engine is told which sessions it uses; the cell itself is never hurt and hardly held up."""
+
+from __future__ import annotations
+
+import timeit
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.magics import load_ipython_extension, telling, unload_ipython_extension
+from djinn_jupyter.wire.requests import Note
+from tests.magics.conftest import Notebook
+
+
+def notes(notebook: Notebook) -> list[tuple[str, str]]:
+    return [(r.session, r.activity) for r in notebook.engine.line.requests if isinstance(r, Note)]
+
+
+def hooks(notebook: Notebook) -> list[Any]:
+    events = notebook.shell.events.callbacks
+    every = [*events["pre_run_cell"], *events["post_run_cell"]]
+    return [hook for hook in every if isinstance(getattr(hook, "__self__", None), telling.Telling)]
+
+
+def test_a_cell_with_a_magic_is_told_before_the_magic_runs_and_after_the_cell(notebook: Notebook) -> None:
+    notebook.cell("%djinn_run The capital of France is")
+    kinds = [type(r).__name__ for r in notebook.engine.line.requests]
+    assert notes(notebook) == [("work/paris.ipynb", "expected"), ("work/paris.ipynb", "idle")]
+    assert kinds.index("Note") < kinds.index("Run") < len(kinds) - 1 - kinds[::-1].index("Note")
+
+
+@pytest.mark.parametrize("cell", ["1 + 1", "%djinn_status", "# a djinn", "print('%djinn_run')", "%djinn_sessions", ""])
+def test_other_cells_tell_nothing(notebook: Notebook, cell: str) -> None:
+    notebook.cell(cell)
+    assert notes(notebook) == []
+
+
+def test_a_cell_that_uses_a_sessions_object_tells_its_name(notebook: Notebook) -> None:
+    notebook.shell.push({"mine": notebook.client.load("demo", progress=None).session("rome")})
+    notebook.cell("mine.info()")
+    assert notes(notebook) == [("rome", "expected"), ("rome", "idle")]
+
+
+def test_another_session_than_the_present_one_is_told_too(notebook: Notebook) -> None:
+    notebook.cell("%djinn_run The capital of France is\n%djinn_fork rome")
+    before = len(notes(notebook))
+    notebook.cell("%djinn_run --session rome The capital of France is")
+    told = {name for name, activity in notes(notebook)[before:] if activity == "expected"}
+    assert "rome" in told
+
+
+def test_an_engine_that_has_ended_hurts_no_cell(notebook: Notebook) -> None:
+    notebook.engine.dead = True
+    assert notebook.cell("# %djinn\nx = 3") == ""
+    notebook.fails("%djinn_run The capital of France is")
+    assert notebook.cell("print(x)").startswith("3")
+
+
+def test_what_breaks_in_telling_does_not_reach_the_cell(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(request: object) -> None:
+        raise RuntimeError("no more threads")
+
+    notebook.shell.push({"mine": notebook.client.load("demo", progress=None).session("rome")})
+    monkeypatch.setattr(notebook.engine.line, "ask", broken)
+    assert notebook.cell("name = mine.name\nprint(name)").strip() == "rome"
+
+
+def test_a_failing_cell_is_told_to_have_ended(notebook: Notebook) -> None:
+    notebook.fails("%djinn_step 0")
+    assert notes(notebook)[-1] == ("work/paris.ipynb", "idle")
+
+
+def test_hooks_are_registered_once_and_taken_away(bare: Notebook) -> None:
+    assert len(hooks(bare)) == 2
+    load_ipython_extension(bare.shell, bare.client)
+    assert len(hooks(bare)) == 2
+    unload_ipython_extension(bare.shell)
+    assert hooks(bare) == []
+
+
+def test_nothing_loaded_costs_nothing_measurable(bare: Notebook) -> None:
+    """Against the smallest cell that IPython itself can run."""
+    (before, after) = hooks(bare)
+    info = SimpleNamespace(raw_cell="x = 1\n" * 1000)
+
+    def told() -> None:
+        before(info)
+        after(None)
+
+    ours = min(timeit.repeat(told, number=100, repeat=5))
+    whole = min(timeit.repeat(lambda: bare.shell.run_cell("pass"), number=100, repeat=3))
+    assert ours < whole / 20
