@@ -37,7 +37,7 @@ def test_other_cells_tell_nothing(notebook: Notebook, cell: str) -> None:
 
 
 def test_a_cell_that_uses_a_sessions_object_tells_its_name(notebook: Notebook) -> None:
-    notebook.shell.push({"mine": notebook.client.load("demo", progress=None).session("rome")})
+    notebook.shell.push({"mine": notebook.client.load("demo", progress=str).session("rome")})
     notebook.cell("mine.info()")
     assert notes(notebook) == [("rome", "expected"), ("rome", "idle")]
 
@@ -61,7 +61,7 @@ def test_what_breaks_in_telling_does_not_reach_the_cell(notebook: Notebook, monk
     def broken(request: object) -> None:
         raise RuntimeError("no more threads")
 
-    notebook.shell.push({"mine": notebook.client.load("demo", progress=None).session("rome")})
+    notebook.shell.push({"mine": notebook.client.load("demo", progress=str).session("rome")})
     monkeypatch.setattr(notebook.engine.line, "ask", broken)
     assert notebook.cell("name = mine.name\nprint(name)").strip() == "rome"
 
