@@ -93,7 +93,7 @@ class Engine:
         self.mover = ThreadMover(self.mailbox.post, forward.device)
         self.tiers = Tiers(host, disk, self.mover, forward.device)
         self.blobs = Blobs(forward.device)
-        self.room = Room(self.sessions, slabs, self.scheduler, idle_seconds=config.idle_swap_seconds)
+        self.room = Room(self.sessions, self.scheduler, idle_seconds=config.idle_swap_seconds)
         self.notebooks = Notebooks(self.sessions, slabs, self.room.candidates)
         self.room.choose = self.notebooks.choose
         self.swapping = self.room.swapping = self.notebooks.swapping = Swapping(

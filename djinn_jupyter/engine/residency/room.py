@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.residency.notebooks import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.residence import Cause
 from djinn_jupyter.engine.residency.swapping import Swapping
@@ -26,22 +25,26 @@ GIVE_BACK_SECONDS: Final = 3.0  # after which nobody has come for the places of 
 Choice = Callable[["Sequence[Session]", int], "Sequence[Session]"]
 
 
+def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
+    """For a room whose engine knows nothing of notebooks."""
+    return sorted(candidates, key=lambda session: session.residence.touched)
+
+
 class Room:
-    """Finds room on the device. `choose` puts those who may leave in the order in which they should, for so many bytes;
-    it is set by the engine."""
+    """Finds room on the device. `choose` puts those who may leave in the order in which they should, for so many
+    bytes."""
 
     def __init__(
         self,
         sessions: Mapping[str, Session],
-        slabs: Sequence[Slab],
         scheduler: Scheduler,
         *,
         idle_seconds: float,
+        choose: Choice = longest_unused,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sessions, self._slabs, self._scheduler = sessions, slabs, scheduler
-        self._idle_seconds, self._clock = idle_seconds, clock
-        self.choose: Choice
+        self._sessions, self._scheduler = sessions, scheduler
+        self._idle_seconds, self.choose, self._clock = idle_seconds, choose, clock
         self._changes, self._changed = 0, clock()
         self.swapping: Swapping  # by the engine: they ask each other
 
@@ -53,7 +56,7 @@ class Room:
         if self.swapping.sweep():
             self.swapping.changes += 1
             return True
-        short = max(need - free_bytes(self._slabs), 1)
+        short = max(need - free_bytes(self.swapping.slabs), 1)
         coming = self._on_the_way_out()
         for victim in self.choose(self.candidates(wanting), short - coming):
             if coming >= short:

@@ -45,9 +45,10 @@ class Swapping:
         swapped: Callable[[Session, Transfer | None], None],
         find_room: Callable[[Session, int], bool],
     ) -> None:
-        self._sessions, self._slabs = sessions, slabs
+        self._sessions = sessions
         self._swapped, self._find_room = swapped, find_room
         self.tiers, self.blobs = tiers, blobs
+        self.slabs = slabs
         self.changes = 0
         self.gives_back = False
 
@@ -279,6 +280,6 @@ class Swapping:
     def shrink(self) -> None:
         """Give the device's memory that no page needs back to everybody."""
         self.gives_back = False
-        for slab in self._slabs:
+        for slab in self.slabs:
             slab.compact()
             slab.shrink()
