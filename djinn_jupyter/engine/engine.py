@@ -198,6 +198,7 @@ class Engine:
         return busy
 
     def _rest(self) -> None:
+        self.blobs.purge()
         begun = time.monotonic()
         if not self._checked and not len(self.scheduler) and begun >= self._check_due:
             self.check_books()

@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from djinn_jupyter.engine.memory.books import check_books
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add
 from djinn_jupyter.wire.replies import Finished, Paused
@@ -261,7 +260,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @invariant()
     def the_books_balance(self) -> None:
         engine = self.desk.engine
-        check_books(engine.slabs, [s.cache for s in engine.sessions.values()], contents=True)
+        engine.check_books(contents=True)
         assert len(engine.scheduler) == 0
         for name, side in self.sides.items():
             session = engine.sessions[name]
