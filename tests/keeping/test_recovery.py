@@ -15,7 +15,6 @@ from tests.keeping.crashes import crashed, forget, journal, written
 from tests.keeping.roundtrip import FAMILIES, future, pair_of, reading, same
 from tests.keeping.works import PROMPT, WORKS, in_decode
 
-
 FEWER = ("llama", "gemma3_text", "mamba2", "jamba")  # in `make test`; test_round_trip has them all there
 
 
