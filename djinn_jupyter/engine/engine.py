@@ -270,7 +270,6 @@ class Engine:
         self.scheduler.remove(job)
         if reply is not None:
             self.letters.answer_job(job, reply)
-        self.notebooks.left_alone(job.session)
         self.letters.take_up(job.session)
         self._room_changed()
 

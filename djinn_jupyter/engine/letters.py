@@ -126,6 +126,7 @@ class Letters:
 
     def answer_job(self, job: Job, reply: Reply) -> None:
         """A job has ended. One without a letter was for those who wait; they are told what went wrong."""
+        self._engine.notebooks.left_alone(job.session)
         if job.letter is None:
             self.answer_waiting(job.session, reply)
             return
