@@ -20,7 +20,7 @@ from djinn_jupyter.dap.commands import COMMANDS
 from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, shelf, values
 from djinn_jupyter.engine.residency import states as residency
 from djinn_jupyter.engine.states import MOVES
-from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, memory, running
+from djinn_jupyter.magics import branching, breaking, changing, debugging, keeping, loading, looking, memory, running
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.edits import Edit
 
@@ -109,7 +109,7 @@ def magics() -> str:
     """Every magic with its options, from its own parser."""
     groups = (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
               changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics,
-              memory.MemoryMagics)  # fmt: skip
+              memory.MemoryMagics, debugging.DebuggingMagics)  # fmt: skip
     found = [member for group in groups for name, member in vars(group).items() if name.startswith("djinn_")]
     return "\n".join(["# Magics\n\n" + WRITTEN, *(_magic(member) for member in found)])
 

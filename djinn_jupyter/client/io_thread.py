@@ -18,11 +18,19 @@ from djinn_jupyter.errors import EngineUnavailable
 Result = TypeVar("Result")
 
 
+def beside_debuggers(thread: threading.Thread) -> threading.Thread:
+    """Python's debugger, when it stops the program, leaves this thread running (the marks that ipykernel sets on its
+    own threads): a person may think for minutes at a breakpoint, and the engine would hear nothing of us."""
+    for mark in ("pydev_do_not_trace", "is_pydev_daemon_thread"):
+        setattr(thread, mark, True)
+    return thread
+
+
 class IoThread:
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="djinn-io", daemon=True)
+        self._thread = beside_debuggers(threading.Thread(target=self._run, name="djinn-io", daemon=True))
         self._thread.start()
 
     @property

@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.io_thread import beside_debuggers
 from djinn_jupyter.client.registry import is_alive
 from djinn_jupyter.dap.arguments import Attach, Initialize, Launch
 from djinn_jupyter.dap.breakpoints import BreakpointBook
@@ -32,13 +33,15 @@ LOOK_SECONDS = 1.0  # how often it is seen whether the engine's process still li
 
 class Adapter:
     """`engine`, `tree` and `followed` are there from launch or attach on; the first of `followed` is the session that
-    was asked for."""
+    was asked for. The numbers of threads and references begin where those of another debugger in the same conversation
+    never come."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say, *, first_thread: int = 1, first_reference: int = 1) -> None:
         self.conversation = Conversation(say)
         self.client = Initialize()
         self.plan: Launch | Attach | None = None
-        self.references = References()
+        self.references = References(first_reference)
+        self.first_thread = first_thread
         self.book = BreakpointBook()
         self.followed: dict[int, Followed] = {}
         self.over = False
@@ -95,7 +98,7 @@ class Adapter:
                 outcome = DjinnError(f"The adapter met an error it does not know ({type(error).__name__}: {error}).")
             self.post(lambda: then(outcome))
 
-        threading.Thread(target=do, name="djinn-dap-work", daemon=True).start()
+        beside_debuggers(threading.Thread(target=do, name="djinn-dap-work", daemon=True)).start()
 
     def _answer(self, message: dict[str, Any]) -> None:
         from djinn_jupyter.dap.commands import COMMANDS

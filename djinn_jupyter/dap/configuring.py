@@ -72,7 +72,7 @@ def _set_about(
 
 
 def _work_with(adapter: Adapter, engine: RemoteEngine, tree: ModelTree, session: RemoteSession) -> None:
-    adapter.follow(Followed(number=1, session=session))
+    adapter.follow(Followed(number=adapter.first_thread, session=session))
     adapter.work_with(engine, tree, lambda event: moving.hear(adapter, event))
     states = {one.name: one for one in engine.sessions()}
     if adapter.follows_all:
@@ -247,6 +247,7 @@ def leave(adapter: Adapter, terminate: bool | None = None) -> None:
     the breakpoints that it brought."""
     adapter.over = True
     if not adapter.followed:
+        adapter.let_go()
         return
     keeps = isinstance(adapter.plan, arguments.Launch) and adapter.plan.keep_session
     try:

@@ -79,16 +79,16 @@ class Chunk(Container):
 class References:
     """Which container a number stands for; numbers are never given twice."""
 
+    _next: int = 1
     _kept: dict[int, tuple[int, Container]] = field(default_factory=dict)
-    _given: int = 0
 
     def keep(self, owner: int, container: Container | None) -> int:
         """The number of a container of the thread `owner`; 0 for none."""
         if container is None:
             return 0
-        self._given += 1
-        self._kept[self._given] = (owner, container)
-        return self._given
+        number, self._next = self._next, self._next + 1
+        self._kept[number] = (owner, container)
+        return number
 
     def forget(self, owner: int) -> None:
         """The thread has moved: what was shown of its stop is past."""

@@ -55,7 +55,7 @@ def _frame(adapter: Adapter, one: Followed, index: int, name: str, line: int) ->
     }
 
 
-def _framed(adapter: Adapter, number: int) -> tuple[Followed, Enclosing | None]:
+def framed(adapter: Adapter, number: int) -> tuple[Followed, Enclosing | None]:
     """The thread of a frame, and what it is around the stop; None for the stop itself."""
     thread, index = divmod(number, FRAMES_A_THREAD)
     one = adapter.thread(thread)
@@ -77,7 +77,7 @@ def looked_at(one: Followed) -> Look:
 
 def scopes(adapter: Adapter, asked: Asked) -> Body:
     given: arguments.OfFrame = arguments.read(arguments.OfFrame, asked.command, asked.arguments)
-    one, frame = _framed(adapter, given.frame_id)
+    one, frame = framed(adapter, given.frame_id)
     found = [
         {
             "name": name,
@@ -113,7 +113,7 @@ def set_variable(adapter: Adapter, asked: Asked) -> Body:
 def evaluate(adapter: Adapter, asked: Asked) -> Body | None:
     """A site as its value, an expression of the condition language as what it is; in the console also verbs."""
     given: arguments.Evaluate = arguments.read(arguments.Evaluate, asked.command, asked.arguments)
-    one = adapter.first if given.frame_id is None else _framed(adapter, given.frame_id)[0]
+    one = adapter.first if given.frame_id is None else framed(adapter, given.frame_id)[0]
     text = given.expression.strip()
     if given.context == "repl" and speaking.is_said(text):
         return speaking.speak(adapter, one, asked, text)

@@ -144,8 +144,12 @@ def hear(adapter: Adapter, event: Event) -> None:
 
 def follow(adapter: Adapter, name: str) -> Followed:
     """One more session as a thread."""
-    session = RemoteSession(adapter.engine.line, name)
-    one = adapter.follow(Followed(number=max(adapter.followed, default=0) + 1, session=session))
+    return follow_session(adapter, RemoteSession(adapter.engine.line, name))
+
+
+def follow_session(adapter: Adapter, session: RemoteSession) -> Followed:
+    number = max(adapter.followed, default=adapter.first_thread - 1) + 1
+    one = adapter.follow(Followed(number=number, session=session))
     if one is not adapter.first:
         adapter.conversation.tell("thread", {"reason": "started", "threadId": one.number})
     return one

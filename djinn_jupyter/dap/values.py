@@ -195,7 +195,8 @@ class Activation(Container):
         found = [
             Variable(name="site", value=snapshot.site),
             self._value(),
-            Variable(name="shape", value=readings.shape(values), type=snapshot.axes),
+            Variable(name="shape", value=readings.shape(values)),
+            Variable(name="axes", value=snapshot.axes),
             Variable(name="dtype", value=snapshot.dtype),
         ]
         found += [Variable(name=n, value=readings.number(v)) for n, v in readings.statistics(values).items()]

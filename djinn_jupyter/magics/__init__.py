@@ -11,14 +11,25 @@ if TYPE_CHECKING:
 def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
     """Register all magics, their completion and the hooks around cells. `client` stands in for `djinn_jupyter` in
     tests."""
-    from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, memory, running, telling
+    from djinn_jupyter.magics import (
+        branching,
+        breaking,
+        changing,
+        debugging,
+        keeping,
+        loading,
+        looking,
+        memory,
+        running,
+        telling,
+    )
     from djinn_jupyter.magics.completion import Matcher, register
     from djinn_jupyter.magics.workbench import Workbench
 
     bench = Workbench(shell, client)
     for group in (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
                   changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics,
-                  memory.MemoryMagics):  # fmt: skip
+                  memory.MemoryMagics, debugging.DebuggingMagics):  # fmt: skip
         shell.register_magics(group(bench))
     register(shell, Matcher(bench))
     telling.register(shell, telling.Telling(bench))

@@ -22,10 +22,20 @@ def test_reference_page_is_current(name: str) -> None:
 
 
 def test_every_magic_is_in_the_reference() -> None:
-    from djinn_jupyter.magics import branching, breaking, changing, keeping, loading, looking, memory, running
+    from djinn_jupyter.magics import (
+        branching,
+        breaking,
+        changing,
+        debugging,
+        keeping,
+        loading,
+        looking,
+        memory,
+        running,
+    )
 
     page = write_reference.magics()
-    for module in (branching, breaking, changing, keeping, loading, looking, memory, running):
+    for module in (branching, breaking, changing, debugging, keeping, loading, looking, memory, running):
         for kind in vars(module).values():
             for name in vars(kind) if isinstance(kind, type) else ():
                 assert not name.startswith("djinn_") or f"## %{name}\n" in page

@@ -1,0 +1,37 @@
+"""JupyterLab's own debugger panel on a stopped forward pass: on, off."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import TYPE_CHECKING
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.magics.parsing import Group, option, verb
+
+if TYPE_CHECKING:
+    from djinn_jupyter.magics.native_panel import NativePanel
+    from djinn_jupyter.magics.workbench import Workbench
+
+
+@magics_class
+class DebuggingMagics(Group):
+    def __init__(self, bench: Workbench) -> None:
+        super().__init__(bench)
+        self._panel: NativePanel | None = None
+
+    @verb(option("state", nargs="?", choices=["on", "off"], help="on or off; without it says which it is"))
+    def djinn_debugger(self, args: Namespace) -> None:
+        """Show stops in JupyterLab's debugger: modules as call stack, activations as variables, its buttons as moves.
+        Python debugging goes on as before."""
+        if args.state == "on" and self._panel is None:
+            from djinn_jupyter.magics.native_panel import NativePanel
+
+            panel = NativePanel(self.bench)
+            panel.start()
+            self._panel = panel
+        elif args.state == "off" and self._panel is not None:
+            self._panel.stop()
+            self._panel = None
+        state = "off" if self._panel is None else "on: stops show in JupyterLab's debugger panel"
+        self.bench.screen.say(f"the debugger panel is {state}")

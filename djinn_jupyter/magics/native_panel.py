@@ -1,0 +1,250 @@
+"""JupyterLab's own debugger shows a stopped forward pass: the adapter of `djinn_jupyter.dap` answers what is asked of
+our threads, frames and variables, ipykernel's debugger all else.
+
+Which is whose is told by the numbers alone: ours begin where Python's debugger never comes. Knows ipykernel only by
+what it is handed: the kernel of the shell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from importlib.metadata import version
+from itertools import count
+from typing import TYPE_CHECKING, Any, Final
+
+from djinn_jupyter.client.io_thread import beside_debuggers
+from djinn_jupyter.dap import looking, moving
+from djinn_jupyter.dap.adapter import Adapter
+from djinn_jupyter.dap.arguments import Attach, Initialize
+from djinn_jupyter.dap.followed import Followed, state_of
+from djinn_jupyter.dap.tree import Enclosing, ModelTree
+from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.showing import look_of
+
+if TYPE_CHECKING:
+    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.wire.replies import Event
+
+KNOWN: Final = ("7.4.",)  # versions of ipykernel whose control channel this was tested with
+FIRST_THREAD: Final = 2**40  # debugpy counts threads from 1; a frame is a thousand times its thread
+FIRST_FRAME: Final = FIRST_THREAD * looking.FRAMES_A_THREAD
+FIRST_REFERENCE: Final = 2**52  # debugpy's are small, or addresses of objects: 47 bits
+MOVES: Final = frozenset({"continue", "next", "stepIn", "stepOut"})
+Message = dict[str, Any]
+
+
+class NativePanel:
+    """On from `start` until `stop`. Follows the sessions that this kernel holds."""
+
+    def __init__(self, bench: Workbench) -> None:
+        self._bench = bench
+        self._kernel = _known_kernel(bench.shell)
+        self._passed: Callable[[Message], Awaitable[Message]] = self._kernel.do_debug_request
+        self._adapter: Adapter | None = None
+        self._numbers = count(1)
+        self._waiting: dict[int, tuple[str, int, Future[Message]]] = {}
+
+    def start(self) -> None:
+        self._kernel.do_debug_request = self._answer
+        self._bench.shell.events.register("post_run_cell", self._look)
+        self._look()
+
+    def stop(self) -> None:
+        """As if it had never been on."""
+        self._bench.shell.events.unregister("post_run_cell", self._look)
+        del self._kernel.do_debug_request
+        self._leave()
+
+    # --- following what the notebook works with ----------------------------------------------------------------------
+
+    def _look(self, result: object = None) -> None:
+        """After a cell: is it another engine now, are there other sessions?"""
+        engine = self._bench.loaded
+        if engine is None or self._adapter is None or self._adapter.engine.line is not engine.line:
+            self._leave()
+        if engine is not None and self._adapter is None:
+            self._follow_engine()
+        if self._adapter is not None:
+            adapter = self._adapter
+            adapter.post(lambda: self._follow_sessions(adapter))
+
+    def _follow_engine(self) -> None:
+        engine = self._bench.engine
+        adapter = Adapter(self._say, first_thread=FIRST_THREAD, first_reference=FIRST_REFERENCE)
+        adapter.client, adapter.plan = Initialize(supports_variable_paging=False), Attach()
+        tree = ModelTree(engine.description, engine.modules())
+        adapter.work_with(engine, tree, lambda event: self._hear(adapter, event))
+        beside_debuggers(threading.Thread(target=adapter.run, name="djinn-debugger", daemon=True)).start()
+        self._adapter = adapter
+
+    def _hear(self, adapter: Adapter, event: Event) -> None:
+        if adapter.named(event.session) is None:
+            self._follow_sessions(adapter)
+        moving.hear(adapter, event)
+
+    def _follow_sessions(self, adapter: Adapter) -> None:
+        """On the adapter's thread: the sessions held here that are not followed yet; a stop of theirs is shown."""
+        missing = [session for session in tuple(self._bench.held.values()) if adapter.named(session.name) is None]
+        states = {one.name: one for one in adapter.engine.sessions()} if missing else {}
+        for session in missing:
+            one = moving.follow_session(adapter, session)
+            if session.name in states:
+                one.state = state_of(states[session.name])
+            if one.state == "paused":
+                moving.show_stop(adapter, one)
+
+    def _leave(self) -> None:
+        adapter, self._adapter = self._adapter, None
+        if adapter is None:
+            return
+        for one in tuple(adapter.followed.values()):
+            if one.state == "paused":
+                self._publish("continued", {"threadId": one.number, "allThreadsContinued": False})
+        adapter.end()
+
+    # --- what JupyterLab asks ----------------------------------------------------------------------------------------
+
+    async def _answer(self, message: Message) -> Message:
+        """One request of the control channel, on the control thread."""
+        command, given = message.get("command"), message.get("arguments") or {}
+        adapter = self._adapter
+        if adapter is None or not self._is_ours(adapter, command, given):
+            reply = await self._passed(message)
+            return self._with_ours(adapter, reply) if command == "debugInfo" else reply
+        if command == "richInspectVariables":
+            body = await self._done(adapter, lambda: self._rich(adapter, given))
+        elif command == "copyToGlobals":
+            body = await self._done(adapter, lambda: self._copied(adapter, given))
+        else:
+            return await self._asked(adapter, message, self._aimed(adapter, str(command), given))
+        return {"type": "response", "seq": message["seq"], "request_seq": message["seq"], "command": command, **body}
+
+    def _is_ours(self, adapter: Adapter, command: str | None, given: Message) -> bool:
+        if command in ("source", "setBreakpoints"):
+            source = given.get("source") or {}
+            return adapter.tree.means(source.get("name"), source.get("path"), source.get("sourceReference"))
+        if command in ("pause", "continue") and self._meant(adapter, command) is not None:
+            return True
+        frame = given.get("frameId") or given.get("srcFrameId") or 0
+        return (
+            (given.get("threadId") or 0) >= FIRST_THREAD
+            or frame >= FIRST_FRAME
+            or (given.get("variablesReference") or 0) >= FIRST_REFERENCE
+        )
+
+    def _aimed(self, adapter: Adapter, command: str, given: Message) -> Message:
+        """JupyterLab's Pause and Continue name thread 1 whatever it shows; then the pass is meant that can do it."""
+        meant = self._meant(adapter, command)
+        if meant is not None and (given.get("threadId") or 0) < FIRST_THREAD:
+            return {**given, "threadId": meant.number}
+        return given
+
+    def _meant(self, adapter: Adapter, command: str) -> Followed | None:
+        """The pass that a Pause or Continue is for, unless Python itself stands at a breakpoint."""
+        state = {"pause": "running", "continue": "paused"}.get(command)
+        if self._kernel.debugger.stopped_threads:
+            return None
+        return next((one for one in tuple(adapter.followed.values()) if one.state == state), None)
+
+    async def _asked(self, adapter: Adapter, message: Message, given: Message) -> Message:
+        number = next(self._numbers)
+        answer: Future[Message] = Future()
+        self._waiting[number] = (message["command"], given.get("threadId", 0), answer)
+        adapter.receive({"type": "request", "seq": number, "command": message["command"], "arguments": given})
+        reply = await asyncio.wrap_future(answer)
+        return {"body": {}, **reply, "request_seq": message["seq"]}
+
+    async def _done(self, adapter: Adapter, job: Callable[[], Message]) -> Message:
+        """What has no command in the protocol, on the adapter's thread all the same."""
+        done: Future[Message] = Future()
+
+        def do() -> None:
+            try:
+                done.set_result({"success": True, "body": job()})
+            except DjinnError as error:
+                done.set_result({"success": False, "message": str(error), "body": {"data": {}, "metadata": {}}})
+
+        adapter.post(do)
+        return await asyncio.wrap_future(done)
+
+    def _with_ours(self, adapter: Adapter | None, reply: Message) -> Message:
+        """Python's state, and which of our threads stand."""
+        if adapter is None or not reply.get("success"):
+            return reply
+        body = dict(reply["body"])
+        stopped = [one.number for one in tuple(adapter.followed.values()) if one.state == "paused"]
+        body["stoppedThreads"] = [*body.get("stoppedThreads", []), *stopped]
+        return {**reply, "body": body}
+
+    # --- what a variable looks like ----------------------------------------------------------------------------------
+
+    def _rich(self, adapter: Adapter, given: Message) -> Message:
+        """The picture of the value at the stop, or of what went into a module around it."""
+        one, site = self._site_of(adapter, given.get("variableName"), given.get("frameId") or 0)
+        snapshot = looking.looked_at(one).snapshot(site)
+        bundle = views.snapshot_view(look_of(one.session, snapshot))._repr_mimebundle_()
+        return {"data": bundle, "metadata": {}}
+
+    def _copied(self, adapter: Adapter, given: Message) -> Message:
+        """The value as a numpy array in the notebook."""
+        one, site = self._site_of(adapter, given.get("srcVariableName"), given.get("srcFrameId") or 0)
+        name = str(given.get("dstVariableName"))
+        if not name.isidentifier():
+            raise UsageError(f"{name!r} is not a name for a variable.")
+        self._bench.shell.push({name: looking.looked_at(one).snapshot(site).value})
+        return {}
+
+    def _site_of(self, adapter: Adapter, name: object, frame: int) -> tuple[Followed, str]:
+        one, around = looking.framed(adapter, frame)
+        if name != "value" or (around is not None and around.entry is None):
+            raise UsageError(f"{name} has no picture; render `value`, the activation itself.")
+        return one, _spelled(one, around)
+
+    # --- what the adapter says ---------------------------------------------------------------------------------------
+
+    def _say(self, message: Message) -> None:
+        if message["type"] == "event":
+            self._pass_on(message["event"], message.get("body", {}))
+            return
+        command, thread, answer = self._waiting.pop(message["request_seq"])
+        if message["success"] and command in MOVES:
+            self._publish("continued", {"threadId": thread, "allThreadsContinued": False})
+        answer.set_result(message)
+
+    def _pass_on(self, event: str, body: Message) -> None:
+        """Stops and their ends. Output belongs to cells, and while Python is stopped the panel is Python's."""
+        if (event == "stopped" and not self._kernel.debugger.stopped_threads) or event == "continued":
+            self._publish(event, body)
+        elif event == "terminated" and self._adapter is not None:
+            for one in tuple(self._adapter.followed.values()):
+                self._publish("continued", {"threadId": one.number, "allThreadsContinued": False})
+
+    def _publish(self, event: str, body: Message) -> None:
+        """From the control thread, as ipykernel's own debugger does."""
+        said = {"type": "event", "seq": 0, "event": event, "body": body}
+        self._kernel.control_thread.io_loop.add_callback(self._kernel._publish_debug_event, said)
+
+
+def _spelled(one: Followed, around: Enclosing | None) -> str:
+    site = looking.looked_at(one).stop.site if around is None else around.entry
+    assert site is not None
+    return site
+
+
+def _known_kernel(shell: Any) -> Any:
+    """The kernel, where its way with debug requests is known; elsewhere it stays as it is and this says so."""
+    kernel = getattr(shell, "kernel", None)
+    if kernel is None or getattr(kernel, "debugger", None) is None:
+        raise MissingDependency(
+            "The debugger panel needs a Jupyter kernel with ipykernel's debugger; there is none here."
+        )
+    if not version("ipykernel").startswith(KNOWN):
+        known = ", ".join(f"{one}x" for one in KNOWN)
+        raise MissingDependency(
+            f"The debugger panel is known to work with ipykernel {known}; it stays off with {version('ipykernel')}."
+        )
+    return kernel

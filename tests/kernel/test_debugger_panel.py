@@ -1,0 +1,211 @@
+"""JupyterLab's debugger on a stopped pass: a real kernel, asked on its control channel as JupyterLab asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from djinn_jupyter.magics.native_panel import FIRST_THREAD
+from tests.kernel.conftest import SECONDS, Kernel
+
+pytestmark = pytest.mark.alone
+
+
+class Panel:
+    """What JupyterLab's debugger panel says to one kernel. Numbers of requests begin anew, as JupyterLab's do."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._number = 0
+
+    def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        client = self.kernel.client
+        content = {"type": "request", "seq": self._number, "command": command, "arguments": arguments}
+        self._number += 1
+        sent = client.session.msg("debug_request", content)
+        client.control_channel.send(sent)
+        deadline = time.monotonic() + SECONDS
+        while time.monotonic() < deadline:
+            reply = client.get_control_msg(timeout=SECONDS)
+            if reply["parent_header"].get("msg_id") == sent["header"]["msg_id"]:
+                assert reply["content"].get("request_seq", content["seq"]) == content["seq"]
+                return dict(reply["content"])
+        raise AssertionError(f"{command} is not answered")
+
+    def body(self, command: str, **arguments: Any) -> dict[str, Any]:
+        reply = self.ask(command, **arguments)
+        assert reply["success"], reply
+        return dict(reply["body"])
+
+    def event(self, name: str) -> dict[str, Any]:
+        """The body of the next debug event of that name on iopub."""
+        while True:
+            message = self.kernel.message()
+            if message["msg_type"] == "debug_event" and message["content"]["event"] == name:
+                return dict(message["content"].get("body", {}))
+
+    def moved(self, command: str, thread: int) -> str:
+        """Press a button; the top of the stack where the pass stands then."""
+        assert self.ask(command, threadId=thread)["success"]
+        assert self.event("continued")["threadId"] == thread
+        assert self.event("stopped")["threadId"] == thread
+        return str(self.stack(thread)[0]["name"])
+
+    def stack(self, thread: int) -> list[dict[str, Any]]:
+        return list(self.body("stackTrace", threadId=thread)["stackFrames"])
+
+    def variables(self, frame: int, scope: str) -> dict[str, dict[str, Any]]:
+        scopes = {s["name"]: s["variablesReference"] for s in self.body("scopes", frameId=frame)["scopes"]}
+        return {v["name"]: v for v in self.body("variables", variablesReference=scopes[scope])["variables"]}
+
+
+@pytest.fixture
+def panel(kernels: Callable[[str], Kernel], model: Path) -> Panel:
+    kernel = kernels("panel.ipynb")
+    kernel.do("%load_ext djinn_jupyter\nids = [3, 4, 5, 6, 7]")
+    kernel.do(f"%djinn_load {model} --fresh")
+    assert "is on" in "".join(kernel.do("%djinn_debugger on"))
+    return Panel(kernel)
+
+
+def start_python_debugging(panel: Panel) -> None:
+    """What the bug icon of a notebook does."""
+    assert panel.ask("initialize", clientID="jupyterlab", adapterID="python3", linesStartAt1=True)["success"]
+    assert panel.ask("attach")["success"]
+    assert panel.body("debugInfo")["isStarted"]
+
+
+def test_a_stop_is_shown_and_the_buttons_move_it(panel: Panel) -> None:
+    kernel = panel.kernel
+    assert panel.body("debugInfo")["stoppedThreads"] == []
+    start_python_debugging(panel)
+    kernel.do("%djinn_break 20")
+    cell = kernel.begin("%djinn_run --ids ids --max-tokens 3")
+    thread = panel.event("stopped")["threadId"]
+    assert thread >= FIRST_THREAD
+    kernel.outputs(cell)
+    assert panel.body("debugInfo")["stoppedThreads"] == [thread]
+    stack = panel.stack(thread)
+    assert [frame["name"] for frame in stack][:3] == [
+        "resid_post.20, step 0",
+        "model.layers.20 (LlamaDecoderLayer)",
+        "model (LlamaModel)",
+    ]
+    shown = panel.variables(stack[0]["id"], "Activation")
+    kernel.do("%djinn_inspect -o seen")
+    kernel.do("import numpy as np")
+    assert shown["shape"]["value"] == "[5, 32]"
+    mean = float("".join(kernel.do("float(seen.value.astype(np.float64).mean())")))
+    assert float(shown["mean"]["value"]) == pytest.approx(mean, rel=1e-5)
+    source = panel.body("source", source=stack[0]["source"], sourceReference=stack[0]["source"]["sourceReference"])
+    assert source["content"].splitlines()[stack[0]["line"] - 1].split()[0] == "resid_post.20"
+    rich = panel.body("richInspectVariables", variableName="value", frameId=stack[0]["id"])
+    assert "resid_post.20" in rich["data"]["text/plain"]
+    assert "<svg" in rich["data"]["text/html"] or "<img" in rich["data"]["text/html"]
+    for command, place in (("next", "resid_post.21, step 0"), ("stepIn", "attn_in.22, step 0")):
+        assert panel.moved(command, thread) == place
+    kernel.do("%djinn_clear")
+    assert panel.moved("stepOut", thread) == "attn_in.22, step 1"
+    assert panel.ask("continue", threadId=1)["success"]  # as JupyterLab asks, whatever it shows
+    assert panel.event("continued")["threadId"] == thread
+    while panel.body("debugInfo")["stoppedThreads"]:
+        pass
+    assert "idle" in "".join(kernel.do("%djinn_sessions"))
+
+
+def test_a_magic_moves_what_the_panel_shows_and_python_sees_the_panels_moves(panel: Panel) -> None:
+    kernel = panel.kernel
+    kernel.do("%djinn_break 4")
+    kernel.do("%djinn_run --ids ids -o first")
+    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    old = panel.stack(thread)[0]["id"]
+    reference = panel.variables(old, "Activation")["value"]["variablesReference"]
+    edited = panel.body("setVariable", variablesReference=reference, name="[4]", value="* 0.5")
+    assert "mean" in edited["value"]
+    assert "scale 0.5" in "".join(kernel.do("first.session.stop.edits"))
+    panel.body("copyToGlobals", srcVariableName="value", dstVariableName="copied", srcFrameId=old)
+    assert "True" in "".join(kernel.do("import numpy as np\n(copied == first.session.stop.hidden).all()"))
+    cell = kernel.begin("%djinn_step 2")
+    assert panel.event("continued")["threadId"] == thread
+    panel.event("stopped")
+    kernel.outputs(cell)
+    assert panel.stack(thread)[0]["name"] == "resid_post.6, step 0"
+    assert panel.ask("variables", variablesReference=reference)["success"] is False
+    assert panel.ask("next", threadId=thread)["success"]
+    panel.event("stopped")
+    assert "has moved on" in "".join(kernel.do("first.hidden"))
+    assert "resid_post.7" in "".join(kernel.do("first.session.stop"))
+
+
+def test_pythons_own_debugging_goes_on_as_before(panel: Panel) -> None:
+    """With a pass stopped all the while: a breakpoint in a cell, its stack, its variables, and on."""
+    kernel = panel.kernel
+    start_python_debugging(panel)
+    kernel.do("%djinn_break 4")
+    kernel.do("%djinn_run --ids ids")
+    [ours] = panel.body("debugInfo")["stoppedThreads"]
+    code = "total = 0\nfor number in range(3):\n    total += number\nprint('sum', total)"
+    path = panel.body("dumpCell", code=code)["sourcePath"]
+    point = panel.body("setBreakpoints", source={"path": path}, breakpoints=[{"line": 4}], sourceModified=False)
+    assert point["breakpoints"][0]["verified"]
+    assert panel.ask("configurationDone")["success"]
+    cell = kernel.begin(code)
+    pythons = panel.event("stopped")["threadId"]
+    assert pythons < FIRST_THREAD
+    assert set(panel.body("debugInfo")["stoppedThreads"]) >= {pythons, ours}
+    frame = panel.stack(pythons)[0]
+    assert frame["line"] == 4
+    names = panel.variables(frame["id"], panel.body("scopes", frameId=frame["id"])["scopes"][0]["name"])
+    assert names["total"]["value"] == "3"
+    assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0"
+    assert panel.ask("continue", threadId=pythons)["success"]
+    assert "sum 3\n" in kernel.outputs(cell)
+    assert panel.body("debugInfo")["stoppedThreads"] == [ours]
+    assert panel.ask("disconnect", restart=False, terminateDebuggee=False)["success"]
+    assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0"
+
+
+def test_off_is_as_if_it_had_never_been_on(panel: Panel) -> None:
+    kernel = panel.kernel
+    kernel.do("%djinn_break 4")
+    kernel.do("%djinn_run --ids ids")
+    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    cell = kernel.begin("%djinn_debugger off")
+    assert panel.event("continued")["threadId"] == thread
+    assert "is off" in "".join(kernel.outputs(cell))
+    assert panel.body("debugInfo")["stoppedThreads"] == []
+    assert "['plain']" in "".join(
+        kernel.do("['plain' if 'do_debug_request' not in vars(get_ipython().kernel) else 'covered']")
+    )
+    kernel.do("import djinn_jupyter.magics.native_panel as native\nnative.KNOWN = ('6.0.',)")
+    refused = "".join(kernel.do("%djinn_debugger on"))
+    assert "known to work with ipykernel 6.0.x" in refused
+    assert "Traceback" not in refused
+
+
+def test_the_pause_button_pauses_the_pass_while_the_kernel_is_busy(panel: Panel) -> None:
+    kernel = panel.kernel
+    cell = kernel.begin("%djinn_run --ids ids --max-tokens 400 --ignore-eos")
+    panel.event("continued")
+    assert panel.ask("pause", threadId=1)["success"]
+    thread = panel.event("stopped")["threadId"]
+    assert "paused at" in "".join(kernel.outputs(cell))
+    assert panel.stack(thread)
+    assert np.isfinite(float(panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]))
+
+
+def test_an_engine_that_dies_leaves_an_empty_panel(panel: Panel) -> None:
+    kernel = panel.kernel
+    kernel.do("%djinn_break 4")
+    kernel.do("%djinn_run --ids ids -o stop")
+    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    kernel.begin("import os, signal\nos.kill(stop.session._line.entry.pid, signal.SIGKILL)")
+    assert panel.event("continued")["threadId"] == thread
+    reply = panel.ask("next", threadId=thread)
+    assert reply["success"] is False
+    assert "has ended" in reply["message"]
