@@ -84,7 +84,7 @@ def test_fifty_sessions_on_a_third_of_what_they_need() -> None:
     assert len(desk.engine.sessions) == 50
     assert demand >= 3 * pages
     assert 0 < max(budget.samples) <= budget.limit <= (pages + 1) * PAGE
-    assert len(budget.samples) > 100, "working copies come and go with every switch"
+    assert len(budget.samples) > 50, "working copies come and go with every switch"
     moved = [event.transfer for event in desk.events if isinstance(event, SessionSwapped)]
     assert {transfer.cause for transfer in moved} == {"pressure", "needed"}
     desk.close_all()
