@@ -153,17 +153,22 @@ class Stage:
         ready = self._bring(actor, max(wanting.stop.bytes, actor.size), now)
         actor.waits = ready is None
         if ready is None:
-            self._no_room(wanting)
+            self._no_room(wanting, now)
             return
         if ready > wanting.asked:
             self.score.stalls.append(ready - wanting.asked)
         actor.until = ready + wanting.seconds
         self._at(actor.until, lambda then: self._stop(actor, wanting.stop, then))
 
-    def _no_room(self, wanting: Wanting) -> None:
-        """To be tried again at the next stop; refused where nobody will stop."""
-        if self.policy.swaps and any(a.state == "running" and not a.waits for a in self.actors.values()):
+    def _no_room(self, wanting: Wanting, now: float) -> None:
+        """To be tried again at the next stop, or when somebody who is on the way has come and may leave again; refused
+        where there is nobody to wait for."""
+        others = [a for a in self.actors.values() if a is not wanting.actor and a.place == "device"]
+        coming = [a.ready for a in others if a.state != "running" and a.ready > now]
+        if self.policy.swaps and (coming or any(a.state == "running" and not a.waits for a in others)):
             self._waiting.append(wanting)
+            if coming:
+                self._at(min(coming), self._try_again)
             return
         self.score.refused += 1
         wanting.actor.state, wanting.actor.waits = "idle", False
@@ -177,6 +182,9 @@ class Stage:
         self._at(now + WRITE_THROUGH_SECONDS, lambda then: self._write_through(actor, moves))
         if self._idle_seconds is not None:
             self._at(now + self._idle_seconds, lambda then: self._let_go(actor, moves, then))
+        self._try_again(now)
+
+    def _try_again(self, now: float) -> None:
         for _ in range(len(self._waiting)):
             self._begin(self._waiting.popleft(), now)
 

@@ -99,6 +99,20 @@ def test_a_run_that_finds_only_running_sessions_waits_for_the_first_to_stop() ->
     assert score.refused == 0
 
 
+def test_a_run_that_finds_only_sessions_on_their_way_waits_for_the_first_to_come() -> None:
+    """b is being fetched for its focus when a wants the room; it comes, leaves again, and nobody is refused."""
+    events = [
+        *turns(*"abc", size=200),
+        Event(time=23.0, session="b", kind="focused", bytes=200),
+        Event(time=23.5, session="a", kind="run", bytes=200),
+        Event(time=24.5, session="a", kind="stop", bytes=200),
+    ]
+    score = played(events, Djinn(), prefetch=True)
+    assert score.refused == 0
+    assert score.stalls[-1] == pytest.approx(25.0 + 2.0 - 23.5)  # b's 2 s end at 25, then a's own 2 s
+    assert (score.prefetches.begun, score.prefetches.wasted) == (1, 1)
+
+
 def test_the_gone_leave_before_the_present() -> None:
     events = [*turns(*"abcd"), Event(time=29.0, session="c", kind="gone")]
     stage = Stage(Trace.of("t", events, "test"), COSTS, Djinn(), prefetch=False)
