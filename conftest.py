@@ -20,8 +20,8 @@ HOME = Path(tempfile.mkdtemp(prefix="djt-"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A zmq context that becomes garbage together with its sockets (Jupyter's managers leave such) waits in its finalizer for
-# sockets that the same collection would close after it: the collector then hangs in whatever test it happens to run.
+# A zmq context that becomes garbage together with its sockets (Jupyter's managers leave such) waits in its finalizer
+# for sockets that the same collection would close after it: the collector hangs in whatever test it happens to run.
 zmq.Context.__del__ = lambda self: None  # type: ignore[method-assign]
 
 # Before anything imports torch. Two workers share two cores; a kernel or engine started by a test inherits this.
