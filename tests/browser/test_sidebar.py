@@ -87,26 +87,26 @@ def test_a_session_is_seen_stopped_by_a_click_in_the_tree_and_stepped(
 def test_a_run_is_paused_while_its_kernel_is_busy_and_outlives_a_restart_and_a_reload(
     lab: LabServer, page: Page
 ) -> None:
-    notebook = write(lab, "busy", BUSY)
+    notebook = write(lab, "occupied", BUSY)
     lab_page, sidebar = opened(page, lab.address(notebook))
     sidebar.whole.locator(".jp-AccordionPanel-title", has_text="Activation").click()
     expect(sidebar.whole.locator("#djinn-activation")).to_be_hidden()
     page.evaluate(RUN_NEXT)
-    sidebar.stands("busy", "running")
-    stopped = sidebar.session("busy").locator(".djinn-dot.djinn-mod-paused")
+    sidebar.stands("occupied", "running")
+    stopped = sidebar.session("occupied").locator(".djinn-dot.djinn-mod-paused")
     while not stopped.is_visible():  # between two runs of the cell there is nothing to pause
         with suppress(TimeoutError):
             sidebar.move("pause").click(timeout=1000)
-    stop = sidebar.session("busy").locator(".djinn-Session-state").inner_text()
+    stop = sidebar.session("occupied").locator(".djinn-Session-state").inner_text()
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
     lab_page.wait_for_kernel()
-    sidebar.stands("busy", stop)
+    sidebar.stands("occupied", stop)
     lab_page.command("docmanager:save")
     page.goto(lab.reloaded(notebook))
     page.locator(".djinn-Sidebar").wait_for(state="attached")
     if not sidebar.whole.is_visible():
         Sidebar.show(page)
-    sidebar.stands("busy", stop)
+    sidebar.stands("occupied", stop)
     expect(sidebar.whole.locator("#djinn-activation")).to_be_hidden()
 
 
