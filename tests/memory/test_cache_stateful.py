@@ -178,7 +178,10 @@ class Caches(RuleBasedStateMachine):
             with pytest.raises(IllegalMove, match="were given up"):
                 line.cache.rewind(length)
         else:
+            anew = [group for group in line.cache.groups if length == 0 and group.table.first]
             line.cache.rewind(length)
+            for layer in (layer for group in anew for layer in group.geometry.layers):
+                line.rows[layer.cache_layer].clear()  # a table without its beginning begins anew, with nothing in it
             line.length, line.stopped = length, None
             line.kept = line.kept if length else 0
         for verb in (line.cache.rewind, line.cache.enter):  # there is no way forward but a pass
