@@ -1,4 +1,4 @@
-"""The asker's end of the line to a worker process (workers/serving.py)."""
+"""The asker's end of the line to a worker process (djinn_jupyter/experiments/baselines/answering.py)."""
 
 from __future__ import annotations
 

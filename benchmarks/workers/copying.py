@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.workers.serving import serve
+from djinn_jupyter.experiments.baselines.answering import serve
 
 CHUNK = 4 << 20
 

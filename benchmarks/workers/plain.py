@@ -16,7 +16,7 @@ from transformers import DynamicCache, GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
 from benchmarks.workers import gpt2
-from benchmarks.workers.serving import serve
+from djinn_jupyter.experiments.baselines.answering import serve
 
 SHOWN = 8  # logits of a row that cross the line, to be compared with those of tools that compute other bits
 

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 from transformers.generation.streamers import BaseStreamer
 
 from benchmarks.workers import gpt2
-from benchmarks.workers.serving import serve
+from djinn_jupyter.experiments.baselines.answering import serve
 
 
 class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]

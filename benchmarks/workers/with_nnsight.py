@@ -11,7 +11,7 @@ from nnsight import NNsight
 from torch import Tensor
 
 from benchmarks.workers import gpt2
-from benchmarks.workers.serving import serve
+from djinn_jupyter.experiments.baselines.answering import serve
 
 SHOWN = 8
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.patching import generic_activation_patch, layer_pos_patch_setter
 
-from benchmarks.workers.serving import serve
+from djinn_jupyter.experiments.baselines.answering import serve
 
 SHOWN = 8
 

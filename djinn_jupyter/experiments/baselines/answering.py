@@ -1,4 +1,4 @@
-"""The baseline's side: a JSON object a line in, one a line out. What libraries print goes to standard error."""
+"""The side of a baseline or benchmark worker: a JSON object a line in, one a line out; prints go to standard error."""
 
 from __future__ import annotations
 
