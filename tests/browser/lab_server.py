@@ -59,8 +59,18 @@ def lab_server(
         _wait_until_it_answers(server, process, log)
         yield server
     finally:
-        process.terminate()
+        _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the server. One that is asked to end while it reads or writes a notebook may wait for ever for the thread
+    that does it: jupyter_server stops its loop without joining anyio's workers, which are no daemons."""
+    process.terminate()
+    try:
         process.wait(timeout=20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _environment(place: Path) -> dict[str, str]:
