@@ -14,7 +14,14 @@ from djinn_jupyter.client.transport import WireBytes
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import CheckpointInfo, EngineStatistics, ModelDescription, ModuleInfo, SessionInfo
+from djinn_jupyter.wire.nouns import (
+    CheckpointInfo,
+    EngineStatistics,
+    LayerCopy,
+    ModelDescription,
+    ModuleInfo,
+    SessionInfo,
+)
 from djinn_jupyter.wire.registry import Entry
 
 END_SECONDS = 30.0
@@ -86,6 +93,11 @@ class RemoteEngine:
     def wake(self) -> replies.WeightsMoved:
         """Bring the weights back now; `seconds` is 0 when they were there."""
         return ask_for(self.line, ask.Wake(), replies.WeightsMoved)
+
+    def copies(self, since: int = 0) -> tuple[LayerCopy, ...]:
+        """Copies of streamed layers that have arrived, with higher numbers than `since`, oldest first; the last few
+        thousand are kept."""
+        return ask_for(self.line, ask.ReadCopies(since=since), replies.Copies).copies
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
         return ask_for(self.line, ask.Tokenize(text=text, chat=chat), replies.Tokenized)

@@ -51,6 +51,7 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.SwapIn: replies.Swapped,
     ask.Nap: replies.WeightsMoved,
     ask.Wake: replies.WeightsMoved,
+    ask.ReadCopies: replies.Copies,
     ask.SaveCheckpoint: replies.CheckpointSaved,
     ask.RestoreCheckpoint: replies.Opened,
     ask.ListCheckpoints: replies.Checkpoints,

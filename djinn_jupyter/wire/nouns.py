@@ -253,6 +253,18 @@ class WeightsStatistics(Noun, frozen=True):
     used_fraction: float | None = None
 
 
+class LayerCopy(Noun, frozen=True):
+    """One copy of a streamed layer to a slot of the ring. `begun` in seconds since the epoch; `seconds` by device
+    events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer."""
+
+    number: int
+    layer: int
+    bytes_moved: int
+    seconds: float
+    begun: float
+    stalled_seconds: float | None
+
+
 class PrefetchStatistics(Noun, frozen=True):
     """Sessions that were brought back before they were asked for: `hits` were there when asked for, `late` still on
     their way, `wasted` left again unused or were not used within a minute. `trust_in_focus`: the part of notebooks that

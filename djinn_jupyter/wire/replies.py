@@ -10,6 +10,7 @@ from djinn_jupyter.wire.nouns import (
     EffectReading,
     EngineStatistics,
     FinishReason,
+    LayerCopy,
     LensRow,
     ModelDescription,
     ModuleInfo,
@@ -232,6 +233,12 @@ class WeightsMoved(ReplyBase, frozen=True, tag="WeightsMoved"):
     seconds: float
 
 
+class Copies(ReplyBase, frozen=True, tag="Copies"):
+    """Oldest first. The first number is more than one above `since` where older ones are not kept any more."""
+
+    copies: tuple[LayerCopy, ...]
+
+
 class CheckpointSaved(ReplyBase, frozen=True, tag="CheckpointSaved"):
     checkpoint: CheckpointInfo
     path: str
@@ -275,6 +282,7 @@ Reply = (
     | History
     | Swapped
     | WeightsMoved
+    | Copies
     | CheckpointSaved
     | Checkpoints
     | Noted

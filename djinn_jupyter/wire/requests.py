@@ -30,6 +30,7 @@
     Describe                    Described
     SwapOut / SwapIn            Swapped, when the bytes have moved
     Nap / Wake                  WeightsMoved
+    ReadCopies                  Copies
     SaveCheckpoint              CheckpointSaved
     RestoreCheckpoint           Opened
     ListCheckpoints             Checkpoints
@@ -289,6 +290,13 @@ class Nap(RequestBase, frozen=True, tag="Nap"):
 class Wake(RequestBase, frozen=True, tag="Wake"): ...
 
 
+class ReadCopies(RequestBase, frozen=True, tag="ReadCopies"):
+    """The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
+    kept."""
+
+    since: Annotated[int, Meta(ge=0)] = 0
+
+
 class SaveCheckpoint(SessionRequest, frozen=True, tag="SaveCheckpoint"):
     """Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`."""
 
@@ -363,6 +371,7 @@ Request = (
     | SwapIn
     | Nap
     | Wake
+    | ReadCopies
     | SaveCheckpoint
     | RestoreCheckpoint
     | ListCheckpoints

@@ -299,6 +299,19 @@ export interface WeightsStatistics {
 }
 
 /**
+ * One copy of a streamed layer to a slot of the ring. `begun` in seconds since the epoch; `seconds` by device
+ * events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer.
+ */
+export interface LayerCopy {
+  readonly number: number;
+  readonly layer: number;
+  readonly bytes_moved: number;
+  readonly seconds: Float;
+  readonly begun: Float;
+  readonly stalled_seconds: Float | null;
+}
+
+/**
  * Sessions that were brought back before they were asked for: `hits` were there when asked for, `late` still on
  * their way, `wasted` left again unused or were not used within a minute. `trust_in_focus`: the part of notebooks that
  * came into focus whose session is expected to be used.
@@ -637,6 +650,15 @@ export interface Wake {
   readonly request: 'Wake';
 }
 
+/**
+ * The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
+ * kept.
+ */
+export interface ReadCopies {
+  readonly request: 'ReadCopies';
+  readonly since?: number;
+}
+
 /** Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`. */
 export interface SaveCheckpoint {
   readonly request: 'SaveCheckpoint';
@@ -897,6 +919,12 @@ export interface WeightsMoved {
   readonly seconds: Float;
 }
 
+/** Oldest first. The first number is more than one above `since` where older ones are not kept any more. */
+export interface Copies {
+  readonly reply: 'Copies';
+  readonly copies: readonly LayerCopy[];
+}
+
 export interface CheckpointSaved {
   readonly reply: 'CheckpointSaved';
   readonly checkpoint: CheckpointInfo;
@@ -1139,6 +1167,7 @@ export type WireRequest =
   | SwapIn
   | Nap
   | Wake
+  | ReadCopies
   | SaveCheckpoint
   | RestoreCheckpoint
   | ListCheckpoints
@@ -1176,6 +1205,7 @@ export type WireReply =
   | HistoryRead
   | Swapped
   | WeightsMoved
+  | Copies
   | CheckpointSaved
   | Checkpoints
   | Noted;
@@ -1239,6 +1269,7 @@ export interface Answers {
   readonly SwapIn: Swapped;
   readonly Nap: WeightsMoved;
   readonly Wake: WeightsMoved;
+  readonly ReadCopies: Copies;
   readonly SaveCheckpoint: CheckpointSaved;
   readonly RestoreCheckpoint: Opened;
   readonly ListCheckpoints: Checkpoints;

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.model.stack import find_stack
 from djinn_jupyter.engine.opening import build_engine
 from djinn_jupyter.engine.settling import Settled
 from djinn_jupyter.engine.weights.carrier import Carried
+from djinn_jupyter.engine.weights.copies import Copy
 from djinn_jupyter.engine.weights.placement import Placement
 from djinn_jupyter.engine.weights.streamed import StreamedWeights, sizes_of
 from tests.engine.desk import PAGE, Desk
@@ -84,7 +85,7 @@ class SlowCarrier:
         self.waiting: list[list[tuple[Tensor, Tensor]]] = []
         self.nbytes = 0
 
-    def carry(self, transfers: Any, after: Any) -> Any:
+    def carry(self, transfers: Any, after: Any, block: int | None = None) -> Any:
         for _, target in transfers:
             target.fill_(0xFF)
         self.waiting.append(transfers)
@@ -104,3 +105,6 @@ class SlowCarrier:
 
     def statistics(self) -> Carried:
         return Carried(nbytes=self.nbytes, copy_seconds=0.0, waited_seconds=0.0, pass_seconds=0.0)
+
+    def copies(self, since: int) -> list[Copy]:
+        return []

@@ -137,9 +137,9 @@ def test_the_next_copy_waits_until_the_slot_was_computed_with() -> None:
             self.made += 1
             return self.made
 
-        def carry(self, transfers: object, after: object) -> object:
+        def carry(self, transfers: object, after: object, block: int | None = None) -> object:
             self.after.append(after)
-            return super().carry(transfers, after)
+            return super().carry(transfers, after, block)
 
     carrier = Marks()
     ring = Ring(runs(4), 2, CPU, carrier)

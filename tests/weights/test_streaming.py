@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine.weights.copies import Copies, Copy
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.weights.streaming import moved_by, streamed, streamed_desk
@@ -179,3 +180,35 @@ def test_the_books_say_what_was_moved_and_waited_for(llama: Desk) -> None:
     assert told.copy_gigabytes_per_second is not None
     assert told.copy_gigabytes_per_second > 0
     assert 0 <= told.waited_seconds <= told.pass_seconds
+
+
+def test_every_copy_is_in_the_books_once(llama: Desk) -> None:
+    """By layer in the order of the pass, with bytes and times; what computing waited for it is known once it did."""
+    weights = streamed(llama)
+    llama.open()
+    llama.run(PROMPT, 1)
+    weights.ring.settle()
+    last = llama.ask(ask.ReadCopies()).copies[-1].number
+    moved = moved_by(llama, lambda: llama.run(PROMPT, 3))
+    copies = llama.ask(ask.ReadCopies(since=last)).copies
+    assert [copy.number for copy in copies] == list(range(last + 1, last + 1 + 3 * 8))
+    assert [copy.layer for copy in copies] == [(copies[0].layer + step) % 8 for step in range(3 * 8)]
+    assert sum(copy.bytes_moved for copy in copies) == moved
+    assert all(copy.seconds > 0 for copy in copies)
+    assert all(copy.begun > 0 for copy in copies)
+    assert sum(copy.stalled_seconds is None for copy in copies) <= 2, "only what came ahead and was not needed yet"
+
+
+def test_weights_that_stay_have_no_copies() -> None:
+    desk = desk_of("llama")
+    desk.open()
+    desk.run(PROMPT, 2)
+    assert desk.ask(ask.ReadCopies()).copies == ()
+
+
+def test_the_books_of_copies_keep_the_last_ones() -> None:
+    books = Copies(kept=3)
+    for block in range(5):
+        books.add(Copy(block=block, nbytes=1))
+    assert [(copy.number, copy.block) for copy in books.since(0)] == [(3, 2), (4, 3), (5, 4)]
+    assert [copy.number for copy in books.since(4)] == [5]

@@ -50,6 +50,7 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.ReadHistory: looking.read_history,
     ask.Nap: weights.nap,
     ask.Wake: weights.wake,
+    ask.ReadCopies: weights.read_copies,
     ask.SaveCheckpoint: keeping.save_checkpoint,
     ask.RestoreCheckpoint: keeping.restore_checkpoint,
     ask.AcceptRecomputed: keeping.accept_recomputed,

@@ -1,4 +1,4 @@
-"""Send the weights away and bring them back."""
+"""Send the weights away, bring them back, and say how layers came through the ring."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import WeightsMoved
+from djinn_jupyter.wire.replies import Copies, WeightsMoved
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -25,3 +25,7 @@ def nap(engine: Engine, request: ask.Nap, holder: Holder) -> WeightsMoved:
 def wake(engine: Engine, request: ask.Wake, holder: Holder) -> WeightsMoved:
     seconds = engine.weights.wake()
     return WeightsMoved(weights=engine.weights.statistics(), seconds=seconds)
+
+
+def read_copies(engine: Engine, request: ask.ReadCopies, holder: Holder) -> Copies:
+    return Copies(copies=engine.weights.copies(request.since))

@@ -12,12 +12,13 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.weights.copies import Copies, Copy
 from djinn_jupyter.errors import StorageFailed
 
 Transfers = Sequence[tuple[Tensor, Tensor]]
@@ -36,9 +37,10 @@ class Carried:
 
 
 class Carrier(Protocol):
-    """`carry` returns at once, with an arrival to `wait` for; `mark` is the present place in the computing."""
+    """`carry` returns at once, with an arrival to `wait` for; `mark` is the present place in the computing. Copies of a
+    `block` are kept in the books one by one."""
 
-    def carry(self, transfers: Transfers, after: Any) -> Any: ...
+    def carry(self, transfers: Transfers, after: Any, block: int | None = None) -> Any: ...
 
     def wait(self, arrival: Any) -> None: ...
 
@@ -48,6 +50,9 @@ class Carrier(Protocol):
         """A context in which time counts as a pass's."""
 
     def statistics(self) -> Carried: ...
+
+    def copies(self, since: int) -> Sequence[Copy]:
+        """The blocks' copies with higher numbers that have arrived, oldest first."""
 
 
 def carrier_for(device: torch.device) -> Carrier:
@@ -62,6 +67,7 @@ class _Freight:
     transfers: Transfers
     after: threading.Event
     arrived: threading.Event
+    copy: Copy | None = None
     error: Exception | None = None
 
 
@@ -71,6 +77,7 @@ class _Tally:
 
     nbytes: int = 0
     seconds: float = 0.0
+    copies: Copies = field(default_factory=Copies)
 
 
 class ThreadCarrier:
@@ -89,17 +96,21 @@ class ThreadCarrier:
     def mark(self) -> threading.Event:
         return self._passed
 
-    def carry(self, transfers: Transfers, after: threading.Event) -> _Freight:
-        freight = _Freight(transfers=transfers, after=after, arrived=threading.Event())
+    def carry(self, transfers: Transfers, after: threading.Event, block: int | None = None) -> _Freight:
+        freight = _Freight(transfers=transfers, after=after, arrived=threading.Event(), copy=_copy_of(block, transfers))
         self._freights.put(freight)
         return freight
 
     def wait(self, arrival: _Freight) -> None:
         """Raises StorageFailed where the bytes could not be had."""
+        waited = 0.0
         if not arrival.arrived.is_set():
             begun = time.perf_counter()
             arrival.arrived.wait()
-            self._waited += time.perf_counter() - begun
+            waited = time.perf_counter() - begun
+        self._waited += waited
+        if arrival.copy is not None and arrival.copy.stalled is None:
+            arrival.copy.stalled = waited
         if arrival.error is not None:
             raise StorageFailed(f"Weights could not be copied to where they are computed with: {arrival.error}")
 
@@ -119,6 +130,13 @@ class ThreadCarrier:
             pass_seconds=self._passing,
         )
 
+    def copies(self, since: int) -> Sequence[Copy]:
+        return self._tally.copies.since(since)
+
+
+def _copy_of(block: int | None, transfers: Transfers) -> Copy | None:
+    return None if block is None else Copy(block=block, nbytes=sum(target.numel() for _, target in transfers))
+
 
 def _copy_all(freights: queue.SimpleQueue[_Freight | None], tally: _Tally) -> None:
     """Until a None comes. numpy lets go of the interpreter while it copies, and starts no threads of its own."""
@@ -131,7 +149,11 @@ def _copy_all(freights: queue.SimpleQueue[_Freight | None], tally: _Tally) -> No
                 tally.nbytes += target.numel()
         except Exception as error:  # noqa: BLE001  told to whoever waits, on the engine's thread
             freight.error = error
-        tally.seconds += time.perf_counter() - begun
+        seconds = time.perf_counter() - begun
+        tally.seconds += seconds
+        if freight.copy is not None and freight.error is None:
+            freight.copy.seconds, freight.copy.begun = seconds, time.time() - seconds
+            tally.copies.add(freight.copy)
         freight.arrived.set()
 
 
@@ -140,11 +162,12 @@ def _copy_all(freights: queue.SimpleQueue[_Freight | None], tally: _Tally) -> No
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Passage:
-    """Two timed events of one stream, and the bytes that moved between them."""
+    """Two timed events of one stream, the bytes that moved between them, and the copy that it was or was waited for."""
 
     begun: Any
     done: Any
     nbytes: int = 0
+    copy: Copy | None = None
 
 
 class StreamCarrier:
@@ -158,20 +181,24 @@ class StreamCarrier:
         self._waits: list[_Passage] = []
         self._passes: list[_Passage] = []
         self._nbytes, self._copying, self._waited, self._passing = 0, 0.0, 0.0, 0.0
+        self._arrived = Copies()
+        self._opening = self._timed(self._stream)
+        self._opening.synchronize()
+        self._opened = time.time()
 
     def mark(self) -> Any:
         event = torch.cuda.Event()
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def carry(self, transfers: Transfers, after: Any) -> _Passage:
+    def carry(self, transfers: Transfers, after: Any, block: int | None = None) -> _Passage:
         self._stream.wait_event(after)
         with torch.cuda.stream(self._stream), torch.no_grad():
             begun = self._timed(self._stream)
             for source, target in transfers:
                 target.copy_(source, non_blocking=True)
             nbytes = sum(target.numel() for _, target in transfers)
-            passage = _Passage(begun, self._timed(self._stream), nbytes)
+            passage = _Passage(begun, self._timed(self._stream), nbytes, _copy_of(block, transfers))
         self._copies.append(passage)
         return passage
 
@@ -179,7 +206,7 @@ class StreamCarrier:
         stream = torch.cuda.current_stream(self._device)
         begun = self._timed(stream)
         stream.wait_event(arrival.done)
-        self._waits.append(_Passage(begun, self._timed(stream)))
+        self._waits.append(_Passage(begun, self._timed(stream), copy=arrival.copy))
         if len(self._waits) > 1000:
             self.statistics()
 
@@ -196,6 +223,7 @@ class StreamCarrier:
         copies, self._copies = _split(self._copies)
         waits, self._waits = _split(self._waits)
         passes, self._passes = _split(self._passes)
+        self._enter(copies, waits)
         self._nbytes += sum(passage.nbytes for passage in copies)
         self._copying, self._waited, self._passing = (
             before + sum(passage.begun.elapsed_time(passage.done) for passage in over) / 1e3
@@ -207,6 +235,21 @@ class StreamCarrier:
             waited_seconds=self._waited,
             pass_seconds=self._passing,
         )
+
+    def copies(self, since: int) -> Sequence[Copy]:
+        self.statistics()
+        return self._arrived.since(since)
+
+    def _enter(self, copies: list[_Passage], waits: list[_Passage]) -> None:
+        """Copies and waits that are over go into the books of single copies."""
+        for passage in copies:
+            if passage.copy is not None:
+                passage.copy.seconds = passage.begun.elapsed_time(passage.done) / 1e3
+                passage.copy.begun = self._opened + self._opening.elapsed_time(passage.begun) / 1e3
+                self._arrived.add(passage.copy)
+        for wait in waits:
+            if wait.copy is not None and wait.copy.stalled is None:
+                wait.copy.stalled = wait.begun.elapsed_time(wait.done) / 1e3
 
     def _timed(self, stream: Any) -> Any:
         event = torch.cuda.Event(enable_timing=True)

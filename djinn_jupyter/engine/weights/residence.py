@@ -14,7 +14,7 @@ from djinn_jupyter.engine.weights.flat import flat_buffer, return_freed
 from djinn_jupyter.engine.weights.host import HostRun
 from djinn_jupyter.engine.weights.parameters import buffer_bytes, raw_sum, total_bytes, weights_of
 from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
-from djinn_jupyter.wire.nouns import WeightsStatistics
+from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
 Reload = Callable[[], nn.Module]
 """Loads the same model once more, from its files or its seed."""
@@ -42,6 +42,9 @@ class Weights(Protocol):
         """Around each entry into a forward pass. Wakes."""
 
     def statistics(self) -> WeightsStatistics: ...
+
+    def copies(self, since: int) -> tuple[LayerCopy, ...]:
+        """Single copies of streamed layers with higher numbers than `since`, oldest first; none where none stream."""
 
 
 class ResidentWeights:
@@ -143,3 +146,6 @@ class ResidentWeights:
             bytes_on_device=self._staying if self._napping else self.total,
             bytes_moved=self._moved,
         )
+
+    def copies(self, since: int) -> tuple[LayerCopy, ...]:
+        return ()

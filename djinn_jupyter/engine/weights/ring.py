@@ -173,7 +173,7 @@ class Ring:
     def _fill(self, slot: Slot, block: int) -> Slot:
         slot.owner = block
         slot.generation += 1
-        slot.arrival = self.carrier.carry(self.runs[block].transfers(slot.buffer), slot.freed)
+        slot.arrival = self.carrier.carry(self.runs[block].transfers(slot.buffer), slot.freed, block)
         return slot
 
     def _shown(self, slot: Slot) -> tuple[Tensor, ...]:

@@ -26,7 +26,7 @@ from djinn_jupyter.engine.weights.placement import Placement, Sizes
 from djinn_jupyter.engine.weights.ring import Ring
 from djinn_jupyter.engine.weights.routed import RoutedUse, used_fraction
 from djinn_jupyter.errors import OutOfDeviceMemory
-from djinn_jupyter.wire.nouns import WeightsStatistics
+from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
 HOST_HEADROOM = 9 / 10  # of what is free on the host; beyond it, streaming reads from the page cache
 
@@ -158,6 +158,19 @@ class StreamedWeights:
             waited_seconds=carried.waited_seconds,
             pass_seconds=carried.pass_seconds,
             used_fraction=used_fraction(self._routed),
+        )
+
+    def copies(self, since: int) -> tuple[LayerCopy, ...]:
+        return tuple(
+            LayerCopy(
+                number=copy.number,
+                layer=self._placement.streaming[copy.block],
+                bytes_moved=copy.nbytes,
+                seconds=copy.seconds,
+                begun=copy.begun,
+                stalled_seconds=copy.stalled,
+            )
+            for copy in self.carrier.copies(since)
         )
 
 
