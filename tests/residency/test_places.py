@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from djinn_jupyter.engine.memory.budget import BooksBroken
 from djinn_jupyter.engine.memory.disk import GROWTH_BYTES, DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.extents import Extents
 from djinn_jupyter.engine.memory.files import BLOCK, DirectFile
-from djinn_jupyter.engine.memory.host import SEGMENT_BYTES, HostTier, pageable
+from djinn_jupyter.engine.memory.host import SEGMENT_BYTES, HostTier
+from djinn_jupyter.engine.memory.mappings import HUGE_BYTES, pageable
 from djinn_jupyter.engine.memory.spans import Span, coalesced
 from djinn_jupyter.errors import StorageFailed, TierFull
 
@@ -86,8 +88,43 @@ def test_memory_that_the_system_refuses_is_a_full_tier():
     assert tier.allocated == tier.used == 0
 
 
-def test_memory_of_the_host_begins_at_a_page():
-    assert pageable(1 << 16).data_ptr() % 4096 == 0
+@pytest.mark.parametrize("nbytes", [1 << 16, HUGE_BYTES, 3 * HUGE_BYTES + 4096])
+def test_memory_of_the_host_begins_at_a_page(nbytes):
+    memory = pageable(nbytes)
+    assert memory.data_ptr() % min(nbytes // 4096 * 4096, HUGE_BYTES) == 0
+    assert memory.nbytes == nbytes
+    memory.fill_(7)
+    assert torch.equal(memory, torch.full((nbytes,), 7, dtype=torch.uint8))
+
+
+def test_memory_of_the_host_goes_back_with_its_tensor():
+    def resident() -> int:
+        return psutil.Process().memory_info().rss
+
+    memory = pageable(64 << 20)
+    before = resident()
+    memory.fill_(1)
+    assert resident() - before > 60 << 20
+    del memory
+    assert resident() - before < 8 << 20
+
+
+@pytest.mark.parametrize("start", [0, BLOCK, 512])
+def test_bytes_are_written_from_where_they_are_or_by_way_of_the_staging(tmp_path, start):
+    """A span on a block's address goes past the staging buffer, another through it; both find the same file."""
+    tier = DiskTier(DirectFile(tmp_path / "pages"), 1 << 26)
+    (place,) = tier.allocate([5 << 20])
+    memory, back = pageable(8 << 20), pageable(8 << 20)
+    memory.random_(256)
+    source = Span(memory=memory, start=start, nbytes=5 << 20)
+    checksum = tier.write(place, source)
+    for at in (0, 512):
+        target = Span(memory=back, start=at, nbytes=5 << 20)
+        tier.read(place, checksum, target)
+        assert torch.equal(target.view(), source.view())
+        with pytest.raises(StorageFailed, match="checksum"):
+            tier.read(place, checksum + 1, target)
+    tier.close()
 
 
 @pytest.mark.parametrize("nbytes", [1, BLOCK, 3 * BLOCK + 17, (9 << 20) + 512])

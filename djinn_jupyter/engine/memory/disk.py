@@ -5,11 +5,13 @@ The books (`allocate`, `free`) belong to the engine's thread; `write` and `read`
 
 from __future__ import annotations
 
+import ctypes
 import threading
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
+
+import xxhash
 
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
@@ -17,12 +19,13 @@ from djinn_jupyter.wire.nouns import TierStatistics
 from .budget import BooksBroken, mebibytes
 from .extents import Extents
 from .files import BLOCK, PageFile
-from .host import Memory, pageable
+from .host import Memory
 from .items import Place
+from .mappings import pageable
 from .spans import Span
 
 GROWTH_BYTES: Final = 64 << 20
-STAGING_BYTES: Final = 4 << 20  # a chunk is copied, summed and written while it is in the processor's cache
+STAGING_BYTES: Final = 4 << 20  # a chunk is summed and written while it is in the processor's cache
 
 Transfer = Callable[[memoryview, int], int]
 
@@ -119,37 +122,43 @@ class DiskTier:
 
     def write(self, place: DiskPlace, source: Span) -> int:
         """Store the bytes; their checksum. Raises StorageFailed."""
-        checksum, bytes_ = 0, source.view()
+        summed, direct = xxhash.xxh3_64(), _direct(source)
         with self._alone:
             for at, size in _chunks(place.nbytes):
-                self._staging[:size].copy_(bytes_[at : at + size])
-                checksum = zlib.crc32(self._buffer[:size], checksum)
-                self._exactly(_rounded(size), self._file.write, place.start + at, "took")
-        return checksum
+                chunk = self._staged(source, at, size) if direct is None else direct[at : at + size]
+                summed.update(chunk[:size])
+                self._exactly(chunk, self._file.write, place.start + at, "took")
+        return int(summed.intdigest())
+
+    def _staged(self, source: Span, at: int, size: int) -> memoryview:
+        self._staging[:size].copy_(source.view()[at : at + size])
+        return self._buffer[: _rounded(size)]
 
     def read(self, place: DiskPlace, checksum: int, target: Span) -> None:
         """Fetch the bytes. Raises StorageFailed where they are not those that were written."""
-        found, bytes_ = 0, target.view()
+        summed, direct = xxhash.xxh3_64(), _direct(target)
         with self._alone:
             for at, size in _chunks(place.nbytes):
-                self._exactly(_rounded(size), self._file.read, place.start + at, "gave")
-                found = zlib.crc32(self._buffer[:size], found)
-                bytes_[at : at + size].copy_(self._staging[:size])
-        if found != checksum:
+                chunk = self._buffer[: _rounded(size)] if direct is None else direct[at : at + size]
+                self._exactly(chunk, self._file.read, place.start + at, "gave")
+                summed.update(chunk[:size])
+                if direct is None:
+                    target.view()[at : at + size].copy_(self._staging[:size])
+        if (found := summed.intdigest()) != checksum:
             raise StorageFailed(
                 f"The disk gave back other bytes than were written: {mebibytes(place.nbytes)} at {place.start} "
-                f"have the checksum {found:08x} and had {checksum:08x}. What they belonged to cannot be restored."
+                f"have the checksum {found:016x} and had {checksum:016x}. What they belonged to cannot be restored."
             )
 
-    def _exactly(self, size: int, verb: Transfer, offset: int, word: str) -> None:
+    def _exactly(self, chunk: memoryview, verb: Transfer, offset: int, word: str) -> None:
         try:
-            done = verb(self._buffer[:size], offset)
+            done = verb(chunk, offset)
         except OSError as error:
             raise StorageFailed(
                 f"The disk {word} nothing: {error.strerror or error}. Free some space and try again."
             ) from error
-        if done != size:
-            raise StorageFailed(f"The disk {word} {done} bytes of {size}. Free some space and try again.")
+        if done != len(chunk):
+            raise StorageFailed(f"The disk {word} {done} bytes of {len(chunk)}. Free some space and try again.")
 
     def sync(self) -> None:
         """Return when what was written would survive a loss of power. Raises StorageFailed."""
@@ -183,6 +192,15 @@ class DiskTier:
             raise BooksBroken(f"The disk tier counts {self.used} bytes in {self.places} places; {taken} are held.")
         if self._extents.capacity > self.limit:
             raise BooksBroken(f"The disk tier's file has {self._extents.capacity} bytes of {self.limit}.")
+
+
+def _direct(span: Span) -> memoryview | None:
+    """The bytes themselves where a file can take them from there; None where they have to be staged. By address: memory
+    that was lent out as an array can no longer be given back by the tiers."""
+    address = span.memory.data_ptr() + span.start
+    if span.memory.device.type != "cpu" or address % BLOCK or span.nbytes % BLOCK:
+        return None
+    return memoryview((ctypes.c_char * span.nbytes).from_address(address)).cast("B")
 
 
 def _chunks(nbytes: int) -> Iterable[tuple[int, int]]:

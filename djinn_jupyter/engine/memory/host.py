@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,6 +15,7 @@ from djinn_jupyter.wire.nouns import TierStatistics
 from .budget import BooksBroken, mebibytes
 from .extents import Extents
 from .items import Place
+from .mappings import pageable
 from .spans import Span
 
 SEGMENT_BYTES: Final = 64 << 20
@@ -26,14 +26,8 @@ PINNED_PIECE_MOST: Final = 64 << 30  # cudaHostRegister refuses more on some sys
 Memory = Callable[[int], Tensor]
 
 
-def pageable(nbytes: int) -> Tensor:
-    """Page-aligned memory of its own mapping, which goes back to the system when the tensor goes."""
-    with torch.inference_mode(False):
-        return torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
-
-
 def pinned(nbytes: int) -> Tensor:
-    """The same, registered with CUDA. `pin_memory=True` would round up to a power of two."""
+    """Memory of its own mapping, registered with CUDA. `pin_memory=True` would round up to a power of two."""
     memory = pageable(nbytes)
     code = _cudart().cudaHostRegister(memory.data_ptr(), nbytes, 0)
     if int(code) != 0:

@@ -6,6 +6,7 @@ Shapes: S slots of a segment, n layers of a run, H key-value heads, P positions 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from djinn_jupyter.errors import SlabFull
 
 from .budget import BooksBroken, Budget, mebibytes
 from .geometry import GroupGeometry, Run
+from .mappings import HUGE_BYTES, pageable
 from .spans import Span
 
 SEGMENT_BYTES = 64 << 20
@@ -117,7 +119,7 @@ class Segments:
         self.budget.take(more * size, by=self)
         try:
             self._add(short + more)
-        except RuntimeError as error:  # torch has no narrower class for it on the CPU
+        except (OSError, RuntimeError) as error:  # torch has no narrower class
             raise SlabFull(f"The device refused {mebibytes((short + more) * size)} for pages: {error}") from error
 
     def _add(self, slots: int) -> None:
@@ -220,6 +222,10 @@ def _run_views(storage: Tensor, run: Run, page_positions: int) -> tuple[Tensor, 
 
 
 def uninitialised(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An ordinary tensor, also when asked for inside an inference mode, so that it can be written in any mode."""
+    """An ordinary tensor, also when asked for inside an inference mode, so that it can be written in any mode. Large
+    ones in main memory have a mapping of their own. Raises OSError and RuntimeError."""
+    nbytes = math.prod(shape) * dtype.itemsize
     with torch.inference_mode(False):
+        if device.type == "cpu" and nbytes >= HUGE_BYTES:
+            return pageable(nbytes).view(dtype).view(tuple(shape))
         return torch.empty(tuple(shape), dtype=dtype, device=device)

@@ -44,7 +44,7 @@ class WorkingCopy:
         slab.lend(self, Copy(size=self.nbytes, session=session, drop=drop))
         try:
             self._keys, self._values = self._buffers()
-        except RuntimeError as error:  # torch has no narrower class for it on the CPU
+        except (OSError, RuntimeError) as error:  # torch has no narrower class
             slab.reclaim(self)
             raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a working copy: {error}") from error
         self._layers = [

@@ -14,7 +14,8 @@ from jupyter_core.paths import jupyter_data_dir
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.files import DirectFile
-from djinn_jupyter.engine.memory.host import HostTier, pageable, pinned, unpinned
+from djinn_jupyter.engine.memory.host import HostTier, pinned, unpinned
+from djinn_jupyter.engine.memory.mappings import pageable
 from djinn_jupyter.errors import StorageFailed
 
 FOLDER: Final = "djinn"

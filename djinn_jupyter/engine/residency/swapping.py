@@ -67,13 +67,14 @@ class Swapping:
             why = "running" if session.state == "running" else "held" if here.busy else here.state
             raise IllegalMove(f"Session {session.name!r} is {why} and cannot leave the device now.")
         if here.state == "resident":
-            session.cache.drop_working()
+            session.cache.flush()
             here.move("leave", session.name)
         elif here.state == "disk" or tier == "host":
             return
         here.error = None
         here.moving = Moving(goal=tier, cause=cause, items=items_of(session, self.blobs))
         self.advance(session)
+        session.cache.drop_working()  # while its pages are copied
 
     def swap_in(self, session: Session, cause: Cause) -> None:
         """Begin to come back, or stop leaving."""
