@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import zmq
 
@@ -32,6 +34,13 @@ DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is
 Answered = Callable[["Reply | DjinnError"], None]
 
 
+@cache
+def _context(process: int) -> zmq.Context[zmq.Socket[bytes]]:
+    """One for all connections of a process, never ended: a context that the collector ends, because a connection was
+    not closed, waits for ever for sockets that the same collection would close after it."""
+    return zmq.Context()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireBytes:
     """What crossed the wire so far, in bytes; arrays are contained in the totals."""
@@ -50,7 +59,7 @@ class Connection:
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.wire_bytes = WireBytes()
-        self._context = zmq.Context()
+        self._context = _context(os.getpid())
         self._dealer = self._connected(zmq.DEALER, entry.commands)
         self._commands = Inlet(self._dealer, self._take)
         self._subscriptions: Subscriptions | None = None
@@ -156,7 +165,6 @@ class Connection:
             self._subscriptions.close()
         self._monitor.close()
         self._commands.close()
-        self._context.term()
 
     @property
     def _named(self) -> str:
