@@ -10,10 +10,10 @@ import logging
 import time
 from collections.abc import Callable, Generator
 
-import msgspec
 import torch
 from transformers import PreTrainedModel
 
+from djinn_jupyter.engine import enquiries
 from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.crossing import Outcome
@@ -45,20 +45,10 @@ from djinn_jupyter.engine.scheduler import Blocked, Job, Scheduler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.residence import Weights
-from djinn_jupyter.errors import DjinnError, SlabFull, UnknownSession, UsageError, from_code
+from djinn_jupyter.errors import DjinnError, SlabFull, UnknownSession, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.replies import (
-    Checkpoints,
-    Cleared,
-    Event,
-    Failed,
-    Modules,
-    Reply,
-    SessionFailed,
-    SessionOpened,
-    Tokenized,
-)
+from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionFailed, SessionOpened
 from djinn_jupyter.wire.sites import Site
 
 log = logging.getLogger(__name__)
@@ -126,9 +116,9 @@ class Engine:
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
         """Take a request. What needs no session is answered here and now; the rest is posted to the engine's thread."""
         try:
-            answered = self._at_once(request)
+            answered = enquiries.answer(self, request)
             if answered is None:
-                request = self._with_tokens(request)
+                request = enquiries.with_tokens(self.tokenizer, request)
         except DjinnError as error:
             reply(Failed(code=error.code, message=str(error)))
             return
@@ -140,36 +130,6 @@ class Engine:
     def depart(self, holder: Holder) -> None:
         """The holder has gone; its sessions stay, detached."""
         self.mailbox.post(Departure(holder=holder))
-
-    def _at_once(self, request: ask.Request) -> Reply | None:
-        match request:
-            case ask.ListModules():
-                return Modules(modules=self.anatomy.modules)
-            case ask.Tokenize(text=text, chat=chat):
-                return self._tokenized(self.tokenizer.encode(text, chat=chat))
-            case ask.Detokenize(tokens=tokens):
-                return self._tokenized(list(tokens))
-            case ask.ListCheckpoints():
-                return Checkpoints(checkpoints=self.keeping.checkpoints.list())
-            case ask.DropCheckpoint(name=name):
-                self.keeping.checkpoints.drop(name)
-                return Cleared(count=1)
-        return None
-
-    def _tokenized(self, tokens: list[int]) -> Tokenized:
-        texts = tuple(self.text_of(token) for token in tokens)
-        return Tokenized(tokens=tuple(tokens), texts=texts, text=self.tokenizer.decode(tokens))
-
-    def _with_tokens(self, request: ask.Request) -> ask.Request:
-        """Tokenise a run's text here, on the asker's thread, not on the engine's."""
-        if not isinstance(request, ask.Run) or request.text is None:
-            return request
-        if request.tokens is not None:
-            raise UsageError("A run takes text or token ids, not both.")
-        if not request.text and request.extend:
-            return msgspec.structs.replace(request, text=None, tokens=())
-        tokens = self.tokenizer.encode(request.text, chat=request.chat)
-        return msgspec.structs.replace(request, text=None, tokens=tuple(tokens))
 
     # --- on the engine's thread ------------------------------------------------------------------------------------
 
@@ -187,9 +147,7 @@ class Engine:
         busy = moved or job is not None or took_up
         if not busy:
             self._rest()
-        busy = (
-            busy or self.swapping.changes != changes
-        )  # a job that waits for room looks again now, not at the next mail
+        busy = busy or self.swapping.changes != changes  # who waits for room looks again now, not at the next mail
         self._checked = not busy
         self._drowsy.tell(busy)
         self._send(idle=not busy)

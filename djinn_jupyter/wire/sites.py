@@ -13,8 +13,7 @@ import msgspec
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire.frozen import Frozen
 
-LAYER_POINTS: Final = (
-    "resid_pre",
+ATTENTION_POINTS: Final = (
     "attn_in",
     "q",
     "k",
@@ -26,14 +25,9 @@ LAYER_POINTS: Final = (
     "z",
     "attn_out",
     "attn_out_post",
-    "resid_mid",
-    "mlp_in",
-    "mlp_pre",
-    "mlp_post",
-    "mlp_out",
-    "mlp_out_post",
-    "resid_post",
 )
+MLP_POINTS: Final = ("mlp_in", "mlp_pre", "mlp_post", "mlp_out", "mlp_out_post")
+LAYER_POINTS: Final = ("resid_pre", *ATTENTION_POINTS, "resid_mid", *MLP_POINTS, "resid_post")
 MODEL_POINTS: Final = ("embed", "ln_final", "logits")
 POINTS: Final = ("embed", *LAYER_POINTS, "ln_final", "logits")
 HEAD_POINTS: Final = frozenset({"q", "k", "v", "q_rot", "k_rot", "attn_scores", "pattern", "z"})

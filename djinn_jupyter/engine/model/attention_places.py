@@ -11,21 +11,9 @@ from djinn_jupyter.engine.model.layout import Heads
 from djinn_jupyter.engine.model.place import Found, Inner, Place, input_of, output_of
 from djinn_jupyter.engine.model.probe import PROMPTS, CacheCall, Call, FunctionCall, Seen, kept, linears
 from djinn_jupyter.engine.model.stack import same
+from djinn_jupyter.wire.sites import ATTENTION_POINTS
 
 UNCOMPARED = "no single call compares queries with keys"
-ATTENTION_POINTS = (
-    "attn_in",
-    "q",
-    "k",
-    "v",
-    "q_rot",
-    "k_rot",
-    "attn_scores",
-    "pattern",
-    "z",
-    "attn_out",
-    "attn_out_post",
-)
 
 
 def attention_places(record: LayerRecord, blocks: Blocks) -> Found:

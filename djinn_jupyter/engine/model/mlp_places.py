@@ -7,8 +7,8 @@ from djinn_jupyter.engine.model.layer_record import LayerRecord
 from djinn_jupyter.engine.model.place import Found, Place, input_of, output_of
 from djinn_jupyter.engine.model.probe import Call, linears
 from djinn_jupyter.engine.model.stack import same
+from djinn_jupyter.wire.sites import MLP_POINTS
 
-MLP_POINTS = ("mlp_in", "mlp_pre", "mlp_post", "mlp_out", "mlp_out_post")
 _WHY_NO_MIDDLE = {
     "parallel": "attention and MLP of this layer are added to the residual at once, so there is nothing between them",
     "one": "this layer is a single block",
