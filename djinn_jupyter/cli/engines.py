@@ -9,12 +9,13 @@ import sys
 import time
 from pathlib import Path
 
+from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.client.registry import registry_folder, running_engines
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
+from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.wire.nouns import SessionInfo
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
 
@@ -77,11 +78,32 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _end(entry: Entry, *, force: bool, forget: bool) -> tuple[str, ...]:
+    """The sessions that ended with it. One that cannot be spoken to (it hangs, or speaks another version's protocol) is
+    ended by a signal, where `force` allows it."""
     try:
         return attach(entry).stop(force=force, forget=forget)
-    except EngineUnavailable:
+    except (EngineError, WireError) as error:
         if not force:
-            raise
+            raise _needs_force(entry, error) from None
+        print(f"djinn: {_cannot_be_asked(entry, error)}; its process is ended instead.", file=sys.stderr)
+    _signal(entry)
+    return ()
+
+
+def _needs_force(entry: Entry, error: DjinnError) -> DjinnError:
+    if isinstance(error, EngineUnavailable):
+        return error
+    return EngineUnavailable(f"{_cannot_be_asked(entry, error)}; end its process with `djinn stop --force`.")
+
+
+def _cannot_be_asked(entry: Entry, error: DjinnError) -> str:
+    said = str(error).rstrip(".")
+    if entry.version != __version__:
+        said = f"it runs djinn-jupyter {entry.version}, this is {__version__}"
+    return f"The engine of {entry.identity} (process {entry.pid}) could not be asked to end ({said})"
+
+
+def _signal(entry: Entry) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.kill(entry.pid, number)
@@ -92,7 +114,6 @@ def _end(entry: Entry, *, force: bool, forget: bool) -> tuple[str, ...]:
             continue
         break
     running_engines()  # clears away what it left
-    return ()
 
 
 def _list(options: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def adopt(identity: Identity, options: Options) -> Entry | None:
         if entry.version != __version__:
             raise VersionMismatch(
                 f"The engine of {entry.identity} runs djinn-jupyter {entry.version}, this is {__version__}: "
-                "stop it with `djinn stop` and load again."
+                "stop it with `djinn stop --force` and load again."
             )
         _require_options(entry, options)
         return entry

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 
 from djinn_jupyter.engine import device
 from djinn_jupyter.engine.memory.slab import Slab
@@ -39,10 +40,20 @@ class Books:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:
-    """The books and the sessions at one moment; replaced as a whole, so any thread may read it."""
+    """The books and the sessions at one moment; replaced as a whole, so any thread may read it. `used` is when each of
+    `described` was last used, by the monotonic clock."""
 
     statistics: EngineStatistics
-    sessions: tuple[SessionInfo, ...]
+    described: tuple[SessionInfo, ...]
+    used: tuple[float, ...]
+
+    @property
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        """As described, idle until now: nobody describes a session anew because it goes on doing nothing."""
+        now = time.monotonic()
+        return tuple(
+            replace(info, idle_seconds=now - used) for info, used in zip(self.described, self.used, strict=True)
+        )
 
 
 class Bulletin:
@@ -65,7 +76,7 @@ class Bulletin:
         self._published = 0.0
         self._outside = device.Usage.read(where)
         self.books = Books()
-        self.reading = EngineReading(statistics=self._statistics(), sessions=())
+        self.reading = self._read()
 
     def touch(self, session: str) -> None:
         self._touched.add(session)
@@ -92,7 +103,12 @@ class Bulletin:
         if self.due:  # asking the system costs as much as answering a request
             self._outside = device.Usage.read(self._where)
             self._published = time.monotonic()
-        self.reading = EngineReading(statistics=self._statistics(), sessions=tuple(described.values()))
+        self.reading = self._read()
+
+    def _read(self) -> EngineReading:
+        described = tuple(self._described.values())
+        used = tuple(self._sessions[info.name].last_used for info in described)
+        return EngineReading(statistics=self._statistics(), described=described, used=used)
 
     def _statistics(self) -> EngineStatistics:
         return EngineStatistics(

@@ -125,7 +125,7 @@ class Door:
         if hello.version != __version__:
             raise VersionMismatch(
                 f"This engine runs djinn-jupyter {__version__}, the client {hello.version}: stop the engine with "
-                "`djinn stop` and load again, or install the engine's version."
+                "`djinn stop --force` and load again, or install the engine's version."
             )
         holder = Holder(name=hello.holder, user=hello.user)
         self._clients[peer] = Client(holder=holder, observer=hello.observer, last_heard=self._clock())

@@ -95,14 +95,18 @@ class RunningMagics(Group):
     @verb(
         option("count", nargs="?", type=int, default=1, help="how many; default 1"),
         option("--token", action="store_true", help="tokens instead of layers"),
+        option("--point", action="store_true", help="points inside the layer instead of layers"),
         EFFECT,
         KEEP,
         SESSION,
     )
     def djinn_step(self, args: Namespace) -> None:
-        """Go on by some layers (or tokens) and stop again."""
+        """Go on by some layers (or tokens, or points of the layer) and stop again."""
+        if args.token and args.point:
+            raise UsageError("Step by tokens or by points: write one of --token and --point.")
         session = self.bench.session(args.session)
-        self._move(args, session, lambda _: session.step(_count(args), by="token" if args.token else "layer"))
+        by: Literal["layer", "token", "point"] = "token" if args.token else "point" if args.point else "layer"
+        self._move(args, session, lambda _: session.step(_count(args), by=by))
 
     @verb(
         option("count", nargs="?", type=int, default=1, help="how many; default 1"),

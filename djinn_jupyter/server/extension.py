@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from jupyter_server.extension.application import ExtensionApp
@@ -28,7 +27,7 @@ class DjinnServer(ExtensionApp):
 
     def initialize_handlers(self) -> None:
         self.picture = LivePicture()
-        self.lookout = Lookout(self.picture, read_kernels=self._read_kernels, clock=time.time)
+        self.lookout = Lookout(self.picture, read_kernels=self._read_kernels)
         desk = Desk(self.picture, self.ask_seconds)
         self.handlers.extend(
             [

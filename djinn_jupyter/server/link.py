@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +22,7 @@ from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionInfo
-from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.registry import Entry, Identity
 from djinn_jupyter.wire.replies import Event, Reply, SessionRunning, Sessions, Statistics, TokenSampled
 from djinn_jupyter.wire.requests import ListSessions, Note, ReadStatistics
 
@@ -35,6 +37,20 @@ Heard = Callable[["EngineLink", Event], None]
 def engine_id(entry: Entry) -> str:
     """Names an engine in addresses: readable, and another one for each process."""
     return f"{entry.identity.slug()}-{entry.pid}"
+
+
+def load_words(identity: Identity) -> str:
+    """What `%djinn_load` is given to mean this engine."""
+    named = {"--revision": identity.revision, "--dtype": identity.dtype, "--device": identity.device}
+    named["--attn"] = identity.attention
+    options = [f"{option} {_quoted(value)}" for option, value in named.items() if value]
+    random = [f"--random-weights --random-seed {identity.random_seed}"] if identity.random_weights else []
+    return " ".join([_quoted(identity.model), *options, *random])
+
+
+def _quoted(text: str) -> str:
+    """As one word of a magic's line, which takes a pair of quotes off and knows no escapes."""
+    return text if re.fullmatch(r"[^\s\"'#]+", text) else f"'{text}'" if '"' in text else f'"{text}"'
 
 
 class EngineLink:
@@ -53,6 +69,7 @@ class EngineLink:
         self._reading: asyncio.Task[None] | None = None
         self.sessions: tuple[SessionInfo, ...] = ()
         self.statistics: EngineStatistics | None = None
+        self.read_at = 0.0  # when `sessions` were read, in seconds since the epoch
 
     @property
     def ready(self) -> bool:
@@ -63,6 +80,7 @@ class EngineLink:
         return EngineFound(
             id=self.id,
             model=str(entry.identity),
+            load=load_words(entry.identity),
             pid=entry.pid,
             host=entry.host,
             version=entry.version,
@@ -148,7 +166,7 @@ class EngineLink:
     async def _read(self) -> None:
         connection = await self.connection()
         listed, read = await asyncio.gather(connection.ask(ListSessions()), connection.ask(ReadStatistics()))
-        self.sessions = expect(listed, Sessions).sessions
+        self.sessions, self.read_at = expect(listed, Sessions).sessions, time.time()
         self.statistics = expect(read, Statistics).statistics
 
     def _have_read(self, reading: asyncio.Task[None]) -> None:
@@ -196,6 +214,6 @@ def _refusal(entry: Entry) -> str | None:
     if entry.version != __version__:
         return (
             f"The engine of {entry.identity} runs djinn-jupyter {entry.version}, this server {__version__}: "
-            "stop it with `djinn stop` and load the model again."
+            "stop it with `djinn stop --force` and load the model again."
         )
     return None

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from djinn_jupyter.client.naming import label
 from djinn_jupyter.client.registry import Registry
 from djinn_jupyter.server.activities import Activities
-from djinn_jupyter.server.idleness import Idleness
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink, engine_id
 from djinn_jupyter.server.live import LivePicture
@@ -32,15 +31,12 @@ CLOSE_SECONDS = 5.0
 class Lookout:
     """Belongs to one event loop, from `start` to `stop`. `read_kernels` may raise; then what was known stays."""
 
-    def __init__(
-        self, picture: LivePicture, *, read_kernels: Callable[[], Awaitable[Kernels]], clock: Callable[[], float]
-    ) -> None:
-        self._picture, self._read_kernels, self._clock = picture, read_kernels, clock
+    def __init__(self, picture: LivePicture, *, read_kernels: Callable[[], Awaitable[Kernels]]) -> None:
+        self._picture, self._read_kernels = picture, read_kernels
         self._registry = Registry()
         self._links: dict[str, EngineLink] = {}
         self._keeping: dict[str, asyncio.Task[None]] = {}
         self._activities: dict[str, Activities] = {}
-        self._idleness: dict[str, Idleness] = {}
         self._gone: dict[str, str] = {}
         self._kernels = Kernels()
         self._kernels_seconds = 0.0
@@ -153,7 +149,6 @@ class Lookout:
     def _add(self, link: EngineLink) -> None:
         self._links[link.id] = link
         self._activities[link.id] = Activities()
-        self._idleness[link.id] = Idleness()
         self._keeping[link.id] = asyncio.ensure_future(self._keep(link))
         self._changed = True
 
@@ -162,7 +157,7 @@ class Lookout:
             self._gone[link.id] = await link.run()
             log.info("%s", self._gone[link.id])
         finally:
-            del self._links[link.id], self._keeping[link.id], self._activities[link.id], self._idleness[link.id]
+            del self._links[link.id], self._keeping[link.id], self._activities[link.id]
             self.hurry()
 
     def _hear(self, link: EngineLink, event: Event) -> None:
@@ -172,16 +167,14 @@ class Lookout:
         self._picture.event(link.id, event)
 
     def _described(self, link: EngineLink) -> LiveEngine:
-        idle = {session.name: session.idle_seconds for session in link.sessions}
-        since = self._idleness[link.id].read(idle, self._clock())
-        sessions = {session.name: self._session(session, since[session.name]) for session in link.sessions}
+        sessions = {session.name: self._session(session, link.read_at) for session in link.sessions}
         return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
 
-    def _session(self, session: SessionInfo, idle_since: float) -> LiveSession:
+    def _session(self, session: SessionInfo, at: float) -> LiveSession:
         return LiveSession(
             info=session,
             label=label(session.name),
             notebook=self._kernels.notebook_of(session),
             kernel=self._kernels.holding(session),
-            idle_since=idle_since,
+            idle_since=at - session.idle_seconds,
         )

@@ -37,10 +37,12 @@ class LiveSession(Frozen, frozen=True):
 
 class EngineFound(Frozen, frozen=True):
     """An engine of the registry. `refused` cannot be spoken to, for `reason`; `description` is None until `ready`.
-    `model` is as it was asked for; `started` in seconds since the epoch."""
+    `model` is as it was asked for, `load` what `%djinn_load` is given to mean this engine; `started` in seconds since
+    the epoch."""
 
     id: str
     model: str
+    load: str
     pid: int
     host: str
     version: str

@@ -1019,11 +1019,13 @@ export interface LiveSession {
 
 /**
  * An engine of the registry. `refused` cannot be spoken to, for `reason`; `description` is None until `ready`.
- * `model` is as it was asked for; `started` in seconds since the epoch.
+ * `model` is as it was asked for, `load` what `%djinn_load` is given to mean this engine; `started` in seconds since
+ * the epoch.
  */
 export interface EngineFound {
   readonly id: string;
   readonly model: string;
+  readonly load: string;
   readonly pid: number;
   readonly host: string;
   readonly version: string;

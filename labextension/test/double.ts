@@ -121,6 +121,7 @@ export function found(id: string, more: Partial<EngineFound> = {}): EngineFound 
   return {
     id,
     model: 'demo',
+    load: 'demo',
     pid: 4242,
     host: 'here',
     version: '0.1.0',

@@ -5,12 +5,15 @@ There is no clock in these tests: time is counted in layers run.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from djinn_jupyter.engine import bulletin
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
@@ -280,3 +283,16 @@ def test_a_holder_that_leaves_in_the_middle_of_a_run_leaves_its_sessions_detache
     assert desk.session().holder is None
     opened = desk.engine.ask(ask.Open(session="a"), Holder(name="another", user="tester"))
     assert (opened.created, opened.session.holder) == (False, "another")
+
+
+def test_a_session_that_nobody_touches_grows_idle_in_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of the reading goes on for an hour, and nothing is described anew."""
+    desk = desk_of("llama")
+    desk.open()
+    reading = desk.engine.reading
+    before = reading.sessions[0].idle_seconds
+    now = time.monotonic()
+    monkeypatch.setattr(bulletin, "time", SimpleNamespace(monotonic=lambda: now + 3600.0))
+    after = reading.sessions[0].idle_seconds
+    assert reading is desk.engine.reading
+    assert 3600.0 <= after <= before + 3600.0 + (time.monotonic() - now) + 1.0

@@ -38,6 +38,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_run --ids nothing", "'nothing' has no value here (NameError"),
         ("%%djinn_run here\nand here", "Give the prompt once"),
         ("%djinn_step 0", "0 is no number of steps"),
+        ("%djinn_step --token --point", "write one of --token and --point"),
         ("%djinn_back 1 --layer --token", "write one of --layer and --token"),
         ("%djinn_resume", "is not stopped"),
         ("%djinn_inspect", "is not stopped"),

@@ -168,6 +168,8 @@ def test_resume_step_and_back(notebook: Notebook) -> None:
     assert "paused at resid_post.6" in notebook.cell("%djinn_step 2 -o stop")
     assert isinstance(notebook.shell.user_ns["stop"], Paused)
     assert "gone back" in notebook.cell("%djinn_back")
+    notebook.cell("%djinn_step --point")
+    assert last(notebook, requests.Step).by == "point"
     notebook.cell("%djinn_back 2 --layer")
     assert (last(notebook, requests.Back).count, last(notebook, requests.Back).by) == (2, "layer")
     assert "1     resid_post.4  0     breakpoint" in notebook.cell("%djinn_back --list")

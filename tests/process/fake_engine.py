@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -54,6 +55,7 @@ class FakeSession:
     pausing: bool = False
     stop: replies.Paused | None = None
     edits: int = 0
+    opened: float = field(default_factory=time.monotonic)
 
 
 class FakeEngine:
@@ -265,7 +267,7 @@ class FakeEngine:
             stops_kept=0,
             pages=0,
             device_bytes=0,
-            idle_seconds=0.0,
+            idle_seconds=time.monotonic() - session.opened,
         )
 
     def _read(self) -> None:

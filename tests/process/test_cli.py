@@ -13,7 +13,9 @@ import djinn_jupyter.cli.main as cli
 from djinn_jupyter.cli import engines
 from djinn_jupyter.client import doctor
 from djinn_jupyter.client.doctor import findings
+from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.registry import is_alive
+from djinn_jupyter.errors import MalformedMessage
 
 pytestmark = pytest.mark.usefixtures("fake_site")
 
@@ -72,6 +74,26 @@ def test_an_engine_that_does_not_answer_is_ended_with_force(monkeypatch: pytest.
     os.kill(entry.pid, signal.SIGSTOP)  # not even SIGTERM reaches it now
     assert cli.main(["stop", "--force"]) == 0
     assert not is_alive(entry)
+
+
+def test_an_engine_of_an_older_wire_is_ended_with_force(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = dj.load("fake").entry
+    assert entry is not None
+
+    def unknown(self: RemoteEngine, **options: bool) -> tuple[str, ...]:
+        raise MalformedMessage("Object contains unknown field `forget`.")
+
+    monkeypatch.setattr(RemoteEngine, "stop", unknown)
+    assert cli.main(["stop"]) == 1
+    assert "unknown field `forget`); end its process with `djinn stop --force`." in capsys.readouterr().err
+    assert is_alive(entry)
+    assert cli.main(["stop", "--force"]) == 0
+    assert not is_alive(entry)
+    out, err = capsys.readouterr()
+    assert out == "The engine of fake has ended.\n"
+    assert f"The engine of fake (process {entry.pid}) could not be asked to end" in err
 
 
 def test_the_doctor_says_a_sentence_a_finding(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter import errors
+from djinn_jupyter.magics.loading import LoadingMagics
+from djinn_jupyter.magics.parsing import read
 from djinn_jupyter.server import answers, as_json, reader
 from djinn_jupyter.server.activities import Activities
-from djinn_jupyter.server.idleness import Idleness
 from djinn_jupyter.server.kernels import Kernels
+from djinn_jupyter.server.link import load_words
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import EngineFound, LiveEngine, LiveSession
 from djinn_jupyter.server.reader import Reader
@@ -26,6 +28,7 @@ from djinn_jupyter.server.statuses import STATUSES, status_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import SessionInfo, Snapshot, TopToken
+from djinn_jupyter.wire.registry import Identity
 from djinn_jupyter.wire.replies import Inspected
 from tests.process.fake_engine import FakeEngine, FakeSession
 from tests.server.jupyter import Window
@@ -58,7 +61,7 @@ sessions = st.builds(
 engines = st.builds(
     lambda state, held: LiveEngine(
         found=EngineFound(
-            id="e", model="fake", pid=1, host="here", version="1", started=0.0, state=state, reason=None,
+            id="e", model="fake", load="fake", pid=1, host="here", version="1", started=0.0, state=state, reason=None,
             description=None,
         ),
         statistics=None,
@@ -100,22 +103,37 @@ def test_a_session_that_only_grew_idle_makes_no_delta_and_one_that_was_used_does
 def _idle(since: float, seconds: float) -> LiveEngine:
     held = LiveSession(info=session(idle=seconds), label="a", notebook=None, kernel=None, idle_since=since)
     found = EngineFound(
-        id="e", model="m", pid=1, host="h", version="1", started=0.0, state="ready", reason=None, description=None
+        id="e",
+        model="m",
+        load="m",
+        pid=1,
+        host="h",
+        version="1",
+        started=0.0,
+        state="ready",
+        reason=None,
+        description=None,
     )
     return LiveEngine(found=found, statistics=None, sessions={"a": held})
 
 
-def test_old_readings_do_not_make_a_session_younger() -> None:
-    idleness = Idleness()
-    readings = [(100.0, 5.0), (103.0, 5.0), (104.0, 9.0), (108.0, 9.0), (110.0, 0.5), (111.0, 0.5), (112.0, 2.5)]
-    since = [idleness.read({"a": seconds}, at)["a"] for at, seconds in readings]
-    assert since == [95.0, 95.0, 95.0, 95.0, 109.5, 109.5, 109.5]
+# --------------------------------------------------------------------------------------------------- what loads it
 
 
-def test_a_session_that_was_used_while_nobody_looked_is_as_young_as_it_says() -> None:
-    idleness = Idleness()
-    assert idleness.read({"a": 100.0}, 1000.0) == {"a": 900.0}
-    assert idleness.read({"a": 290.0}, 1300.0) == {"a": 1010.0}
+@pytest.mark.parametrize(
+    "identity",
+    [
+        Identity(model="demo"),
+        Identity(model="gpt2", revision="main", dtype="float16", device="cpu", attention="eager"),
+        Identity(model="ada's models/tiny", random_weights=True, random_seed=7),
+    ],
+)
+def test_what_a_cell_is_told_to_load_means_the_engine(identity: Identity) -> None:
+    args = read(LoadingMagics.djinn_load.parser, load_words(identity))  # type: ignore[attr-defined]
+    random = {"random_weights": args.random_weights, "random_seed": args.random_seed or 0}
+    assert identity == Identity(
+        model=args.model, revision=args.revision, dtype=args.dtype, device=args.device, attention=args.attn, **random
+    )
 
 
 # ------------------------------------------------------------------------------------------------- activities
