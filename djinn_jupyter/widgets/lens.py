@@ -13,7 +13,8 @@ from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 
 LAYERS_SHOWN = 96
-GRID_POSITIONS = 16
+GRID_POSITIONS = 12  # as many as a notebook's column is wide; the last position is never out of sight
+FEW, LETTERS_OF_FEW, LETTERS = 8, 13, 7
 
 
 def lens_view(site: str, rows: Sequence[LensRow]) -> View:
@@ -36,9 +37,9 @@ def lens_grid_view(layers: Mapping[str, Sequence[LensRow]]) -> View:
     asked for, how probable each is at the last position, layer by layer."""
     deepest_first = list(layers.items())[::-1][:LAYERS_SHOWN]
     first = deepest_first[0][1][-GRID_POSITIONS:]
-    tokens = (span("dj-mono", marked(row.text, row.token)) for row in first)
-    head = ["", *(element("th", token, scope="col", class_="dj-tint") for token in tokens)]
-    made = [[mono(site), *(_tinted(row) for row in rows[-GRID_POSITIONS:])] for site, rows in deepest_first]
+    letters = LETTERS_OF_FEW if len(first) <= FEW else LETTERS
+    head = ["", *(_over(marked(row.text, row.token), letters) for row in first)]
+    made = [[mono(site), *(_tinted(row, letters) for row in rows[-GRID_POSITIONS:])] for site, rows in deepest_first]
     chosen = _by_layer(layers)
     html = card(
         part(table(head, made)),
@@ -82,8 +83,19 @@ def _title(site: Html) -> Html:
     return Html("Logit lens at " + site)
 
 
-def _tinted(row: LensRow) -> Html:
+def _tinted(row: LensRow, letters: int) -> Html:
     top = row.top[0]
     style = f"background:rgba(46,122,214,{share(top.probability) * 0.5:.2f})"
-    token = span("dj-mono", marked(top.text, top.token))
-    return element("td", token, class_="dj-tint", style=style, title=percent(top.probability))
+    name, chance = marked(top.text, top.token), percent(top.probability)
+    title = chance if len(name) <= letters else f"{name} {chance}"
+    return element("td", span("dj-mono", _cut(name, letters)), class_="dj-tint", style=style, title=title)
+
+
+def _over(name: str, letters: int) -> Html:
+    """A column's head."""
+    title = name if len(name) > letters else None
+    return element("th", span("dj-mono", _cut(name, letters)), scope="col", class_="dj-tint", title=title)
+
+
+def _cut(name: str, letters: int) -> str:
+    return name if len(name) <= letters else f"{name[: letters - 1]}\u2026"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, table
-from djinn_jupyter.widgets.pictures import as_rows, image, share_colour, shares
+from djinn_jupyter.widgets.pictures import Picture, as_rows, image, share_colour, shares
 from djinn_jupyter.widgets.spelling import columns, marked, percent, plural, share, spans
 from djinn_jupyter.widgets.stop import legend
 from djinn_jupyter.widgets.theme import card, mono, part
@@ -15,7 +17,9 @@ from djinn_jupyter.widgets.tokens import cell_token
 HEADS_SHOWN = 16
 STRONGEST = 3
 QUERIES = 16
-CELLS_LABELLED = 400
+CELLS_LABELLED = 400  # with a table cell for each weight
+CELLS_NAMED, SIDE_NAMED = 4096, 32  # as pictures with their tokens along two sides
+CELL, CELL_ALONE = 13, 22
 
 
 def pattern(look: Look) -> tuple[str, Html]:
@@ -68,11 +72,14 @@ def _every_query(look: Look) -> Html:
 
 
 def _pictures(look: Look) -> list[Html]:
-    """Each head with its tokens written at both sides where there are few; as a picture alone where there are many."""
+    """Each head with its tokens written at two sides where there are few; as a picture alone where there are many."""
     heads = list(enumerate(look.heads))[:HEADS_SHOWN]
     queries, keys = len(look.positions), len(look.key_positions)
     if queries * keys * len(heads) <= CELLS_LABELLED:
         return [_labelled(look, i, h, first=i == 0) for i, h in heads]
+    if queries * keys * len(heads) <= CELLS_NAMED and max(queries, keys) <= SIDE_NAMED:
+        cell = CELL_ALONE if len(heads) == 1 and keys <= SIDE_NAMED // 2 else CELL
+        return [_beside(look, cell), *(_named(look, i, h, cell) for i, h in heads)]
     return [_head_picture(look, i, h) for i, h in heads]
 
 
@@ -100,11 +107,32 @@ def _weight(weight: float, key: int, query: int) -> Html:
     return element("td", "", class_="dj-cell", style=style, title=f"{query} to {key}: {percent(weight)}")
 
 
+def _named(look: Look, index: int, head: int, cell: int) -> Html:
+    """A head's picture with the keys named below it."""
+    made = _drawn(look, shares(look.values[:, index]), head, cell)
+    return element("div", made, _names(look, look.key_positions, cell, "vertical-lr"), div("dj-name", f"head {head}"))
+
+
+def _beside(look: Look, cell: int) -> Html:
+    """The queries, as high as the pictures to the right."""
+    return _names(look, look.positions, cell, "horizontal-tb")
+
+
+def _names(look: Look, positions: Sequence[int], cell: int, direction: str) -> Html:
+    """Tokens in lines of `cell` pixels, from the top down, or written downwards from left to right."""
+    style = f"display:grid;grid-auto-rows:{cell}px;line-height:{cell}px;font-size:10px;padding:1px;align-content:start"
+    names = (element("span", marked(look.texts.get(p, ""))) for p in positions)
+    return div("dj-mono", *names, style=f"{style};writing-mode:{direction}", aria_hidden="true")
+
+
 def _head_picture(look: Look, index: int, head: int) -> Html:
-    """Queries down, keys across, square cells."""
     picture = shares(look.values[:, index])
+    cell = max(1, min(24, (320 if look.values.shape[1] == 1 else 128) // max(picture.cells.shape)))
+    return element("div", _drawn(look, picture, head, cell), div("dj-name", f"head {head}"))
+
+
+def _drawn(look: Look, picture: Picture, head: int, cell: int) -> Html:
+    """Queries down, keys across, square cells."""
     rows, across = picture.cells.shape
-    cell = max(1, min(24, (320 if look.values.shape[1] == 1 else 128) // max(rows, across)))
     alt = f"attention of head {head}: queries {spans(look.positions)} down, keys {spans(look.key_positions)} across"
-    made = image(picture, width=cell * across, height=cell * rows, alt=alt)
-    return element("div", made, div("dj-name", f"head {head}"))
+    return image(picture, width=cell * across, height=cell * rows, alt=alt)

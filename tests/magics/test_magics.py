@@ -167,6 +167,8 @@ def test_resume_step_and_back(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
     assert "paused at resid_post.6" in notebook.cell("%djinn_step 2 -o stop")
     assert isinstance(notebook.shell.user_ns["stop"], Paused)
+    notebook.cell("%djinn_step --point")
+    assert last(notebook, requests.Step).by == "point"
     assert "gone back" in notebook.cell("%djinn_back")
     notebook.cell("%djinn_step --point")
     assert last(notebook, requests.Step).by == "point"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
+import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output, writes
 
 from djinn_jupyter.widgets import views
@@ -12,6 +14,7 @@ from djinn_jupyter.widgets.view import View
 from tests.widgets import cards, samples
 
 POSITIONS, WIDTH, HEADS, LAYERS = 512, 4096, 32, 48
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 TEXTS = tuple(f" word{i}" for i in range(POSITIONS))
 
 
@@ -43,6 +46,12 @@ def large() -> list[View]:
         ),
         views.watch_view(samples.watch(), [wide[:, :64]] * 4, [range(POSITIONS)] * 4),
     ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_notebooks_of_the_package_are_small_too(path: Path) -> None:
+    views_in_it = path.read_text().count("text/html")
+    assert 0 < path.stat().st_size < 20_000 + 25_000 * views_in_it
 
 
 def test_a_notebook_of_twenty_views_of_a_large_model_stays_under_two_megabytes() -> None:

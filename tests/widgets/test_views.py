@@ -153,6 +153,27 @@ def test_a_pattern_says_where_the_last_position_looks() -> None:
     assert rows[1][1].strip().startswith("0 'The' 75 %")
 
 
+def test_a_pattern_of_some_dozen_tokens_is_a_picture_with_its_tokens_along_two_sides() -> None:
+    count = 14
+    weights = np.tril(np.ones((count, 4, count), np.float32).transpose(1, 0, 2)).transpose(1, 0, 2)
+    look = dataclasses.replace(cards.look("pattern.5", weights, "T H K"), texts={p: f" word{p}" for p in range(count)})
+    html = views.snapshot_view(look).html
+    pictures, _, _ = html.partition("where position 13 looks")
+    assert pictures.count("<img") == 4
+    assert pictures.count("<span>\u00b7word7</span>") == 5  # of the query once, of the key below each head
+    assert "queries 0-13 down, keys 0-13 across" in pictures
+
+
+def test_the_lens_by_layer_keeps_the_last_positions_in_sight_and_long_tokens_in_their_titles() -> None:
+    texts = (*(f" t{i}" for i in range(19)), "<|endoftext|>")
+    rows = samples.lens_rows(tuple(range(20)), texts)
+    view = views.lens_grid_view({"resid_post.3": rows})
+    assert "top token at positions 8-19" in view.html
+    assert '<th scope="col" class="dj-tint" title="&lt;|endoftext|&gt;">' in view.html
+    assert view.html.count("<td ") == 12
+    assert "'<|endoftext|>'" in view.plain
+
+
 def test_keys_behind_a_window_keep_their_positions() -> None:
     look = dataclasses.replace(cards.look("pattern.2", cards.pattern()[:, :, 2:], "T H K"), positions=range(10, 15))
     assert list(look.key_positions) == [12, 13, 14]
