@@ -48,6 +48,18 @@ class LabPage:
         self.command("notebook:run-all-cells")
         self.page.wait_for_function(f"() => {_PANEL}.sessionContext.session?.kernel?.status === 'idle'")
 
+    def run_cell(self, source: str) -> None:
+        """The cell with this source, until it has ended and the next command may come."""
+        index = next(i for i, cell in enumerate(self.cells()) if cell["source"] == source)
+        self.page.evaluate(f"index => {{ {_PANEL}.content.activeCellIndex = index }}", index)
+        self.command("notebook:run-cell")
+
+    def open_beside(self, notebook: str) -> None:
+        """Another notebook to the right of this one; from now on it is the one in front."""
+        self.command("docmanager:open", {"path": notebook, "options": {"mode": "split-right"}})
+        self.page.wait_for_function(f"path => {_PANEL}.context?.path === path", arg=notebook)
+        self.page.wait_for_function(f"() => {_PANEL}.content?.model?.cells?.length > 0")
+
     def restart_and_run_all(self) -> None:
         self.page.evaluate(f"async () => {{ await {_PANEL}.sessionContext.restartKernel() }}")
         self.run_all()

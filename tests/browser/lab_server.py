@@ -41,15 +41,24 @@ class LabServer:
 
 @contextmanager
 def lab_server(
-    folder: Path, *, log: Path, kernels: bool = True, djinn: bool = True, application: str = "jupyterlab"
+    folder: Path,
+    *,
+    log: Path,
+    kernels: bool = True,
+    djinn: bool = True,
+    application: str = "jupyterlab",
+    base_url: str = "/",
 ) -> Iterator[LabServer]:
     """Serve `folder` until the block ends. Without `kernels` the server knows no kernel to start, without `djinn` it
-    has no Djinn extension. `application` is the module: jupyterlab, or notebook."""
+    has no Djinn extension. `application` is the module: jupyterlab, or notebook. `base_url` begins and ends in /."""
     token, port = secrets.token_hex(16), _free_port()
-    server = LabServer(url=f"http://127.0.0.1:{port}", token=token, folder=folder)
+    server = LabServer(url=f"http://127.0.0.1:{port}{base_url.rstrip('/')}", token=token, folder=folder)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", application, *_options(port, token, folder, kernels, djinn)],
+            [
+                *(sys.executable, "-m", application, f"--ServerApp.base_url={base_url}"),
+                *_options(port, token, folder, kernels, djinn),
+            ],
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,116 @@
+"""Notebook and sidebar side by side, under a base URL: two sessions stopped at once, a cell's edit in the sidebar, an
+engine that ends and comes back, and the quickstart by the sidebar's buttons."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab_page import LabPage
+from tests.browser.lab_server import LabServer, lab_server
+from tests.browser.sidebar import Sidebar, no_complaints
+from tests.browser.test_lab import write
+
+QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
+LOAD = "%load_ext djinn_jupyter\n%djinn_load demo"
+STOP = ("%djinn_break 4 --once", "%djinn_run --max-tokens 6 The capital of {} is")
+
+
+@pytest.fixture(scope="module")
+def lab_elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    place = tmp_path_factory.mktemp("elsewhere")
+    (place / "notebooks").mkdir()
+    with lab_server(place / "notebooks", log=place / "lab.log", base_url="/some/where/") as server:
+        yield server
+
+
+def stopping(lab: LabServer, name: str, country: str) -> str:
+    return write(lab, f"{name}.ipynb", LOAD, *(source.format(country) for source in STOP))
+
+
+def test_two_notebooks_stand_at_once_and_one_goes_on(lab_elsewhere: LabServer, page: Page, artifacts: Path) -> None:
+    lab = lab_elsewhere
+    first, second = stopping(lab, "first", "France"), stopping(lab, "second", "Italy")
+    with no_complaints(page):
+        opened = LabPage.open(page, lab.address(first))
+        assert "/some/where/lab" in page.url
+        sidebar = Sidebar.show(page)
+        opened.command("application:toggle-left-area")
+        opened.run_all()
+        opened.open_beside(second)
+        opened.run_all()
+        for name in ("first", "second"):
+            sidebar.stands(name, "at resid_post.4")
+        expect(sidebar.whole.locator(".djinn-Lens")).to_contain_text("Rome")
+        page.screenshot(path=artifacts / "two-notebooks.png")
+        sidebar.session("first").locator(".djinn-Session-main").click()
+        expect(sidebar.whole.locator(".djinn-Lens")).to_contain_text("Paris")
+        sidebar.move("resume").click()
+        sidebar.stands("first", "idle")
+        expect(sidebar.session("second").locator(".djinn-Session-state")).to_have_text("at resid_post.4")
+    assert opened.errors() == []
+
+
+def test_the_quickstart_by_the_sidebars_buttons_and_a_cells_edit_seen_there(
+    lab_elsewhere: LabServer, page: Page, artifacts: Path
+) -> None:
+    shutil.copy(QUICKSTART, lab_elsewhere.folder / "buttons.ipynb")
+    with no_complaints(page):
+        opened = LabPage.open(page, lab_elsewhere.address("buttons.ipynb"))
+        opened.wait_for_kernel()
+        sidebar = Sidebar.show(page)
+        opened.run_cell("%load_ext djinn_jupyter")
+        opened.run_cell("%djinn_load demo --fresh")
+        sidebar.stands("buttons", "idle")
+        sidebar.row("Layer 4").click()
+        expect(sidebar.whole.locator(".djinn-Breakpoint-site")).to_have_text(["resid_post.4"])
+        opened.run_cell("%djinn_run --max-tokens 12 The capital of France is")
+        sidebar.stands("buttons", "at resid_post.4")
+        for move, site in (("step", "resid_post.5"), ("step-in", "attn_in.6"), ("back", "resid_post.5")):
+            sidebar.move(move).click()
+            sidebar.stands("buttons", f"at {site}")
+        sidebar.move("back").click()
+        sidebar.stands("buttons", "at resid_post.4")
+        opened.run_cell("%djinn_edit scale 0.9 --positions -1 --effect")
+        expect(sidebar.whole.locator(".djinn-Stop-edits")).to_contain_text("scale")
+        page.screenshot(path=artifacts / "edited-beside-the-sidebar.png")
+        sidebar.whole.get_by_label("Remove the breakpoint at resid_post.4").click()
+        sidebar.move("resume").click()
+        sidebar.stands("buttons", "idle")
+        opened.run_cell("%djinn_back")
+        sidebar.stands("buttons", "at resid_post.4")
+    assert opened.errors() == []
+
+
+def test_an_engine_that_ended_is_started_again_under_the_open_sidebar_with_its_sessions(
+    lab_elsewhere: LabServer, page: Page
+) -> None:
+    opened = LabPage.open(page, lab_elsewhere.address(stopping(lab_elsewhere, "revived", "France")))
+    sidebar = Sidebar.show(page)
+    opened.run_all()
+    sidebar.stands("revived", "at resid_post.4")
+    before = process_of(sidebar)
+    os.kill(before, signal.SIGKILL)
+    expect(sidebar.whole.get_by_role("alert").first).to_contain_text("ended")
+    expect(sidebar.whole.locator(".djinn-Session")).to_have_count(0)
+    opened.run_cell(LOAD)
+    sidebar.stands("revived", "at resid_post.4")
+    assert process_of(sidebar) != before
+    sidebar.move("resume").click()
+    sidebar.stands("revived", "idle")
+    assert opened.errors() == []
+
+
+def process_of(sidebar: Sidebar) -> int:
+    """The engine's, as the sidebar says it."""
+    described = sidebar.whole.locator(".djinn-Engine-name").get_attribute("title") or ""
+    found = re.search(r"Process (\d+)", described.replace(",", ""))
+    assert found, described
+    return int(found[1])
