@@ -13,39 +13,14 @@ import {
 import { CommandRegistry } from '@lumino/commands';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 
+import { attachCell } from './attaching';
 import { backIcon, djinnIcon } from './icons';
 import { reasonOf } from './line';
-import { Place, find } from './live';
+import { Place, canLeave, canReturn, find } from './live';
+import { CommandIDs, MOVES, SESSION_COMMANDS } from './names';
 import { Trans } from './panels/react';
 import { DjinnService } from './service';
-import { SessionState } from './wire';
-
-export namespace CommandIDs {
-  export const show = 'djinn:show';
-  export const resume = 'djinn:resume';
-  export const pause = 'djinn:pause';
-  export const step = 'djinn:step';
-  export const stepToken = 'djinn:step-token';
-  export const stepIn = 'djinn:step-in';
-  export const back = 'djinn:back';
-  export const fork = 'djinn:fork';
-  export const close = 'djinn:close';
-  export const openNotebook = 'djinn:open-notebook';
-  export const insertAttachCell = 'djinn:insert-attach-cell';
-  export const stopEngine = 'djinn:stop-engine';
-}
-
-/** In the order of the sidebar's toolbar. */
-export const MOVES = [
-  CommandIDs.resume,
-  CommandIDs.pause,
-  CommandIDs.step,
-  CommandIDs.stepIn,
-  CommandIDs.stepToken,
-  CommandIDs.back
-] as const;
-
-export type Execute = (id: string, args?: ReadonlyPartialJSONObject) => Promise<unknown>;
+import { LiveSession, SessionState } from './wire';
 
 interface Move {
   readonly id: string;
@@ -74,7 +49,7 @@ export function addCommands(
     const { body } = document;
     body.dataset.djinnStopped = String(service.model.stopped);
     body.dataset.djinnRunning = String(service.model.session?.info.state === 'running');
-    MOVES.forEach(id => commands.notifyCommandChanged(id));
+    [...MOVES, ...SESSION_COMMANDS].forEach(id => commands.notifyCommandChanged(id));
   });
 }
 
@@ -146,24 +121,61 @@ function addSessionCommands(
   service: DjinnService,
   trans: Trans
 ): void {
-  const add = (id: string, label: string, act: (place: Place) => Promise<unknown>): void => {
+  const add = (
+    id: string,
+    label: string,
+    act: (place: Place) => Promise<unknown>,
+    when: (session: LiveSession) => boolean = () => true
+  ): void => {
     commands.addCommand(id, {
       label,
-      isEnabled: args => find(service.model.live, named(service, args)) !== null,
+      isEnabled: args => {
+        const session = find(service.model.live, named(service, args));
+        return session !== null && when(session);
+      },
       execute: args => {
         const place = named(service, args);
         return place ? act(place) : undefined;
       }
     });
   };
-  add(CommandIDs.openNotebook, trans.__('Open the Notebook of the Session'), async place => {
-    const path = find(service.model.live, place)?.notebook;
-    return path ? commands.execute('docmanager:open', { path }) : undefined;
-  });
+  add(
+    CommandIDs.openNotebook,
+    trans.__('Open the Notebook of the Session'),
+    async place => {
+      const path = find(service.model.live, place)?.notebook;
+      return path ? commands.execute('docmanager:open', { path }) : undefined;
+    },
+    ({ notebook }) => notebook !== null
+  );
   add(CommandIDs.insertAttachCell, trans.__('Insert a Cell that Attaches to the Session'), place =>
-    insertAttachCell(commands, service, place)
+    insertAttachCell(commands, service, trans, place)
   );
   add(CommandIDs.fork, trans.__('Fork the Session\u2026'), place => fork(service, trans, place));
+  add(
+    CommandIDs.swapOut,
+    trans.__('Move the Session out of the Device'),
+    place => service.swap(place, 'out'),
+    canLeave
+  );
+  add(
+    CommandIDs.swapIn,
+    trans.__('Bring the Session Back to the Device'),
+    place => service.swap(place, 'in'),
+    canReturn
+  );
+  add(
+    CommandIDs.acceptRecomputed,
+    trans.__('Accept the Session as It Was Recomputed'),
+    place => service.acceptRecomputed(place),
+    ({ info }) => info.exactness === 'recomputed'
+  );
+  add(
+    CommandIDs.clearBreakpoints,
+    trans.__('Remove All Breakpoints of the Session'),
+    place => service.clearBreakpoints(place, null),
+    ({ info }) => info.breakpoints.length > 0
+  );
   add(CommandIDs.close, trans.__('Close the Session\u2026'), place => close(service, trans, place));
   commands.addCommand(CommandIDs.stopEngine, {
     label: trans.__('Stop the Engine\u2026'),
@@ -187,20 +199,23 @@ function engineOf(service: DjinnService, args: ReadonlyPartialJSONObject): strin
   return typeof args.engine === 'string' ? args.engine : (service.model.chosen?.engine ?? null);
 }
 
-/** What a notebook's cell says to work on this session. */
-export function attachCell(model: string, session: string): string {
-  const quoted = /\s/.test(session) ? `"${session}"` : session;
-  return `%load_ext djinn_jupyter\n%djinn_load ${model}\n%djinn_use ${quoted} --join`;
-}
-
 async function insertAttachCell(
   commands: CommandRegistry,
   service: DjinnService,
+  trans: Trans,
   place: Place
 ): Promise<void> {
-  const model = service.model.live.engines[place.engine].found.model;
-  await commands.execute('notebook:insert-cell-below');
-  await commands.execute('notebook:replace-selection', { text: attachCell(model, place.session) });
+  const below = 'notebook:insert-cell-below';
+  if (!commands.hasCommand(below) || !commands.isEnabled(below)) {
+    const text = trans.__(
+      'No notebook is in front. Show the one that the cell is for, then insert it.'
+    );
+    service.model.remark = { place, text };
+    return;
+  }
+  const { load } = service.model.live.engines[place.engine].found;
+  await commands.execute(below);
+  await commands.execute('notebook:replace-selection', { text: attachCell(load, place.session) });
 }
 
 async function fork(service: DjinnService, trans: Trans, place: Place): Promise<void> {
@@ -234,7 +249,9 @@ async function stopEngine(service: DjinnService, trans: Trans, engine: string): 
   const model = service.model.live.engines[engine]?.found.model ?? engine;
   const sure = await showDialog({
     title: trans.__('Stop the engine of %1?', model),
-    body: trans.__('The model leaves memory and its sessions end.'),
+    body: trans.__(
+      'The model leaves memory. Its sessions come back when it is loaded again, unless the engine keeps no journal.'
+    ),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop') })]
   });
   if (!sure.button.accept) {

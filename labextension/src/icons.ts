@@ -25,3 +25,24 @@ export const backIcon = new LabIcon({
   </g>
 </svg>`
 });
+
+/** Down from the device, which is the box above. */
+export const swapOutIcon = new LabIcon({
+  name: 'djinn-jupyter:swap-out',
+  svgstr: swap('M11 12h2v5h3l-4 4.6L8 17h3z')
+});
+
+/** Up to the device. */
+export const swapInIcon = new LabIcon({
+  name: 'djinn-jupyter:swap-in',
+  svgstr: swap('M11 21.6h2v-5h3L12 12l-4 4.6h3z')
+});
+
+function swap(arrow: string): string {
+  return `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
+  <g class="jp-icon3" fill="#616161">
+    <path fill-rule="evenodd" d="M5 2h14a1 1 0 0 1 1 1v6a1 1 0 0 1-1 1H5a1 1 0 0 1-1-1V3a1 1 0 0 1 1-1zm1 2v4h12V4z"/>
+    <path d="${arrow}"/>
+  </g>
+</svg>`;
+}

@@ -9,8 +9,9 @@ import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { version } from '../package.json';
-import { CommandIDs, MOVES, addCommands } from './commands';
+import { addCommands } from './commands';
 import { Preferences } from './model';
+import { CommandIDs, MOVES, SESSION_COMMANDS } from './names';
 import { RunningEngines } from './running';
 import { SIDEBAR_ID, Sidebar } from './sidebar';
 import { ServerLine } from './serverline';
@@ -50,16 +51,8 @@ const sidebar: JupyterFrontEndPlugin<Sidebar> = {
     });
     app.shell.add(panel, 'right', { rank: 300 });
     restorer?.add(panel, SIDEBAR_ID);
-    const { openNotebook, insertAttachCell, fork, close, stopEngine, show } = CommandIDs;
-    for (const command of [
-      show,
-      ...MOVES,
-      openNotebook,
-      insertAttachCell,
-      fork,
-      close,
-      stopEngine
-    ]) {
+    const { show, stopEngine } = CommandIDs;
+    for (const command of [show, ...MOVES, ...SESSION_COMMANDS, stopEngine]) {
       palette?.addItem({ command, category: trans.__('Djinn') });
     }
     return panel;

@@ -155,6 +155,25 @@ export function choose(
   return best ?? null;
 }
 
+/** Whether a session may be asked to leave the device: it is there, and no pass of it runs. */
+export function canLeave({ info }: LiveSession): boolean {
+  return info.residency === 'resident' && info.state !== 'running' && info.device_bytes > 0;
+}
+
+export function canReturn({ info }: LiveSession): boolean {
+  return info.residency === 'host' || info.residency === 'disk';
+}
+
+/** The bytes of a session where it is: on the device, or where it has gone. */
+export function bytesOf({ info }: LiveSession): number {
+  const { residency, device_bytes, host_bytes, disk_bytes } = info;
+  return residency === 'disk'
+    ? disk_bytes
+    : residency === 'host' || residency === 'loading'
+      ? host_bytes || disk_bytes
+      : device_bytes;
+}
+
 /** The sessions that belong to `notebook`. */
 export function ofNotebook(state: LiveState, notebook: string | null): Place[] {
   return notebook === null

@@ -92,6 +92,23 @@ export class DjinnModel {
     this._changed.emit();
   }
 
+  /** The rows that are open in the tree of layers, by id. */
+  get opened(): ReadonlySet<string> {
+    return this._opened;
+  }
+
+  set opened(ids: ReadonlySet<string>) {
+    this._opened = ids;
+    this._changed.emit();
+  }
+
+  /** The person has read that this engine ended. */
+  dismiss(engine: string): void {
+    const ended = this._live.ended.filter(one => one.engine !== engine);
+    this._live = { ...this._live, ended };
+    this._changed.emit();
+  }
+
   get preferences(): Preferences {
     return this._preferences;
   }
@@ -154,6 +171,7 @@ export class DjinnModel {
   private _wanted: Place | null = null;
   private _chosen: Place | null = null;
   private _notebook: string | null = null;
+  private _opened: ReadonlySet<string> = new Set();
   private _remark: Remark | null = null;
 }
 

@@ -42,3 +42,24 @@ export function completions(model: ModelDescription, modules: readonly ModuleInf
   const paths = modules.filter(({ path, called }) => path && called === 1).map(({ path }) => path);
   return [...new Set([...residual, ...others, ...paths])];
 }
+
+/** Conditions to begin from. */
+export const CONDITIONS: readonly string[] = [
+  'step == 0',
+  'step > 0',
+  'position == 4',
+  "token == ' the'",
+  'norm > 100',
+  "top1 == ' Paris'",
+  "p(' Paris') > 0.5"
+];
+
+/** So many are offered at once. */
+const OFFERED = 60;
+
+/** What begins with `typed` before what contains it. */
+export function matching(all: readonly string[], typed: string): string[] {
+  const begins = all.filter(name => name.startsWith(typed));
+  const contains = all.filter(name => !name.startsWith(typed) && name.includes(typed));
+  return [...begins, ...contains].slice(0, OFFERED);
+}

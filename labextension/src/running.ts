@@ -4,9 +4,9 @@ import { IRunningSessions } from '@jupyterlab/running';
 import { LabIcon, notebookIcon } from '@jupyterlab/ui-components';
 import { ISignal } from '@lumino/signaling';
 
-import { CommandIDs, Execute } from './commands';
 import { djinnIcon } from './icons';
 import { Place, places } from './live';
+import { CommandIDs, Execute } from './names';
 import { Trans } from './panels/react';
 import { DjinnService } from './service';
 import { LiveSession } from './wire';

@@ -5,7 +5,10 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { AskFailed, ILine, RequestOf, reasonOf } from './line';
 import { Place, follows, reduce } from './live';
 import { DjinnModel } from './model';
-import { Answers, Live, ModuleInfo, Shutdown, WireEvent } from './wire';
+import { Answers, BreakpointInfo, Live, ModuleInfo, Shutdown, WireEvent } from './wire';
+
+/** A breakpoint as a person asks for it. */
+export type Wanted = Pick<BreakpointInfo, 'site' | 'when' | 'once'>;
 
 export interface IHeardEvent {
   readonly engine: string;
@@ -93,11 +96,40 @@ export class DjinnService {
     return this._try(place, () => this.ask<'Close'>(engine, { request: 'Close', session }));
   }
 
-  setBreakpoint(place: Place, site: string, when: string | null = null): Promise<void> {
+  setBreakpoint(place: Place, site: string): Promise<void> {
+    return this._try(place, () => this.addBreakpoint(place, { site, when: null, once: false }));
+  }
+
+  /** Rejects with AskFailed, for a form that says beside its fields what is wrong with them. */
+  async addBreakpoint(place: Place, wanted: Wanted): Promise<BreakpointInfo> {
     const { engine, session } = place;
-    return this._try(place, () =>
-      this.ask<'SetBreakpoint'>(engine, { request: 'SetBreakpoint', session, site, when })
-    );
+    const { breakpoint } = await this.ask<'SetBreakpoint'>(engine, {
+      request: 'SetBreakpoint',
+      session,
+      ...wanted
+    });
+    return breakpoint;
+  }
+
+  /** Give a breakpoint another condition; its hits are counted anew. One that is refused stays. Rejects as above. */
+  async changeBreakpoint(place: Place, before: BreakpointInfo, wanted: Wanted): Promise<void> {
+    const { engine, session } = place;
+    const { number } = await this.addBreakpoint(place, wanted);
+    if (!before.enabled) {
+      await this.ask<'EnableBreakpoint'>(engine, {
+        request: 'EnableBreakpoint',
+        session,
+        number,
+        enabled: false
+      });
+    }
+    if (number !== before.number) {
+      await this.ask<'ClearBreakpoints'>(engine, {
+        request: 'ClearBreakpoints',
+        session,
+        sites: [String(before.number)]
+      });
+    }
   }
 
   enableBreakpoint(place: Place, number: number, enabled: boolean): Promise<void> {
@@ -127,6 +159,13 @@ export class DjinnService {
       direction === 'out'
         ? this.ask<'SwapOut'>(engine, { request: 'SwapOut', session })
         : this.ask<'SwapIn'>(engine, { request: 'SwapIn', session })
+    );
+  }
+
+  acceptRecomputed(place: Place): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () =>
+      this.ask<'AcceptRecomputed'>(engine, { request: 'AcceptRecomputed', session })
     );
   }
 

@@ -8,8 +8,8 @@ import { ISignal } from '@lumino/signaling';
 import { AccordionPanel } from '@lumino/widgets';
 import * as React from 'react';
 
-import { MOVES } from './commands';
 import { djinnIcon } from './icons';
+import { MOVES } from './names';
 import { Activation } from './panels/activation';
 import { Breakpoints } from './panels/breakpoints';
 import { Memory } from './panels/memory';
@@ -20,7 +20,7 @@ import { Sessions } from './panels/sessions';
 export const SIDEBAR_ID = 'djinn-sidebar';
 
 /** Of the height, in the order of the panels, until a person drags the borders. */
-const SHARES = [16, 16, 23, 28, 17];
+const SHARES = [19, 18, 21, 27, 15];
 
 export class Sidebar extends SidePanel {
   constructor(options: { commands: CommandRegistry; props: PanelProps; translator: ITranslator }) {

@@ -20,9 +20,10 @@ export function spellSeconds(seconds: number): string {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-export function spellNumber(value: number | null): string {
+/** `none` is what is said of a number that is not finite, which crosses as null. */
+export function spellNumber(value: number | null, none: string): string {
   if (value === null) {
-    return 'not finite';
+    return none;
   }
   const size = Math.abs(value);
   return size !== 0 && (size < 0.01 || size >= 10000)

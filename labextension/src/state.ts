@@ -13,6 +13,7 @@ const KEY = 'djinn-jupyter:sidebar';
 interface Kept {
   readonly chosen: Place | null;
   readonly folded: readonly string[];
+  readonly opened: readonly string[];
 }
 
 export async function keepState(
@@ -23,17 +24,21 @@ export async function keepState(
   const kept = readKept(await states.fetch(KEY));
   let { chosen } = kept;
   sidebar.folded = kept.folded;
+  service.model.opened = new Set(kept.opened);
+  let { opened } = service.model;
   if (chosen && service.model.notebook === null) {
     service.model.choose(chosen);
   }
   const save = (): void => {
-    const now: Kept = { chosen, folded: sidebar.folded };
+    const now: Kept = { chosen, folded: sidebar.folded, opened: [...opened] };
     void states.save(KEY, now as unknown as ReadonlyPartialJSONValue);
   };
   sidebar.foldedChanged.connect(save);
   service.model.changed.connect(() => {
-    if (service.model.chosen && !same(service.model.chosen, chosen)) {
-      chosen = service.model.chosen;
+    const { model } = service;
+    if ((model.chosen && !same(model.chosen, chosen)) || model.opened !== opened) {
+      chosen = model.chosen ?? chosen;
+      opened = model.opened;
       save();
     }
   });
@@ -41,14 +46,18 @@ export async function keepState(
 
 /** What an earlier visit left; anything else counts as nothing. */
 export function readKept(value: unknown): Kept {
-  const { chosen, folded } = (typeof value === 'object' && value !== null ? value : {}) as Record<
-    string,
-    unknown
-  >;
+  const { chosen, folded, opened } = (
+    typeof value === 'object' && value !== null ? value : {}
+  ) as Record<string, unknown>;
   return {
     chosen: isPlace(chosen) ? { engine: chosen.engine, session: chosen.session } : null,
-    folded: Array.isArray(folded) ? folded.filter(id => typeof id === 'string') : ['djinn-memory']
+    folded: texts(folded) ?? ['djinn-memory'],
+    opened: texts(opened) ?? []
   };
+}
+
+function texts(value: unknown): string[] | null {
+  return Array.isArray(value) ? value.filter(one => typeof one === 'string') : null;
 }
 
 function isPlace(value: unknown): value is Place {

@@ -11,6 +11,8 @@ export interface TreeRow {
   readonly depth: number;
   /** What a breakpoint here is spelled; null where nothing can be stopped at. */
   readonly site: string | null;
+  /** Its value can be looked at, and not edited. */
+  readonly readOnly: boolean;
   /** Null where there is nothing to open. */
   readonly open: boolean | null;
 }
@@ -41,7 +43,15 @@ function layerRows(
   const id = layerId(layer);
   const isOpen = open.has(id);
   const site = `resid_post.${layer}`;
-  const head = { id, label: String(layer), detail: '', depth: 0, site, open: isOpen };
+  const head = {
+    id,
+    label: String(layer),
+    detail: '',
+    depth: 0,
+    site,
+    readOnly: false,
+    open: isOpen
+  };
   if (!isOpen) {
     return [head];
   }
@@ -51,8 +61,8 @@ function layerRows(
 
 function pointRow(point: PointInfo, layer: number | null, depth: number): TreeRow {
   const site = layer === null ? point.point : `${point.point}.${layer}`;
-  const detail = point.editable ? point.shape : `${point.shape}, read only`;
-  return { id: site, label: point.point, detail, depth, site, open: null };
+  const { point: label, shape: detail, editable } = point;
+  return { id: site, label, detail, depth, site, readOnly: !editable, open: null };
 }
 
 function moduleRows(
@@ -72,6 +82,7 @@ function moduleRows(
     detail: String(own.length),
     depth: 1,
     site: null,
+    readOnly: false,
     open: isOpen
   };
   const root = own.reduce(
@@ -84,6 +95,7 @@ function moduleRows(
     detail: kind,
     depth: 2,
     site: called === 1 ? path : null,
+    readOnly: false,
     open: null
   }));
   return isOpen ? [head, ...rows] : [head];

@@ -83,20 +83,22 @@ test('each verb asks its request of the session', async () => {
   await service.pause(HERE);
   await service.step(HERE, 'point');
   await service.back(HERE);
-  await service.setBreakpoint(HERE, 'z.1', 'step == 0');
+  await service.setBreakpoint(HERE, 'z.1');
   await service.enableBreakpoint(HERE, 3, false);
   await service.clearBreakpoints(HERE, [3]);
   await service.swap(HERE, 'out');
+  await service.acceptRecomputed(HERE);
   await service.close(HERE);
   expect(line.asked.map(({ request }) => request)).toEqual([
     { request: 'Resume', session: 'a', free: false },
     { request: 'Pause', session: 'a' },
     { request: 'Step', session: 'a', by: 'point' },
     { request: 'Back', session: 'a', by: 'stop' },
-    { request: 'SetBreakpoint', session: 'a', site: 'z.1', when: 'step == 0' },
+    { request: 'SetBreakpoint', session: 'a', site: 'z.1', when: null, once: false },
     { request: 'EnableBreakpoint', session: 'a', number: 3, enabled: false },
     { request: 'ClearBreakpoints', session: 'a', sites: ['3'] },
     { request: 'SwapOut', session: 'a' },
+    { request: 'AcceptRecomputed', session: 'a' },
     { request: 'Close', session: 'a' }
   ]);
 });

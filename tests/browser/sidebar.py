@@ -13,7 +13,8 @@ TIMEOUT = 180_000
 # Texts that their box cuts off without saying so, and boxes that stick out of the sidebar.
 _DEFECTS = """bar => {
     const edge = bar.getBoundingClientRect().right + 1;
-    const seen = [...bar.querySelectorAll('*')].filter(node => node.checkVisibility() && !node.closest('svg'));
+    const unseen = 'svg, .djinn-spoken';
+    const seen = [...bar.querySelectorAll('*')].filter(node => node.checkVisibility() && !node.closest(unseen));
     const texts = seen.filter(node => node.childElementCount === 0 && node.textContent.trim());
     const style = node => getComputedStyle(node);
     const hides = node => style(node).overflowX === 'hidden' && style(node).textOverflow !== 'ellipsis';

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import Page, TimeoutError, expect
+from playwright.sync_api import Locator, Page, TimeoutError, expect
 
 from tests.browser.lab_page import DARK, LIGHT, LabPage
 from tests.browser.lab_server import LabServer, lab_server
@@ -25,7 +25,14 @@ session, stop = dj.load("demo").session(default_session_name()), None
 while not isinstance(stop, dj.Paused):
     stop = session.run("The capital of France is", max_new_tokens=900, ignore_eos=True)"""
 RUN_NEXT = "() => { void window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
+CELLS = "count => window.jupyterapp.shell.currentWidget.content.widgets.length === count"
 FOCUSED_ROLE = "() => document.activeElement?.getAttribute('role')"
+
+
+def middle(place: Locator) -> tuple[float, float]:
+    box = place.bounding_box()
+    assert box
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
 def write(lab: LabServer, name: str, *sources: str) -> str:
@@ -77,10 +84,19 @@ def test_a_session_is_seen_stopped_by_a_click_in_the_tree_and_stepped(
         on = sidebar.whole.get_by_label("Breakpoint at resid_post.4 is on")
         on.click()
         expect(on).not_to_be_checked()
+        sidebar.whole.get_by_label("Move stepped out of the device").click()
+        expect(sidebar.session("stepped")).to_contain_text("in host memory")
         page.keyboard.press("F8")
         sidebar.stands("stepped", "idle")
         sidebar.whole.get_by_label("Remove the breakpoint at resid_post.4").click()
         expect(sidebar.whole.locator(".djinn-Breakpoint-site")).to_have_count(0)
+        cells = len(lab_page.cells())
+        page.mouse.move(*middle(sidebar.session("stepped").locator(".djinn-Session-label")))
+        page.mouse.down()
+        page.mouse.move(*middle(page.locator(".jp-Notebook .jp-Cell").first), steps=12)
+        page.mouse.up()
+        page.wait_for_function(CELLS, arg=cells + 1)
+        assert any("%djinn_load demo\n%djinn_use" in cell["source"] for cell in lab_page.cells())
     assert lab_page.errors() == []
 
 

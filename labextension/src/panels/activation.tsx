@@ -5,6 +5,7 @@ import * as React from 'react';
 import { Pooled, pool } from '../arrays';
 import { reasonOf } from '../line';
 import { Place } from '../live';
+import { same } from '../model';
 import { DjinnService } from '../service';
 import { spellNumber, spellToken } from '../spell';
 import { LensRow, LiveSession, Paused, Snapshot } from '../wire';
@@ -24,51 +25,86 @@ interface Stop {
 
 type Read<T> = { readonly value: T } | { readonly refused: string };
 
+/** What was read of a session's stop, or why it was not. */
+interface StopRead {
+  readonly place: Place;
+  readonly read: Read<Stop>;
+}
+
 export function Activation({ service, trans }: PanelProps): React.JSX.Element {
   const model = useModel(service);
   const [sight, seen] = useInSight<HTMLDivElement>();
   const { chosen, session } = model;
   const stopped = session?.info.state === 'paused' ? session : null;
-  const stop = useStop(service, seen ? chosen : null, stopped);
+  const stop = useStop(service, seen, chosen, stopped);
+  const past = session?.info.state === 'running' && stop !== null && 'value' in stop;
   return (
-    <div ref={sight} className="djinn-Activation-body">
-      {stopped === null ? (
+    <div ref={sight} className={`djinn-Activation-body${past ? ' djinn-mod-past' : ''}`}>
+      {stopped === null && !past ? (
         <Empty>
           {trans.__('The activation appears here while the chosen session is stopped.')}
         </Empty>
+      ) : stop === null && chosen !== null && session !== null && isAway(session) ? (
+        <Away place={chosen} service={service} trans={trans} />
       ) : stop === null ? (
         <Empty>{trans.__('Reading the activation.')}</Empty>
       ) : 'refused' in stop ? (
         <p className="djinn-Notice djinn-mod-bad">{stop.refused}</p>
       ) : (
-        <StopView stop={stop.value} service={service} trans={trans} />
+        <StopView stop={stop.value} past={past} service={service} trans={trans} />
       )}
     </div>
   );
 }
 
-/** Read again whenever the server has something new of the stopped session. What was read stays until then. */
+/** Reading would bring the session back, which is the person's to ask for. */
+function isAway({ info }: LiveSession): boolean {
+  return info.residency !== 'resident';
+}
+
+function Away({ place, service, trans }: PanelProps & { place: Place }): React.JSX.Element {
+  return (
+    <div className="djinn-Empty djinn-soft">
+      <p>{trans.__('The session has left the device. Its activation is read when it is back.')}</p>
+      <button className="djinn-textButton" onClick={() => service.swap(place, 'in')}>
+        {trans.__('Bring it back')}
+      </button>
+    </div>
+  );
+}
+
+/** Other whenever the stop may be: it moved, or somebody used the session. Null where there is nothing to read. */
+function standing(session: LiveSession | null): string | null {
+  if (session === null || isAway(session)) {
+    return null;
+  }
+  const { stopped_at, step, committed, stops_kept } = session.info;
+  return [stopped_at, step, committed, stops_kept, session.idle_since].join(' ');
+}
+
+/** Read again when the session stands otherwise. What was read stays until then. */
 function useStop(
   service: DjinnService,
+  seen: boolean,
   place: Place | null,
   stopped: LiveSession | null
 ): Read<Stop> | null {
-  const [read, setRead] = React.useState<Read<Stop> | null>(null);
+  const [last, setLast] = React.useState<StopRead | null>(null);
   const { engine, session } = place ?? {};
+  const stands = standing(stopped);
   React.useEffect(() => {
     let wanted = true;
-    if (place !== null && stopped !== null) {
+    if (seen && place !== null && stands !== null) {
       readStop(service, place).then(
-        value => wanted && setRead({ value }),
-        error => wanted && setRead({ refused: reasonOf(error) })
+        value => wanted && setLast({ place, read: { value } }),
+        error => wanted && setLast({ place, read: { refused: reasonOf(error) } })
       );
     }
     return () => {
       wanted = false;
     };
-  }, [service, engine, session, stopped]);
-  const current = read && (!('value' in read) || read.value.place.session === session);
-  return current ? read : null;
+  }, [service, seen, engine, session, stands]);
+  return last && same(last.place, place) ? last.read : null;
 }
 
 async function readStop(service: DjinnService, place: Place): Promise<Stop> {
@@ -87,7 +123,12 @@ interface StopProps extends PanelProps {
   readonly stop: Stop;
 }
 
-function StopView({ stop, service, trans }: StopProps): React.JSX.Element {
+interface StopViewProps extends StopProps {
+  /** The session has gone on since; what is seen is where it stood. */
+  readonly past: boolean;
+}
+
+function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Element {
   const { paused, snapshot } = stop;
   const last = paused.positions.at(-1) ?? 0;
   const [chosen, setChosen] = React.useState<number | null>(null);
@@ -96,7 +137,7 @@ function StopView({ stop, service, trans }: StopProps): React.JSX.Element {
     <>
       <p className="djinn-Stop-head">
         <span className="djinn-mono">{paused.site}</span>{' '}
-        <span className="djinn-soft">{headOf(stop, trans)}</span>
+        <span className="djinn-soft">{headOf(stop, past, trans)}</span>
       </p>
       {paused.edits.length > 0 && (
         <p className="djinn-Stop-edits">{trans.__('Edited: %1', paused.edits.join('; '))}</p>
@@ -108,7 +149,7 @@ function StopView({ stop, service, trans }: StopProps): React.JSX.Element {
           paused.site,
           snapshot.positions.length,
           paused.shape.slice(1).join(' x '),
-          spellNumber(stop.pooled.limit)
+          spellNumber(stop.pooled.limit, trans.__('not finite'))
         )}
         trans={trans}
       />
@@ -118,8 +159,9 @@ function StopView({ stop, service, trans }: StopProps): React.JSX.Element {
   );
 }
 
-function headOf({ paused, snapshot }: Stop, trans: Trans): string {
+function headOf({ paused, snapshot }: Stop, past: boolean, trans: Trans): string {
   const parts = [
+    ...(past ? [trans.__('where it stood')] : []),
     paused.step === 0 ? trans.__('prompt') : trans.__('step %1', paused.step),
     `[${paused.shape.join(', ')}] ${paused.dtype}`,
     ...(snapshot.exactness === 'exact' ? [] : [snapshot.exactness])
@@ -166,7 +208,9 @@ function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Eleme
               <td>
                 <Meter share={(paused.norms[first + index] ?? 0) / largest} />
               </td>
-              <td className="djinn-number">{spellNumber(paused.norms[first + index])}</td>
+              <td className="djinn-number">
+                {spellNumber(paused.norms[first + index], trans.__('not finite'))}
+              </td>
             </tr>
           ))}
         </tbody>

@@ -1,15 +1,15 @@
-/* The breakpoints of the chosen session: add by site with completion and condition, enable, count, remove. */
+/* The breakpoints of the chosen session: enable, count, change the condition, remove. */
 
-import { closeIcon } from '@jupyterlab/ui-components';
+import { closeIcon, editIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { completions } from '../places';
-import { BreakpointInfo, ModuleInfo } from '../wire';
+import { BreakpointInfo } from '../wire';
+import { AddBreakpoint, ConditionFields, useCondition } from './adding';
+import { useModules } from './modules';
 import { Action, Empty } from './parts';
 import { PanelProps, Trans, useModel } from './react';
-import { useModules } from './modules';
-
-const OFFERED = 60;
+import { Place } from '../live';
+import { DjinnService } from '../service';
 
 export function Breakpoints(props: PanelProps): React.JSX.Element {
   const { service, trans } = props;
@@ -22,16 +22,16 @@ export function Breakpoints(props: PanelProps): React.JSX.Element {
   const { breakpoints } = session.info;
   return (
     <>
-      <Add key={chosen.engine} modules={modules} {...props} />
+      <AddBreakpoint key={chosen.engine} modules={modules} {...props} />
       {breakpoints.length === 0 && <Empty>{trans.__('No breakpoints.')}</Empty>}
       <ul className="djinn-list" aria-label={trans.__('Breakpoints of %1', session.label)}>
         {breakpoints.map(breakpoint => (
           <Row
-            key={breakpoint.number}
+            key={`${chosen.engine} ${chosen.session} ${breakpoint.number}`}
             breakpoint={breakpoint}
             here={session.info.stopped_at === breakpoint.site}
-            enable={on => service.enableBreakpoint(chosen, breakpoint.number, on)}
-            remove={() => service.clearBreakpoints(chosen, [breakpoint.number])}
+            place={chosen}
+            service={service}
             trans={trans}
           />
         ))}
@@ -43,13 +43,15 @@ export function Breakpoints(props: PanelProps): React.JSX.Element {
 interface RowProps {
   readonly breakpoint: BreakpointInfo;
   readonly here: boolean;
-  readonly enable: (on: boolean) => unknown;
-  readonly remove: () => unknown;
+  readonly place: Place;
+  readonly service: DjinnService;
   readonly trans: Trans;
 }
 
-function Row({ breakpoint, here, enable, remove, trans }: RowProps): React.JSX.Element {
-  const { site, when, once, enabled, hits } = breakpoint;
+function Row(props: RowProps): React.JSX.Element {
+  const { breakpoint, here, place, service, trans } = props;
+  const { number, site, when, once, enabled, hits } = breakpoint;
+  const [changing, setChanging] = React.useState(false);
   return (
     <li className={`djinn-Breakpoint${here ? ' djinn-mod-stop' : ''}`}>
       <label className="djinn-Breakpoint-main">
@@ -57,7 +59,7 @@ function Row({ breakpoint, here, enable, remove, trans }: RowProps): React.JSX.E
           type="checkbox"
           checked={enabled}
           aria-label={trans.__('Breakpoint at %1 is on', site)}
-          onChange={event => enable(event.target.checked)}
+          onChange={event => service.enableBreakpoint(place, number, event.target.checked)}
         />
         <span className="djinn-mono djinn-Breakpoint-site">{site}</span>
       </label>
@@ -67,82 +69,54 @@ function Row({ breakpoint, here, enable, remove, trans }: RowProps): React.JSX.E
       >
         {trans._n('%1 hit', '%1 hits', hits)}
       </span>
-      <Action icon={closeIcon} label={trans.__('Remove the breakpoint at %1', site)} act={remove} />
-      {(when !== null || once) && (
-        <div className="djinn-soft djinn-Breakpoint-when">
-          {when !== null && <span className="djinn-mono">{trans.__('when %1', when)}</span>}
-          {once && <span>{trans.__('once')}</span>}
-        </div>
+      <Action
+        icon={editIcon}
+        label={trans.__('Change the condition of the breakpoint at %1', site)}
+        pressed={changing}
+        act={() => setChanging(!changing)}
+      />
+      <Action
+        icon={closeIcon}
+        label={trans.__('Remove the breakpoint at %1', site)}
+        act={() => service.clearBreakpoints(place, [number])}
+      />
+      {changing ? (
+        <Change {...props} end={() => setChanging(false)} />
+      ) : (
+        (when !== null || once) && (
+          <div className="djinn-soft djinn-Breakpoint-when">
+            {when !== null && <span className="djinn-mono">{trans.__('when %1', when)}</span>}
+            {once && <span>{trans.__('once')}</span>}
+          </div>
+        )
       )}
     </li>
   );
 }
 
-interface AddProps extends PanelProps {
-  readonly modules: readonly ModuleInfo[];
-}
-
-function Add({ service, trans, modules }: AddProps): React.JSX.Element {
-  const [site, setSite] = React.useState('');
-  const [when, setWhen] = React.useState('');
-  const offered = React.useId();
-  const description = service.model.engine?.found.description ?? null;
-  const all = React.useMemo(
-    () => (description ? completions(description, modules) : []),
-    [description, modules]
-  );
-  const add = async (event: React.FormEvent): Promise<void> => {
+function Change(props: RowProps & { readonly end: () => void }): React.JSX.Element {
+  const { breakpoint, place, service, trans, end } = props;
+  const condition = useCondition(breakpoint.when ?? '', breakpoint.once);
+  const submit = (event: React.FormEvent): void => {
     event.preventDefault();
-    const { chosen } = service.model;
-    if (chosen && site.trim()) {
-      await service.setBreakpoint(chosen, site.trim(), when.trim() || null);
-      if (service.model.remark === null) {
-        setSite('');
-        setWhen('');
-      }
+    const wanted = { site: breakpoint.site, ...condition.wanted };
+    condition.attempt(service.changeBreakpoint(place, breakpoint, wanted), end);
+  };
+  const escaped = (event: React.KeyboardEvent): void => {
+    if (event.key === 'Escape') {
+      event.stopPropagation();
+      end();
     }
   };
   return (
-    <form className="djinn-Add" onSubmit={add}>
-      <input
-        className="jp-mod-styled"
-        value={site}
-        list={offered}
-        spellCheck={false}
-        autoComplete="off"
-        placeholder={trans.__('Site, as 20 or z.9[6]')}
-        aria-label={trans.__('Site of the new breakpoint')}
-        onChange={event => setSite(event.target.value)}
+    <form className="djinn-Add djinn-Breakpoint-change" onSubmit={submit} onKeyDown={escaped}>
+      <ConditionFields
+        condition={condition}
+        label={trans.__('Condition of the breakpoint at %1', breakpoint.site)}
+        submit={trans.__('Set')}
+        focused
+        trans={trans}
       />
-      <datalist id={offered}>
-        {matching(all, site).map(name => (
-          <option key={name} value={name} />
-        ))}
-      </datalist>
-      <input
-        className="jp-mod-styled"
-        value={when}
-        spellCheck={false}
-        autoComplete="off"
-        placeholder={trans.__('When: step == 0')}
-        aria-label={trans.__('Condition of the new breakpoint')}
-        onChange={event => setWhen(event.target.value)}
-      />
-      <button type="submit" className="djinn-textButton" disabled={!site.trim()}>
-        {trans.__('Add')}
-      </button>
-      {service.model.remark && (
-        <p className="djinn-Add-refused" role="status">
-          {service.model.remark.text}
-        </p>
-      )}
     </form>
   );
-}
-
-/** What begins with `typed` before what contains it. */
-export function matching(all: readonly string[], typed: string): string[] {
-  const begins = all.filter(name => name.startsWith(typed));
-  const contains = all.filter(name => !name.startsWith(typed) && name.includes(typed));
-  return [...begins, ...contains].slice(0, OFFERED);
 }

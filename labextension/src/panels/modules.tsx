@@ -66,7 +66,7 @@ interface TreeProps extends PanelProps {
 }
 
 function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): React.JSX.Element {
-  const [open, setOpen] = React.useState<ReadonlySet<string>>(new Set());
+  const open = service.model.opened;
   const [active, setActive] = React.useState<string | null>(null);
   const list = React.useRef<HTMLDivElement>(null);
   const rows = rowsOf(open);
@@ -81,7 +81,7 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
     if (!next.delete(row.id)) {
       next.add(row.id);
     }
-    setOpen(next);
+    service.model.opened = next;
   };
   const move = (id: string | undefined): void => {
     if (id !== undefined) {
@@ -173,7 +173,7 @@ interface RowProps {
 
 function Row(props: RowProps): React.JSX.Element {
   const { row, breakpoints, inside: within, stopped, focusable, trans } = props;
-  const label = row.depth === 0 && row.open !== null ? trans.__('Layer %1', row.label) : row.label;
+  const label = labelOf(row, trans);
   const armed = breakpoints.some(({ enabled }) => enabled);
   const said = [
     label,
@@ -218,8 +218,19 @@ function Row(props: RowProps): React.JSX.Element {
       </span>
       <span className="djinn-Row-label">{label}</span>
       <span className="djinn-soft djinn-Row-detail">
-        {within ? trans.__('%1 inside', within) : row.detail}
+        {within
+          ? trans.__('%1 inside', within)
+          : row.readOnly
+            ? trans.__('%1, read only', row.detail)
+            : row.detail}
       </span>
     </div>
   );
+}
+
+function labelOf({ depth, open, label }: TreeRow, trans: Trans): string {
+  if (open === null) {
+    return label;
+  }
+  return depth === 0 ? trans.__('Layer %1', label) : trans.__('modules');
 }

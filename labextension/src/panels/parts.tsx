@@ -1,22 +1,27 @@
 /* Small parts that several panels draw. */
 
-import { LabIcon } from '@jupyterlab/ui-components';
+import { LabIcon, closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
+
+import { Trans } from './react';
 
 interface ActionProps {
   readonly icon: LabIcon;
   readonly label: string;
   readonly act: () => unknown;
   readonly disabled?: boolean;
+  /** For a button that stays down. */
+  readonly pressed?: boolean;
 }
 
 /** A small button with an icon, named for those who cannot see it. */
-export function Action({ icon, label, act, disabled }: ActionProps): React.JSX.Element {
+export function Action({ icon, label, act, disabled, pressed }: ActionProps): React.JSX.Element {
   return (
     <button
       className="djinn-iconButton"
       title={label}
       aria-label={label}
+      aria-pressed={pressed}
       disabled={disabled}
       onClick={act}
     >
@@ -28,6 +33,22 @@ export function Action({ icon, label, act, disabled }: ActionProps): React.JSX.E
 /** What a panel says when it has nothing to show. */
 export function Empty({ children }: { children: React.ReactNode }): React.JSX.Element {
   return <p className="djinn-soft djinn-Empty">{children}</p>;
+}
+
+interface BadProps {
+  readonly text: string;
+  readonly dismiss: () => void;
+  readonly trans: Trans;
+}
+
+/** What went wrong, until the person has read it. */
+export function Bad({ text, dismiss, trans }: BadProps): React.JSX.Element {
+  return (
+    <div className="djinn-Notice djinn-mod-bad djinn-Bad">
+      <p role="alert">{text}</p>
+      <Action icon={closeIcon} label={trans.__('Dismiss')} act={dismiss} />
+    </div>
+  );
 }
 
 /** A bar that is `share` of its frame. The number beside it says the same. */

@@ -9,13 +9,15 @@ import {
 } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { CommandIDs, Execute } from '../commands';
-import { Place, key, places } from '../live';
+import { attachCell, dragFrom } from '../attaching';
+import { swapInIcon, swapOutIcon } from '../icons';
+import { Place, bytesOf, canLeave, canReturn, key, places } from '../live';
 import { same } from '../model';
+import { CommandIDs, Execute } from '../names';
 import { spellBytes, spellSeconds } from '../spell';
 import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
 import { Notice } from './notice';
-import { Action } from './parts';
+import { Action, Bad } from './parts';
 import { PanelProps, Trans, useClock, useModel } from './react';
 
 /** Seconds from which on idleness is told. */
@@ -34,15 +36,14 @@ export function Sessions(props: SessionsProps): React.JSX.Element {
     <>
       <Notice service={service} trans={trans} />
       {model.live.ended.map(({ engine, reason }) => (
-        <p key={engine} className="djinn-Notice djinn-mod-bad" role="alert">
-          {reason}
-        </p>
+        <Bad key={engine} text={reason} dismiss={() => model.dismiss(engine)} trans={trans} />
       ))}
       {model.remark && (
-        <p className="djinn-Notice djinn-mod-bad" role="alert">
-          {model.remark.text}
-        </p>
+        <Bad text={model.remark.text} dismiss={() => (model.remark = null)} trans={trans} />
       )}
+      <p className="djinn-spoken" role="status">
+        {model.session && `${model.session.label}: ${stateText(model.session, trans)}`}
+      </p>
       {model.live.current && engines.length === 0 && <NoEngine trans={trans} />}
       {engines.map(([id, engine]) => (
         <Engine key={id} id={id} engine={engine} now={now} {...props} />
@@ -127,13 +128,25 @@ function Row(props: RowProps): React.JSX.Element {
   const { place, session, service, trans, now } = props;
   const { info } = session;
   const chosen = same(place, service.model.chosen);
+  const row = React.useRef<HTMLLIElement>(null);
+  React.useEffect(() => {
+    if (chosen) {
+      row.current?.scrollIntoView({ block: 'nearest' });
+    }
+  }, [chosen]);
+  const cell = attachCell(props.engine.found.load, place.session);
   return (
-    <li className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}`}>
+    <li
+      ref={row}
+      className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}`}
+      onPointerDown={event => dragFrom(event, cell, session.label)}
+      onContextMenu={() => service.model.choose(place)}
+    >
       <button
         className="djinn-Session-main"
         aria-pressed={chosen}
         aria-label={trans.__('Session %1, %2', session.label, stateText(session, trans))}
-        title={info.name}
+        title={trans.__('%1. Drag it into a notebook for a cell that attaches to it.', info.name)}
         onClick={() => service.model.choose(place)}
       >
         <span className={`djinn-dot djinn-mod-${info.state}`} aria-hidden="true" />
@@ -161,7 +174,8 @@ function stateText({ info }: LiveSession, trans: Trans): string {
   return names[info.state];
 }
 
-function facts({ info, idle_since, kernel }: LiveSession, now: number, trans: Trans): string[] {
+function facts(session: LiveSession, now: number, trans: Trans): string[] {
+  const { info, idle_since, kernel } = session;
   const where: Record<Residency, string> = {
     resident: trans.__('on the device'),
     storing: trans.__('leaving the device'),
@@ -169,13 +183,12 @@ function facts({ info, idle_since, kernel }: LiveSession, now: number, trans: Tr
     loading: trans.__('coming back'),
     disk: trans.__('on disk')
   };
-  const bytes = info.device_bytes || info.host_bytes || info.disk_bytes;
   return [
     trans._n('%1 token', '%1 tokens', info.tokens),
     ...(info.step === null
       ? []
       : [info.step === 0 ? trans.__('prompt') : trans.__('step %1', info.step)]),
-    `${spellBytes(bytes)} ${where[info.residency]}`,
+    `${spellBytes(bytesOf(session))} ${where[info.residency]}`,
     ...(info.state === 'running' || idle_since === null || now - idle_since < IDLE_SHOWN
       ? []
       : [trans.__('idle %1', spellSeconds(now - idle_since))]),
@@ -210,6 +223,21 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
         label={trans.__('Fork %1', session.label)}
         act={() => execute(CommandIDs.fork, args)}
       />
+      {session.info.residency === 'resident' || session.info.residency === 'storing' ? (
+        <Action
+          icon={swapOutIcon}
+          label={trans.__('Move %1 out of the device', session.label)}
+          disabled={!canLeave(session)}
+          act={() => execute(CommandIDs.swapOut, args)}
+        />
+      ) : (
+        <Action
+          icon={swapInIcon}
+          label={trans.__('Bring %1 back to the device', session.label)}
+          disabled={!canReturn(session)}
+          act={() => execute(CommandIDs.swapIn, args)}
+        />
+      )}
       <Action
         icon={closeIcon}
         label={trans.__('Close %1', session.label)}

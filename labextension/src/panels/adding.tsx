@@ -1,0 +1,153 @@
+/* The forms of breakpoints: a site with completion, a condition, whether it stops once. What is refused is said here. */
+
+import * as React from 'react';
+
+import { reasonOf } from '../line';
+import { CONDITIONS, completions, matching } from '../places';
+import { Wanted } from '../service';
+import { ModuleInfo } from '../wire';
+import { PanelProps, Trans } from './react';
+
+/** What a form holds of a condition, and what was said against it. */
+export interface Condition {
+  readonly when: string;
+  readonly once: boolean;
+  readonly refused: string | null;
+  readonly change: (when: string, once: boolean) => void;
+  /** What was typed, as it is asked for. */
+  readonly wanted: Pick<Wanted, 'when' | 'once'>;
+  /** Wait for `asked`; then `done`, or say here why not. */
+  readonly attempt: (asked: Promise<unknown>, done: () => void) => void;
+}
+
+export function useCondition(whenFirst = '', onceFirst = false): Condition {
+  const [when, setWhen] = React.useState(whenFirst);
+  const [once, setOnce] = React.useState(onceFirst);
+  const [refused, setRefused] = React.useState<string | null>(null);
+  const change = (text: string, on: boolean): void => {
+    setWhen(text);
+    setOnce(on);
+    setRefused(null);
+  };
+  const attempt = (asked: Promise<unknown>, done: () => void): void => {
+    setRefused(null);
+    asked.then(done, error => setRefused(reasonOf(error)));
+  };
+  return { when, once, refused, change, wanted: { when: when.trim() || null, once }, attempt };
+}
+
+interface FieldsProps {
+  readonly condition: Condition;
+  readonly label: string;
+  readonly submit: string;
+  readonly disabled?: boolean;
+  readonly focused?: boolean;
+  readonly trans: Trans;
+}
+
+/** Condition, once, the button, and what is wrong: the part that both forms share. */
+export function ConditionFields(props: FieldsProps): React.JSX.Element {
+  const { condition, trans } = props;
+  const { when, once, refused, change } = condition;
+  const offered = React.useId();
+  return (
+    <>
+      <input
+        className="jp-mod-styled"
+        value={when}
+        list={offered}
+        autoFocus={props.focused}
+        spellCheck={false}
+        autoComplete="off"
+        placeholder={trans.__('Condition')}
+        title={trans.__(
+          'Knows step, position, token, token_id, norm, top1 and p(" a token"), with comparisons, arithmetic, and, or, not.'
+        )}
+        aria-label={props.label}
+        onChange={event => change(event.target.value, once)}
+      />
+      <datalist id={offered}>
+        {matching(CONDITIONS, when).map(text => (
+          <option key={text} value={text} />
+        ))}
+      </datalist>
+      <label className="djinn-Add-once" title={trans.__('It is removed when it has stopped once')}>
+        <input
+          type="checkbox"
+          checked={once}
+          onChange={event => change(when, event.target.checked)}
+        />
+        {trans.__('once')}
+      </label>
+      <button type="submit" className="djinn-textButton" disabled={props.disabled}>
+        {props.submit}
+      </button>
+      {refused !== null && (
+        <p className="djinn-Add-refused" role="alert" ref={intoSight}>
+          {refused}
+        </p>
+      )}
+    </>
+  );
+}
+
+/** The panel may be lower than its form. */
+function intoSight(node: HTMLElement | null): void {
+  node?.scrollIntoView({ block: 'nearest' });
+}
+
+interface AddProps extends PanelProps {
+  readonly modules: readonly ModuleInfo[];
+}
+
+export function AddBreakpoint({ service, trans, modules }: AddProps): React.JSX.Element {
+  const [site, setSite] = React.useState('');
+  const condition = useCondition();
+  const offered = React.useId();
+  const description = service.model.engine?.found.description ?? null;
+  const all = React.useMemo(
+    () => (description ? completions(description, modules) : []),
+    [description, modules]
+  );
+  const empty = (): void => {
+    setSite('');
+    condition.change('', false);
+  };
+  const submit = (event: React.FormEvent): void => {
+    event.preventDefault();
+    const { chosen } = service.model;
+    if (chosen && site.trim()) {
+      const wanted = { site: site.trim(), ...condition.wanted };
+      condition.attempt(service.addBreakpoint(chosen, wanted), empty);
+    }
+  };
+  return (
+    <form className="djinn-Add" onSubmit={submit}>
+      <input
+        className="jp-mod-styled djinn-Add-site"
+        value={site}
+        list={offered}
+        spellCheck={false}
+        autoComplete="off"
+        placeholder={trans.__('Site, as 20 or z.9[6]')}
+        aria-label={trans.__('Site of the new breakpoint')}
+        onChange={event => {
+          setSite(event.target.value);
+          condition.change(condition.when, condition.once);
+        }}
+      />
+      <datalist id={offered}>
+        {matching(all, site).map(name => (
+          <option key={name} value={name} />
+        ))}
+      </datalist>
+      <ConditionFields
+        condition={condition}
+        label={trans.__('Condition of the new breakpoint')}
+        submit={trans.__('Add')}
+        disabled={!site.trim()}
+        trans={trans}
+      />
+    </form>
+  );
+}

@@ -1,0 +1,108 @@
+/** @jest-environment jsdom */
+
+import { fireEvent, screen } from '@testing-library/react';
+
+import { Activation } from '../src/panels/activation';
+import { SessionInfo, WireRequest } from '../src/wire';
+import { refuse, session } from './double';
+import { Drawn, drawn, settled } from './drawn';
+
+const STOPPED: Partial<SessionInfo> = { state: 'paused', stopped_at: 'resid_post.1', step: 0 };
+
+const PAUSED = {
+  site: 'resid_post.1',
+  step: 0,
+  positions: [0, 1],
+  texts: ['The', ' sun'],
+  norms: [3, null],
+  shape: [2, 2],
+  dtype: 'float32',
+  edits: ['scaled by 0.9']
+};
+const bytes = new Uint8Array(new Float32Array([1, -1, 2, 0]).buffer);
+const base64 = btoa(String.fromCharCode(...bytes));
+const SNAPSHOT = {
+  positions: [0, 1],
+  exactness: 'exact',
+  value: { dtype: 'float32', shape: [2, 2], base64 }
+};
+
+function answer(request: WireRequest): unknown {
+  switch (request.request) {
+    case 'ReadStop':
+      return PAUSED;
+    case 'Inspect':
+      return { snapshot: SNAPSHOT };
+    case 'Lens': {
+      const text = request.positions?.[0] === 0 ? ' first' : ' last';
+      return { rows: [{ top: [{ token: 5, text, probability: 0.25, logit: 1 }] }] };
+    }
+    default:
+      return { reply: 'Swapped' };
+  }
+}
+
+async function stopped(more: Partial<SessionInfo> = {}): Promise<Drawn> {
+  const panel = drawn(Activation, answer);
+  await panel.has(session('a', { ...STOPPED, ...more }));
+  return panel;
+}
+
+test('it shows the stop: place, edits, norms, heatmap, and what the lens reads at the last position', async () => {
+  const { line } = await stopped();
+  expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
+  expect(screen.getByText('resid_post.1')).toBeTruthy();
+  expect(screen.getByText('Edited: scaled by 0.9')).toBeTruthy();
+  expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/2 positions by 2/);
+  expect(screen.getByText('3.000')).toBeTruthy();
+  expect(screen.getByText('not finite')).toBeTruthy();
+  expect(screen.getByText('\u00b7last')).toBeTruthy();
+  expect(screen.getByText('25.0 %')).toBeTruthy();
+});
+
+test('another position is read by the lens when it is chosen, and nothing else is read again', async () => {
+  const { line } = await stopped();
+  await settled(() => fireEvent.click(screen.getByLabelText('Read the lens at position 0')));
+  expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens', 'Lens']);
+  expect(screen.getByText('\u00b7first')).toBeTruthy();
+});
+
+test('a session that has left the device is not brought back by being looked at', async () => {
+  const { line } = await stopped({ residency: 'host' });
+  expect(line.verbs).toEqual([]);
+  await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Bring it back' })));
+  expect(line.verbs).toEqual(['SwapIn']);
+});
+
+test('what was read stays when the session leaves the device afterwards', async () => {
+  const { line, has } = await stopped();
+  await has(session('a', { ...STOPPED, residency: 'disk' }));
+  expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
+  expect(screen.getByText('\u00b7last')).toBeTruthy();
+});
+
+test('it is read again when somebody used the session, and not when its kernel did something else', async () => {
+  const { line, has } = await stopped();
+  const same = session('a', STOPPED);
+  await has({ ...same, kernel: { id: 'k', state: 'busy' } });
+  expect(line.verbs).toHaveLength(3);
+  await has({ ...same, idle_since: 61 });
+  expect(line.verbs).toHaveLength(6);
+});
+
+test('while the session runs on, the last stop stays and says that it is past', async () => {
+  const { has } = await stopped();
+  await has(session('a', { state: 'running' }));
+  expect(screen.getByText(/where it stood/)).toBeTruthy();
+  await has(session('a', { state: 'idle' }));
+  expect(screen.queryByRole('img')).toBeNull();
+  expect(screen.getByText(/appears here while the chosen session is stopped/)).toBeTruthy();
+});
+
+test('what cannot be read is said, for the session that it is about', async () => {
+  const panel = drawn(Activation, () => refuse('The engine has ended.'));
+  await panel.has(session('a', STOPPED), session('b'));
+  expect(screen.getByText('The engine has ended.')).toBeTruthy();
+  await settled(() => panel.service.model.choose({ engine: 'e1', session: 'b' }));
+  expect(screen.queryByText('The engine has ended.')).toBeNull();
+});

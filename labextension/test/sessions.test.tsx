@@ -1,0 +1,151 @@
+/** @jest-environment jsdom */
+
+import { Drag } from '@lumino/dragdrop';
+import { fireEvent, screen, within } from '@testing-library/react';
+import * as React from 'react';
+
+import { attachCell, mimeOf } from '../src/attaching';
+import { CommandIDs } from '../src/names';
+import { Sessions } from '../src/panels/sessions';
+import { engine, found, refuse, session } from './double';
+import { Drawn, drawn, settled } from './drawn';
+
+const MIB = 2 ** 20;
+const PARIS = session('work/paris.ipynb', {
+  state: 'paused',
+  stopped_at: 'z.1',
+  device_bytes: MIB
+});
+const OSLO = session('oslo', { residency: 'disk', device_bytes: 0, disk_bytes: 3 * MIB });
+
+function sessions(): Drawn & { executed: [string, unknown][] } {
+  const executed: [string, unknown][] = [];
+  const execute = async (id: string, args?: unknown): Promise<void> =>
+    void executed.push([id, args]);
+  return { ...drawn(props => <Sessions {...props} execute={execute} />), executed };
+}
+
+function row(label: string): HTMLElement {
+  return screen.getByRole('button', { name: new RegExp(`^Session ${label},`) }).closest('li')!;
+}
+
+test('a row says where the session stands and where its bytes are', async () => {
+  await sessions().has(PARIS, OSLO);
+  expect(row('paris.ipynb').textContent).toContain('at z.1');
+  expect(row('paris.ipynb').textContent).toContain('1.0 MiB on the device');
+  expect(row('oslo').textContent).toContain('3.0 MiB on disk');
+});
+
+test('what can be done is offered for the chosen session, which a click chooses', async () => {
+  const { has, executed } = sessions();
+  await has(PARIS, OSLO);
+  expect(within(row('oslo')).queryByRole('group')).toBeNull();
+  await settled(() => fireEvent.click(screen.getByRole('button', { name: /^Session oslo/ })));
+  fireEvent.click(screen.getByRole('button', { name: 'Bring oslo back to the device' }));
+  expect(executed).toEqual([[CommandIDs.swapIn, { engine: 'e1', session: 'oslo' }]]);
+});
+
+test('a menu asked for on a row is about that session', async () => {
+  const { has, service } = sessions();
+  await has(PARIS, OSLO);
+  await settled(() => fireEvent.contextMenu(row('oslo')));
+  expect(service.model.chosen?.session).toBe('oslo');
+});
+
+test.each([
+  ['resident', 'paused', 'out of', true],
+  ['resident', 'running', 'out of', false],
+  ['storing', 'paused', 'out of', false],
+  ['host', 'paused', 'back to', true],
+  ['loading', 'paused', 'back to', false]
+] as const)(
+  'of a session that is %s and %s, moving %s the device is offered: %s',
+  async (residency, state, way, on) => {
+    await sessions().has(session('a', { residency, state, device_bytes: 1, host_bytes: 1 }));
+    const button = screen.getByRole('button', { name: new RegExp(`a ${way} the device$`) });
+    expect((button as HTMLButtonElement).disabled).toBe(!on);
+  }
+);
+
+test('a row that is dragged carries the cell that attaches to its session', async () => {
+  const start = jest.spyOn(Drag.prototype, 'start').mockResolvedValue('copy');
+  await sessions().has(PARIS);
+  const press = { button: 0, clientX: 10, clientY: 10 };
+  fireEvent(row('paris.ipynb'), new MouseEvent('pointerdown', { ...press, bubbles: true }));
+  fireEvent(document, new MouseEvent('pointermove', { clientX: 12, clientY: 10 }));
+  expect(start).not.toHaveBeenCalled();
+  fireEvent(document, new MouseEvent('pointermove', { clientX: 40, clientY: 10 }));
+  fireEvent(document, new MouseEvent('pointermove', { clientX: 60, clientY: 10 }));
+  expect(start).toHaveBeenCalledTimes(1);
+  const { mimeData } = start.mock.contexts[0] as Drag;
+  expect(mimeData.getData('text/plain')).toContain('%djinn_use work/paris.ipynb --join');
+});
+
+test('a press that is let go of is no drag', async () => {
+  const start = jest.spyOn(Drag.prototype, 'start').mockClear();
+  await sessions().has(PARIS);
+  fireEvent(row('paris.ipynb'), new MouseEvent('pointerdown', { bubbles: true }));
+  fireEvent(document, new MouseEvent('pointerup'));
+  fireEvent(document, new MouseEvent('pointermove', { clientX: 90 }));
+  expect(start).not.toHaveBeenCalled();
+});
+
+test('the cell loads what the engine was loaded with, and quotes what needs it', () => {
+  expect(attachCell('gpt2 --dtype float16', 'my work/paris.ipynb')).toBe(
+    '%load_ext djinn_jupyter\n%djinn_load gpt2 --dtype float16\n%djinn_use "my work/paris.ipynb" --join'
+  );
+  expect(attachCell('demo', 'say "hi"')).toContain(`%djinn_use 'say "hi"' --join`);
+  const [cell] = mimeOf('x').getData('application/vnd.jupyter.cells') as { cell_type: string }[];
+  expect(cell).toMatchObject({ cell_type: 'code', source: 'x', outputs: [] });
+});
+
+test('what was refused stands there until it is dismissed', async () => {
+  const { has, line, service } = sessions();
+  await has(PARIS);
+  line.answer = () => refuse('It is not stopped.');
+  await settled(() => void service.resume({ engine: 'e1', session: PARIS.info.name }));
+  expect(screen.getByRole('alert').textContent).toBe('It is not stopped.');
+  await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Dismiss' })));
+  expect(screen.queryByRole('alert')).toBeNull();
+});
+
+test('an engine that ended is mourned until that is dismissed', async () => {
+  const { has, line } = sessions();
+  await has(PARIS);
+  const gone = { e1: 'The engine of demo has ended.' };
+  await settled(() =>
+    line.tell({ live: 'delta', sequence: 1, at: 2, appeared: {}, changed: {}, gone })
+  );
+  expect(screen.getByRole('alert').textContent).toBe('The engine of demo has ended.');
+  expect(screen.getByText(/No engine runs/)).toBeTruthy();
+  await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Dismiss' })));
+  expect(screen.queryByRole('alert')).toBeNull();
+});
+
+test('an engine that cannot be spoken to says why, one without sessions that it has none', async () => {
+  const reason = 'It runs djinn-jupyter 0.0.1, this server 0.1.0.';
+  const other = { ...engine('e2'), found: found('e2', { state: 'refused', reason }) };
+  await sessions().show(engine('e1'), other);
+  expect(screen.getByText(reason)).toBeTruthy();
+  expect(screen.getAllByText('No sessions.')).toHaveLength(1);
+});
+
+test('what is missing is named with its remedy', async () => {
+  const { line, has } = sessions();
+  await settled(() => line.stand({ kind: 'absent' }));
+  expect(screen.getByText('jupyter server extension enable djinn_jupyter')).toBeTruthy();
+  fireEvent.click(screen.getByRole('button', { name: 'Try again' }));
+  expect(line.connects).toBe(2);
+  await settled(() => line.stand({ kind: 'lost', seconds: 4 }));
+  expect(screen.getByText(/tried again every 4 s/)).toBeTruthy();
+  await settled(() => line.stand({ kind: 'forbidden' }));
+  expect(screen.getByText(/does not let you/)).toBeTruthy();
+  await settled(() => line.stand({ kind: 'open' }));
+  await has(PARIS);
+  expect(screen.queryByRole('button', { name: 'Try again' })).toBeNull();
+});
+
+test('a screen reader is told when the chosen session stops', async () => {
+  await sessions().has(PARIS);
+  expect(screen.getByText('paris.ipynb: at z.1').getAttribute('role')).toBe('status');
+});
