@@ -6,6 +6,7 @@ part of no process's own memory) or a place in a flat buffer, which is pinned wh
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,8 @@ class HostRun:
     def __init__(self, layout: Layout, pieces: Sequence[Tensor]) -> None:
         self.layout = layout
         self.pieces = tuple(pieces)
+        offsets = (0,) if len(self.pieces) == 1 else tuple(part.offset for part in layout.parts)
+        self._offsets, self._sources = _joined(offsets, self.pieces)
 
     @classmethod
     def as_loaded(cls, weights: Sequence[Weight], device: torch.device = HOST) -> HostRun:
@@ -50,13 +53,36 @@ class HostRun:
         return sum(piece.numel() for piece in self.pieces)
 
     def transfers(self, target: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The copies, as (source, target) of equal sizes, that fill the flat buffer `target`."""
-        if len(self.pieces) == 1 and self.pieces[0].numel() == self.layout.nbytes:
-            return [(self.pieces[0], target[: self.layout.nbytes])]
+        """The copies, as (source, target) of equal sizes, that fill the flat buffer `target`. What lies side by side
+        in both goes as one."""
         return [
-            (piece, target[part.offset : part.offset + part.nbytes])
-            for piece, part in zip(self.pieces, self.layout.parts, strict=True)
+            (source, target[offset : offset + source.numel()])
+            for offset, source in zip(self._offsets, self._sources, strict=True)
         ]
+
+
+def _joined(offsets: Sequence[int], pieces: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
+    """Pieces for these offsets, those that follow on each other in both places made one. Nothing is copied, so the
+    pieces have to be kept."""
+    begins: list[int] = []
+    sources: list[Tensor] = []
+    for offset, piece in zip(offsets, pieces, strict=True):
+        before = sources[-1] if sources else None
+        if before is not None and begins[-1] + before.numel() == offset and _follows(before, piece):
+            sources[-1] = _bytes_at(before.data_ptr(), before.numel() + piece.numel())
+        else:
+            begins.append(offset)
+            sources.append(piece)
+    return tuple(begins), tuple(sources)
+
+
+def _follows(before: Tensor, piece: Tensor) -> bool:
+    return before.data_ptr() + before.numel() == piece.data_ptr()
+
+
+def _bytes_at(address: int, nbytes: int) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
 
 
 def pinned_buffer(nbytes: int) -> Tensor:

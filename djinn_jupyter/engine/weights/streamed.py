@@ -175,14 +175,16 @@ class StreamedWeights:
 
 
 def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[Weight, ...]]:
-    """For each layer the contiguous weights that no other part of the model has."""
+    """For each layer the contiguous weights that no other part of the model has, in the order of their addresses: what
+    lies side by side in a file is then one copy."""
     everywhere = _places(model)
     own = []
     for layer in layers:
         inside = _places(layer)
         alone = {place for place, times in inside.items() if times == everywhere[place]}
         movable = (weight for weight in weights_of(layer) if weight.tensor.is_contiguous())
-        own.append(tuple(weight for weight in movable if all(id(p) in alone for p in weight.parameters)))
+        found = (weight for weight in movable if all(id(p) in alone for p in weight.parameters))
+        own.append(tuple(sorted(found, key=lambda weight: weight.tensor.data_ptr())))
     return own
 
 
