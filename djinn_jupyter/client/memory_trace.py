@@ -14,7 +14,7 @@ from djinn_jupyter.client.line import Line, ask_for
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import EngineStatistics, SessionInfo, Transfer
+from djinn_jupyter.wire.nouns import EngineStatistics, RingSlot, SessionInfo, Transfer
 
 LONGEST = 20_000  # readings; the older half is thinned out when there are more
 
@@ -23,9 +23,10 @@ LONGEST = 20_000  # readings; the older half is thinned out when there are more
 class Reading:
     """One moment, `at` seconds after the trace began. All figures are bytes; what nobody measured is None.
 
-    From the books: `weights`, `sessions` (name, what it holds on the device), `empty` pages that are allocated and hold
-    nothing, what lies on `host` and `disk`, and the `budget` of weights and pages together. From the system: `process`,
-    `in_use` and `total` of the device, and what `others` have of it.
+    From the books: `weights` that stay, the slots of the `ring` that others stream through, `sessions` (name, what it
+    holds on the device), `empty` pages that are allocated and hold nothing, what lies on `host` and `disk`, and the
+    `budget` of weights and pages together. From the system: `process`, `in_use` and `total` of the device, and what
+    `others` have of it.
     """
 
     at: float
@@ -39,11 +40,16 @@ class Reading:
     in_use: int | None
     total: int | None
     others: int | None
+    ring: tuple[RingSlot, ...] = ()
+
+    @property
+    def ring_bytes(self) -> int:
+        return sum(slot.bytes_allocated for slot in self.ring)
 
     @property
     def booked(self) -> int:
         """What the books say is taken on the device."""
-        return self.weights + sum(size for _, size in self.sessions) + self.empty
+        return self.weights + self.ring_bytes + sum(size for _, size in self.sessions) + self.empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +65,12 @@ def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionInfo, 
     """The books and the sessions of one moment as bytes by owner. Pages that sessions share count once, for the first
     of them by name."""
     weights = books.weights.bytes_on_device if books.weights is not None else books.weight_bytes
+    ring = books.weights.ring if books.weights is not None else ()
     in_pages = sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in books.slabs)
     tiers = {tier.tier: tier.bytes_used for tier in books.tiers}
     return Reading(
         at=at,
-        weights=weights,
+        weights=weights - sum(slot.bytes_allocated for slot in ring),
         sessions=_by_session(sessions, in_pages + sum(slab.working_bytes for slab in books.slabs)),
         empty=max(0, sum(slab.bytes_allocated for slab in books.slabs) - in_pages),
         host=tiers.get("host", 0),
@@ -73,6 +80,7 @@ def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionInfo, 
         in_use=books.device_bytes_in_use,
         total=books.device_bytes_total,
         others=books.other_bytes,
+        ring=ring,
     )
 
 

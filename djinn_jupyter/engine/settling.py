@@ -18,7 +18,7 @@ from djinn_jupyter.engine.model.load import LoadedModel, choose_device, empty_mo
 from djinn_jupyter.engine.model.probe import LENGTHS, spread_tokens
 from djinn_jupyter.engine.model.stack import find_stack
 from djinn_jupyter.engine.weights.link import measure_link
-from djinn_jupyter.engine.weights.placement import Placement, fits, place
+from djinn_jupyter.engine.weights.placement import Placement, amount, fits, place
 from djinn_jupyter.engine.weights.residence import Reload, ResidentWeights, Weights
 from djinn_jupyter.engine.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.errors import ModelDoesNotFit
@@ -83,6 +83,12 @@ def settle(
         if foreseen is None or line not in foreseen.lines():
             tell(line)
     streamed = StreamedWeights(loaded.model, stack.layers, placement, loaded.device)
+    if streamed.held_on_host and loaded.device.type == "cpu":
+        tell(
+            f"{amount(streamed.held_on_host)} of what streams were converted or drawn while loading, and host memory "
+            "holds them beside the slots; saved once as they are served, by model.save_pretrained(folder, "
+            "save_original_format=False), they are mapped from the file"
+        )
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
 
 

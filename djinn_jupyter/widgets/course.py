@@ -12,6 +12,7 @@ from djinn_jupyter.client.naming import label
 COLUMNS: Final = 160
 NAMED: Final = 6  # sessions with a band of their own; the rest share one
 WEIGHTS_INK, EMPTY_INK, OTHERS_INK = "#8a8a8a", "rgba(128,128,128,.22)", "#5b6b7b"
+RING_INK = "#b5b5b5"
 SESSION_INKS: Final = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c", "#56b4e9", "#b08968")
 
 
@@ -58,7 +59,11 @@ def course_of(readings: Sequence[Reading], moves: Sequence[Move]) -> Course:
     """At most COLUMNS moments: of each stretch of time the one in which the books held most."""
     kept = _pooled(readings)
     names = _largest(kept)
-    bands = [Band(name="weights", ink=WEIGHTS_INK, sizes=tuple(r.weights for r in kept))]
+    streams = any(r.ring for r in kept)
+    name = "weights that stay" if streams else "weights"
+    bands = [Band(name=name, ink=WEIGHTS_INK, sizes=tuple(r.weights for r in kept))]
+    if streams:
+        bands.append(Band(name="ring", ink=RING_INK, sizes=tuple(r.ring_bytes for r in kept)))
     for ink, name in zip(SESSION_INKS, names, strict=False):
         bands.append(Band(name=label(name), ink=ink, sizes=tuple(dict(r.sessions).get(name, 0) for r in kept)))
     rest = tuple(sum(size for name, size in r.sessions if name not in names) for r in kept)

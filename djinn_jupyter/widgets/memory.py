@@ -13,6 +13,7 @@ from djinn_jupyter.widgets.spelling import columns, figure, megabytes, plural
 from djinn_jupyter.widgets.svg import AXIS, SOFT
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.widgets.weights import RING_HEAD, ring_rows
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 200, 64, 12, 10, 34
 MOVES_SHOWN, SESSIONS_SHOWN = 16, 8
@@ -25,15 +26,19 @@ def memory_view(model: str, readings: Sequence[Reading], moves: Sequence[Move], 
     sentence = _sentence(readings, moves)
     held = _table("by the engine's books", _books(readings), once=len(readings) == 1)
     measured = _table("as measured", _system(readings), once=len(readings) == 1)
+    ring = ring_rows(readings[-1].ring)
     listed = [_move(move) for move in moves[-MOVES_SHOWN:]]
     html = card(
         part(_chart(course) if len(readings) > 1 else _bar(course), _legend(course)),
         part(div("dj-pair", *(table(head, rows, numeric=range(1, len(head))) for head, rows in (held, measured)))),
+        part(table(RING_HEAD, ring, numeric=(0, 2, 3))) if ring else None,
         part(folded(table(["at", "session", "move", "why"], listed), _moves_name(moves))) if moves else None,
         title=f"Memory of {model}",
         beside=f"{sentence}; {ended}" if ended else sentence,
     )
     plain = [f"memory of {model}: {sentence}", *(columns(rows, head) for head, rows in (held, measured))]
+    if ring:
+        plain.append(columns([[str(cell) for cell in row] for row in ring], RING_HEAD))
     return View(plain="\n".join(plain), html=html)
 
 
@@ -56,7 +61,10 @@ def _books(readings: Sequence[Reading]) -> list[list[str]]:
     last = readings[-1]
     largest = sorted(last.sessions, key=lambda s: (-s[1], s[0]))[:SESSIONS_SHOWN]
     rest = [name for name, _ in last.sessions if name not in dict(largest)]
-    rows = [_row("weights", [r.weights for r in readings])]
+    streams = any(r.ring for r in readings)
+    rows = [_row("weights that stay" if streams else "weights", [r.weights for r in readings])]
+    if streams:
+        rows.append(_row("ring", [r.ring_bytes for r in readings]))
     rows += [_row(label(name), [dict(r.sessions).get(name, 0) for r in readings]) for name, _ in largest]
     if rest:
         others = [sum(size for name, size in r.sessions if name in rest) for r in readings]

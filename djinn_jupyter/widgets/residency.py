@@ -7,11 +7,11 @@ from datetime import datetime
 
 from djinn_jupyter.client.naming import label
 from djinn_jupyter.widgets.markup import table
-from djinn_jupyter.widgets.spelling import columns, duration, figure, megabytes, plural
+from djinn_jupyter.widgets.spelling import columns, duration, megabytes, plural
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import CheckpointInfo, SessionInfo, TierStatistics, Transfer, WeightsStatistics
-from djinn_jupyter.wire.replies import CheckpointSaved, WeightsMoved
+from djinn_jupyter.wire.nouns import CheckpointInfo, SessionInfo, TierStatistics, Transfer
+from djinn_jupyter.wire.replies import CheckpointSaved
 
 PLACES = {"resident": "device", "storing": "leaving", "host": "host", "loading": "coming back", "disk": "disk"}
 CAUSES = {
@@ -60,32 +60,6 @@ def tier_line(tier: TierStatistics) -> str:
     """The books of a tier: what lies there, what it may hold, what went through it."""
     used = f"{megabytes(tier.bytes_used)} of {megabytes(tier.bytes_limit)} in use, {plural(tier.pages, 'page')}"
     return f"{used}; {megabytes(tier.bytes_out)} came, {megabytes(tier.bytes_in)} went back"
-
-
-def weights_line(weights: WeightsStatistics) -> str:
-    """Where the weights are; of streamed ones how fast they come and what passes waited for them."""
-    if weights.residency == "napping":
-        return f"{megabytes(weights.bytes_total)}, napping: the next request that needs them brings them back"
-    if weights.residency == "resident":
-        return f"{megabytes(weights.bytes_on_device)} on the device"
-    speed = weights.copy_gigabytes_per_second
-    rate = "speed not measured" if speed is None else f"{figure(speed)} GB/s"
-    waited = f", waited {duration(weights.waited_seconds)} of {duration(weights.pass_seconds)} in passes"
-    return (
-        f"{megabytes(weights.bytes_on_device)} of {megabytes(weights.bytes_total)} on the device; "
-        f"{megabytes(weights.bytes_streamed_per_pass)} a pass through {plural(weights.ring_slots, 'slot')}, {rate}"
-        f"{waited if weights.pass_seconds else ''}"
-    )
-
-
-def nap_line(name: str, moved: WeightsMoved) -> str:
-    """What `%djinn_nap` says."""
-    away = moved.weights.residency == "napping"
-    if moved.seconds == 0:
-        return f"the weights of {name} {'are napping already' if away else 'are on the device already'}"
-    size = megabytes(moved.weights.bytes_total)
-    place = "left the device" if away else "are back on the device"
-    return f"the weights of {name} {place}: {size} in {duration(moved.seconds)}"
 
 
 def saved_line(saved: CheckpointSaved) -> str:

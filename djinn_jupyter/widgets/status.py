@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from djinn_jupyter.client.naming import label
-from djinn_jupyter.widgets.residency import CAUSES, tier_line, transfer_line, weights_line
+from djinn_jupyter.widgets.residency import CAUSES, tier_line, transfer_line
 from djinn_jupyter.widgets.spelling import columns, megabytes, plural
 from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.widgets.weights import expected_line, streaming_rows, weights_line
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo, WeightsStatistics
 
 
@@ -17,17 +18,31 @@ def loaded_view(model: ModelDescription, session: SessionInfo, weights: WeightsS
     where = f"{model.dtype} on {model.device}"
     size = f"{plural(model.layers, 'layer')}, {model.hidden_size:,} wide, {_context(model)}"
     checks = _checks(model)
-    streams = weights_line(weights) if weights is not None and weights.residency == "streamed" else None
-    lines = [f"{model.name}: {model.architecture}, {size}, {where}", checks, f"session {label(session.name)}: {held}"]
-    plain = "\n".join(lines if streams is None else [lines[0], f"weights: {streams}", *lines[1:]])
+    streams = _streams(weights)
+    plain = "\n".join(
+        [
+            f"{model.name}: {model.architecture}, {size}, {where}",
+            *(f"{name}: {line}" for name, line in streams),
+            checks,
+            f"session {label(session.name)}: {held}",
+        ]
+    )
     rows = [
         ("model", f"{model.architecture}, {size}"),
         ("weights", f"{model.parameters:,} parameters, {where}, {model.attention} attention"),
-        *([] if streams is None else [("streamed", streams)]),
+        *streams,
         ("self-test", checks),
         ("session", f"{label(session.name)}: {held}"),
     ]
     return View(plain=plain, html=card(facts(rows), title=mono(model.name), beside="loaded", dot="done"))
+
+
+def _streams(weights: WeightsStatistics | None) -> list[tuple[str, str]]:
+    """What of the weights streams, and what that costs; nothing where all are on the device."""
+    if weights is None or weights.residency != "streamed":
+        return []
+    expected = expected_line(weights)
+    return [("streamed", weights_line(weights)), *([("expected", expected)] if expected is not None else [])]
 
 
 def status_view(
@@ -51,6 +66,7 @@ def status_view(
         ("work", f"{plural(books.passes, 'pass', 'passes')}, {plural(books.layers_run, 'layer')} run, "
                  f"{plural(books.tokens_sampled, 'token')} sampled"),
         ("weights", megabytes(books.weight_bytes) if books.weights is None else weights_line(books.weights)),
+        *(streaming_rows(books.weights) if books.weights is not None else ()),
         ("pages", f"{pages - free:,} of {pages:,} in use, {sum(s.pages_shared for s in slabs):,} shared, "
                   f"{megabytes(sum(s.bytes_allocated for s in slabs))}"),
         *((tier.tier, tier_line(tier)) for tier in books.tiers),

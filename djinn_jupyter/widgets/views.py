@@ -8,7 +8,7 @@ from djinn_jupyter.widgets.effect import edit_view
 from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.memory import memory_view
-from djinn_jupyter.widgets.residency import checkpoints_view, nap_line, saved_line, swapped_line, transfer_line
+from djinn_jupyter.widgets.residency import checkpoints_view, saved_line, swapped_line, transfer_line
 from djinn_jupyter.widgets.result import progress_view, result_view, running_view
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
@@ -24,6 +24,7 @@ from djinn_jupyter.widgets.tables import (
 )
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_view
+from djinn_jupyter.widgets.weights import nap_line
 
 __all__ = [
     "Line", "Look", "View",

@@ -237,20 +237,39 @@ class TierStatistics(Noun, frozen=True):
     bytes_in: int
 
 
+class RingSlot(Noun, frozen=True):
+    """One slot of the ring on the device: the layer whose weights it holds or awaits, None before the first; the
+    generation counts its fillings since the slots were taken. `computing`: a pass is in that layer."""
+
+    layer: int | None
+    generation: int
+    bytes_allocated: int
+    computing: bool
+
+
 class WeightsStatistics(Noun, frozen=True):
     """Where the weights are. `napping`: all have left the device. Streamed ones go through a ring of slots;
-    `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`."""
+    `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
+    `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
+    `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was
+    measured before loading; with `bytes_enough` allowed nothing would stream. Unmeasured is None."""
 
     residency: Literal["resident", "napping", "streamed"]
     bytes_total: int
     bytes_on_device: int
     bytes_streamed_per_pass: int = 0
+    layers_streamed: int = 0
     ring_slots: int = 0
+    ring: tuple[RingSlot, ...] = ()
+    layer_copies: int = 0
     bytes_moved: int = 0
     copy_gigabytes_per_second: float | None = None
     waited_seconds: float = 0.0
     pass_seconds: float = 0.0
     used_fraction: float | None = None
+    bytes_held_on_host: int | None = None
+    link_bytes_per_second: float | None = None
+    bytes_enough: int | None = None
 
 
 class LayerCopy(Noun, frozen=True):

@@ -282,20 +282,40 @@ export interface TierStatistics {
 }
 
 /**
+ * One slot of the ring on the device: the layer whose weights it holds or awaits, None before the first; the
+ * generation counts its fillings since the slots were taken. `computing`: a pass is in that layer.
+ */
+export interface RingSlot {
+  readonly layer: number | null;
+  readonly generation: number;
+  readonly bytes_allocated: number;
+  readonly computing: boolean;
+}
+
+/**
  * Where the weights are. `napping`: all have left the device. Streamed ones go through a ring of slots;
  * `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
+ * `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
+ * `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was
+ * measured before loading; with `bytes_enough` allowed nothing would stream. Unmeasured is None.
  */
 export interface WeightsStatistics {
   readonly residency: 'resident' | 'napping' | 'streamed';
   readonly bytes_total: number;
   readonly bytes_on_device: number;
   readonly bytes_streamed_per_pass: number;
+  readonly layers_streamed: number;
   readonly ring_slots: number;
+  readonly ring: readonly RingSlot[];
+  readonly layer_copies: number;
   readonly bytes_moved: number;
   readonly copy_gigabytes_per_second: Float | null;
   readonly waited_seconds: Float;
   readonly pass_seconds: Float;
   readonly used_fraction: Float | null;
+  readonly bytes_held_on_host: number | null;
+  readonly link_bytes_per_second: Float | null;
+  readonly bytes_enough: number | null;
 }
 
 /**

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.model.load import load_model
 from djinn_jupyter.engine.settling import foresee
-from djinn_jupyter.engine.weights.placement import Sizes, place
+from djinn_jupyter.engine.weights.flat import raw_bytes
+from djinn_jupyter.engine.weights.mapped import bytes_in_memory
+from djinn_jupyter.engine.weights.placement import Sizes, amount, place
 from djinn_jupyter.engine.weights.streamed import StreamedWeights
 from djinn_jupyter.errors import ModelDoesNotFit
 from tests.engine.desk import build_desk, tokens
@@ -91,6 +94,7 @@ def test_what_is_told_before_loading_is_what_is_done(wide: Path) -> None:
     weights = desk.engine.weights
     assert isinstance(weights, StreamedWeights)
     held = weights.statistics()
+    assert held.bytes_held_on_host == 0, "what streams is mapped from the file"
     pages = sum(slab.budget.limit for slab in desk.engine.slabs)
     assert held.bytes_on_device + pages <= 8 * MIB
     resident = desk_from(wide)
@@ -98,6 +102,28 @@ def test_what_is_told_before_loading_is_what_is_done(wide: Path) -> None:
         each.open()
     assert desk.outcome(desk.run(tokens(30), 5)) == resident.outcome(resident.run(tokens(30), 5))
     assert desk.engine.description.weight_bytes == resident.engine.description.weight_bytes == held.bytes_total
+
+
+def test_weights_that_were_converted_are_told_to_be_in_host_memory(wide: Path) -> None:
+    """Another dtype than the file's: no piece of the file can be mapped; as it was saved, all of it is."""
+    told: list[str] = []
+    desk = desk_from(wide, told.append, device_memory=4 * MIB, dtype="bfloat16")
+    held = desk.engine.weights.statistics()
+    converted = next(line for line in told if "converted or drawn" in line)
+    assert converted.startswith(f"{amount(held.bytes_streamed_per_pass)} of what streams")
+    assert held.bytes_held_on_host == held.bytes_streamed_per_pass
+
+
+def test_a_mixture_saved_as_it_is_served_is_mapped(tmp_path: Path) -> None:
+    """Its usual files hold the experts one by one, and loading fuses them; those that the note names need no fusing."""
+    model = build("mixtral")
+    model.save_pretrained(tmp_path / "usual")
+    model.save_pretrained(tmp_path / "served", save_original_format=False)
+    usual, served = (load_model(EngineConfig(model=str(tmp_path / kind))).model for kind in ("usual", "served"))
+    held = sum(p.nbytes for name, p in usual.named_parameters() if "experts" in name)
+    assert bytes_in_memory(map(raw_bytes, usual.parameters())) == held > 0
+    assert bytes_in_memory(map(raw_bytes, served.parameters())) == 0
+    assert all(torch.equal(one, other) for one, other in zip(usual.parameters(), served.parameters(), strict=True))
 
 
 def test_it_is_refused_before_anything_is_loaded(wide: Path, tmp_path: Path) -> None:

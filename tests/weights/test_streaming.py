@@ -145,6 +145,22 @@ def test_what_layers_share_stays() -> None:
     resident.close_all()
 
 
+def test_the_books_show_the_ring(llama: Desk) -> None:
+    llama.open()
+    before = streamed(llama).statistics().layer_copies
+    llama.stop_at("resid_post.3")
+    llama.run(PROMPT, 1)
+    held = streamed(llama).statistics()
+    assert sorted(slot.layer for slot in held.ring) == [3, 4], "the layer of the stop, and the next, which was sent for"
+    assert all(slot.generation > 0 and not slot.computing for slot in held.ring)
+    assert held.layer_copies - before in (3, 4, 5), "of the five, the first may have been there"
+    assert held.layers_streamed == 8
+    assert sum(slot.bytes_allocated for slot in held.ring) == streamed(llama).ring.slot_bytes
+    llama.ask(ask.Nap())
+    assert streamed(llama).statistics().ring == ()
+    llama.clear()
+
+
 def test_a_nap_costs_nothing_and_the_next_run_wakes(llama: Desk) -> None:
     llama.open()
     plain = llama.outcome(llama.run(PROMPT, 3))

@@ -114,7 +114,7 @@ def all_cards() -> dict[str, View]:
         "no checkpoints": views.checkpoints_view([]),
         "status, moved": views.status_view(
             samples.model(),
-            samples.statistics(weights=samples.weights(residency="streamed", ring_slots=2, pass_seconds=1.0)),
+            samples.statistics(weights=samples.streamed()),
             samples.session(last_transfer=samples.transfer(cause="needed")),
         ),
         "stop, restored": views.stop_view(samples.paused(), restored=samples.transfer()),

@@ -258,8 +258,41 @@ def test_what_an_engine_said_while_it_started_stays_to_be_read() -> None:
 
 
 def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
-    streamed = samples.weights(residency="streamed", bytes_streamed_per_pass=2**20, ring_slots=2)
-    loaded = views.loaded_view(samples.model(), samples.session(), streamed)
-    assert "a pass through 2 slots" in loaded.plain.splitlines()[1]
-    assert "a pass through 2 slots" in loaded.html
-    assert "weights: " not in views.loaded_view(samples.model(), samples.session(), samples.weights()).plain
+    loaded = views.loaded_view(samples.model(), samples.session(), samples.streamed())
+    streams = "streamed: 8.00 MiB of 26.7 MiB on the device; 10 layers stream, 10.0 MiB a pass through 2 slots"
+    costs = (
+        "expected: at least 9.8 ms a token at the measured 1.07 GB/s; with --device-memory 32.0MiB nothing would stream"
+    )
+    assert loaded.plain.splitlines()[1:3] == [streams, costs]
+    assert all(line.partition(": ")[2] in loaded.html for line in (streams, costs))
+    unmeasured = views.loaded_view(samples.model(), samples.session(), samples.streamed(link_bytes_per_second=None))
+    assert "expected" not in unmeasured.plain
+    assert "streamed" not in views.loaded_view(samples.model(), samples.session(), samples.weights()).plain
+
+
+def test_the_status_of_a_model_that_streams() -> None:
+    status = views.status_view(samples.model(), samples.statistics(weights=samples.streamed()), None).plain
+    rows = dict(line.split(maxsplit=1) for line in status.splitlines() if line.startswith(("ring", "experts")))
+    assert rows["ring"] == "slot 0: layer 7, filling 41, computing; slot 1: empty"
+    assert rows["experts"].startswith("40 % of the moved bytes were used")
+    assert "410 at 8.00 GB/s; passes waited for them 25 % of their time (500 ms)" in status
+    assert "3.00 MiB of what streams are in host memory" in status
+    dense = samples.streamed(used_fraction=None, bytes_held_on_host=0, pass_seconds=0.0)
+    quiet = views.status_view(samples.model(), samples.statistics(weights=dense), None).plain
+    assert all(word not in quiet for word in ("experts", "host copy", "waited"))
+    assert "ring" not in views.status_view(samples.model(), samples.statistics(), None).plain
+
+
+def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
+    ring = samples.streamed().ring
+    readings = [dataclasses.replace(reading, ring=ring) for reading in samples.readings(3)]
+    for shown in (views.memory_view("demo", readings[:1], ()), views.memory_view("demo", readings, ())):
+        lines = shown.plain.splitlines()
+        assert next(line for line in lines if line.startswith("ring")).split()[1:3] == ["2.00", "MiB"]
+        assert [line.split() for line in lines[-2:]] == [
+            ["0", "layer", "7", "41", "1.00", "MiB"],
+            ["1", "empty", "0", "1.00", "MiB"],
+        ]
+        assert "weights that stay" in shown.html
+    assert readings[0].booked == samples.readings(1)[0].booked + 2 * 2**20
+    assert "ring" not in views.memory_view("demo", samples.readings(3), ()).plain

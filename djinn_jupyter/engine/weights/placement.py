@@ -63,15 +63,15 @@ class Placement:
     def lines(self) -> Iterator[str]:
         staying = len(self.sizes.layers) - len(self.streaming)
         yield (
-            f"{_amount(self.sizes.total)} of weights, {_amount(self.allowed)} allowed: "
+            f"{amount(self.sizes.total)} of weights, {amount(self.allowed)} allowed: "
             f"{staying} of {len(self.sizes.layers)} layers stay, with embeddings, norms and head; "
             f"{len(self.streaming)} layers stream through {self.slots} slots, "
-            f"{_amount(self.bytes_per_pass)} in each pass; {_amount(self.page_bytes)} are left for pages"
+            f"{amount(self.bytes_per_pass)} in each pass; {amount(self.page_bytes)} are left for pages"
         )
         if self.seconds_per_pass is not None and self.link is not None:
             yield (
                 f"at the measured {self.link / 1e9:.1f} GB/s a token takes at least {_time(self.seconds_per_pass)}; "
-                f"with --device-memory {_amount(self.enough).replace(' ', '')} nothing would stream"
+                f"with --device-memory {amount(self.enough).replace(' ', '')} nothing would stream"
             )
 
 
@@ -104,14 +104,14 @@ def _too_large(sizes: Sizes, allowed: int, slots: int) -> str:
     least = sizes.rest + slots * largest
     needed = -(-least * PAGES_SHARE // (PAGES_SHARE - 1))
     return (
-        f"The model has {_amount(sizes.total)} of weights. Even if all its {len(sizes.layers)} layers stream, "
-        f"{_amount(sizes.rest)} outside the layers have to stay and {slots} slots take {_amount(slots * largest)}, "
-        f"with an eighth for pages {_amount(needed)} in all, and --device-memory allows {_amount(allowed)}; "
+        f"The model has {amount(sizes.total)} of weights. Even if all its {len(sizes.layers)} layers stream, "
+        f"{amount(sizes.rest)} outside the layers have to stay and {slots} slots take {amount(slots * largest)}, "
+        f"with an eighth for pages {amount(needed)} in all, and --device-memory allows {amount(allowed)}; "
         "allow more or take a smaller model."
     )
 
 
-def _amount(size: int) -> str:
+def amount(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 

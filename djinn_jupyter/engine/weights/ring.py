@@ -84,7 +84,8 @@ class Ring:
 
     Invariants: a slot's bytes are those of its owner from its arrival on until its next filling begins; a slot with
     users is not filled; a block is in one slot at most; a lease holds while its slot has its generation. A block that
-    is not there when it is taken is fetched, and what is on its way is waited for by its arrival.
+    is not there when it is taken is fetched, and what is on its way is waited for by its arrival. `filled` counts the
+    copies into slots, `late` those that were sent for only when they were needed.
     """
 
     def __init__(self, runs: Sequence[HostRun], slots: int, device: torch.device, carrier: Carrier) -> None:
@@ -92,7 +93,7 @@ class Ring:
         self._count, self._device = slots, device
         self._slots: list[Slot] = []
         self._views: dict[tuple[int, int], tuple[Tensor, ...]] = {}
-        self.late = 0
+        self.late = self.filled = 0
         self.open()
 
     def open(self) -> None:
@@ -173,6 +174,7 @@ class Ring:
     def _fill(self, slot: Slot, block: int) -> Slot:
         slot.owner = block
         slot.generation += 1
+        self.filled += 1
         slot.arrival = self.carrier.carry(self.runs[block].transfers(slot.buffer), slot.freed, block)
         return slot
 

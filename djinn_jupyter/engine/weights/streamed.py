@@ -21,12 +21,13 @@ from torch import nn
 from djinn_jupyter.engine.weights.carrier import Carrier, carrier_for
 from djinn_jupyter.engine.weights.flat import Layout, flat_buffer, return_freed
 from djinn_jupyter.engine.weights.host import HostRun
+from djinn_jupyter.engine.weights.mapped import bytes_in_memory
 from djinn_jupyter.engine.weights.parameters import Weight, buffer_bytes, hollow, total_bytes, weights_of
 from djinn_jupyter.engine.weights.placement import Placement, Sizes
 from djinn_jupyter.engine.weights.ring import Ring
 from djinn_jupyter.engine.weights.routed import RoutedUse, used_fraction
 from djinn_jupyter.errors import OutOfDeviceMemory
-from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
+from djinn_jupyter.wire.nouns import LayerCopy, RingSlot, WeightsStatistics
 
 HOST_HEADROOM = 9 / 10  # of what is free on the host; beyond it, streaming reads from the page cache
 
@@ -53,6 +54,7 @@ class StreamedWeights:
         self._fixed = buffer_bytes(model) + total_bytes(set(others) - set(self._staying))
         self.total = total_bytes(every) + buffer_bytes(model)
         runs = _host_runs(self._blocks, device)
+        self.held_on_host = bytes_in_memory(piece for run in runs for piece in run.pieces)
         self.carrier = carrier or carrier_for(device)
         self._host = HostRun.as_loaded(self._staying, device)
         for weight in (*self._staying, *(weight for block in self._blocks for weight in block)):
@@ -152,13 +154,25 @@ class StreamedWeights:
             bytes_total=self.total,
             bytes_on_device=self._fixed + there,
             bytes_streamed_per_pass=self.bytes_per_pass,
+            layers_streamed=len(self._blocks),
             ring_slots=self._placement.slots,
+            ring=tuple(self._ring_slots()),
+            layer_copies=self.ring.filled,
             bytes_moved=carried.nbytes,
             copy_gigabytes_per_second=carried.nbytes / carried.copy_seconds / 1e9 if carried.copy_seconds else None,
             waited_seconds=carried.waited_seconds,
             pass_seconds=carried.pass_seconds,
             used_fraction=used_fraction(self._routed),
+            bytes_held_on_host=self.held_on_host,
+            link_bytes_per_second=self._placement.link,
+            bytes_enough=self._placement.enough,
         )
+
+    def _ring_slots(self) -> Iterator[RingSlot]:
+        size = self.ring.slot_bytes // self._placement.slots
+        for owner, generation, users in self.ring.slots():
+            layer = None if owner is None else self._placement.streaming[owner]
+            yield RingSlot(layer=layer, generation=generation, bytes_allocated=size, computing=users > 0)
 
     def copies(self, since: int) -> tuple[LayerCopy, ...]:
         return tuple(
@@ -175,17 +189,17 @@ class StreamedWeights:
 
 
 def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[Weight, ...]]:
-    """For each layer the contiguous weights that no other part of the model has, in the order of their addresses: what
-    lies side by side in a file is then one copy."""
+    """For each layer the contiguous weights that no other part of the model has. Where all layers lie in memory in one
+    order, as in a file, they are in that order: what lies side by side is then one copy."""
     everywhere = _places(model)
     own = []
     for layer in layers:
         inside = _places(layer)
         alone = {place for place, times in inside.items() if times == everywhere[place]}
         movable = (weight for weight in weights_of(layer) if weight.tensor.is_contiguous())
-        found = (weight for weight in movable if all(id(p) in alone for p in weight.parameters))
-        own.append(tuple(sorted(found, key=lambda weight: weight.tensor.data_ptr())))
-    return own
+        own.append(tuple(weight for weight in movable if all(id(p) in alone for p in weight.parameters)))
+    placed = [tuple(sorted(weights, key=lambda weight: weight.tensor.data_ptr())) for weights in own]
+    return placed if len({tuple(weight.name for weight in weights) for weights in placed}) == 1 else own
 
 
 def _places(module: nn.Module) -> Counter[int]:

@@ -1,0 +1,91 @@
+"""Where a model's weights are, in words and tables: on the device, napping, or on their way through the ring."""
+
+from __future__ import annotations
+
+from djinn_jupyter.widgets.spelling import duration, figure, megabytes, percent, plural
+from djinn_jupyter.wire.nouns import RingSlot, WeightsStatistics
+from djinn_jupyter.wire.replies import WeightsMoved
+
+
+def weights_line(weights: WeightsStatistics) -> str:
+    """Where the weights are, in one line; of streamed ones what stays and what each pass moves."""
+    if weights.residency == "napping":
+        return f"{megabytes(weights.bytes_total)}, napping: the next request that needs them brings them back"
+    if weights.residency == "resident":
+        return f"{megabytes(weights.bytes_on_device)} on the device"
+    return (
+        f"{megabytes(weights.bytes_on_device)} of {megabytes(weights.bytes_total)} on the device; "
+        f"{plural(weights.layers_streamed, 'layer')} stream{'s' if weights.layers_streamed == 1 else ''}, "
+        f"{megabytes(weights.bytes_streamed_per_pass)} a pass through {plural(weights.ring_slots, 'slot')}"
+    )
+
+
+def expected_line(weights: WeightsStatistics) -> str | None:
+    """What a token costs at least, and what more memory would change; None where it was not measured."""
+    if weights.link_bytes_per_second is None or weights.bytes_enough is None:
+        return None
+    least = weights.bytes_streamed_per_pass / weights.link_bytes_per_second
+    return (
+        f"at least {duration(least)} a token at the measured {figure(weights.link_bytes_per_second / 1e9)} GB/s; "
+        f"with --device-memory {megabytes(weights.bytes_enough).replace(' ', '')} nothing would stream"
+    )
+
+
+def streaming_rows(weights: WeightsStatistics) -> list[tuple[str, str]]:
+    """Of streamed weights: the ring, its copies, what passes waited for them, and what of them was used."""
+    if weights.residency != "streamed":
+        return []
+    rows = [("ring", "; ".join(slot_words(number, slot) for number, slot in enumerate(weights.ring)))]
+    rows.append(("layer copies", f"{weights.layer_copies:,} at {_speed(weights)}{_waited(weights)}"))
+    if weights.used_fraction is not None:
+        rows.append(("experts", f"{percent(weights.used_fraction)} of the moved bytes were used, the rest are experts "
+                                "that no token took"))  # fmt: skip
+    if weights.bytes_held_on_host:
+        rows.append(("host copy", f"{megabytes(weights.bytes_held_on_host)} of what streams are in host memory, not "
+                                  "mapped from a file"))  # fmt: skip
+    return rows
+
+
+def slot_words(number: int, slot: RingSlot) -> str:
+    """`slot 1: layer 7, filling 41`"""
+    if slot.layer is None:
+        return f"slot {number}: empty"
+    return f"slot {number}: layer {slot.layer}, filling {slot.generation}{', computing' if slot.computing else ''}"
+
+
+def ring_rows(ring: tuple[RingSlot, ...]) -> list[list[object]]:
+    """A row a slot: number, layer, fillings, size."""
+    return [
+        [number, "empty" if slot.layer is None else f"layer {slot.layer}", f"{slot.generation:,}",
+         megabytes(slot.bytes_allocated)]
+        for number, slot in enumerate(ring)
+    ]  # fmt: skip
+
+
+RING_HEAD = ("slot of the ring", "holds", "fillings", "size")
+
+
+def nap_line(name: str, moved: WeightsMoved) -> str:
+    """What `%djinn_nap` says."""
+    away = moved.weights.residency == "napping"
+    if moved.seconds == 0:
+        return f"the weights of {name} {'are napping already' if away else 'are on the device already'}"
+    if away and moved.weights.ring_slots:
+        return (
+            f"the weights of {name} left the device in {duration(moved.seconds)}; nothing was copied, the host has all"
+        )
+    size = megabytes(moved.weights.bytes_total)
+    place = "left the device" if away else "are back on the device"
+    return f"the weights of {name} {place}: {size} in {duration(moved.seconds)}"
+
+
+def _speed(weights: WeightsStatistics) -> str:
+    speed = weights.copy_gigabytes_per_second
+    return "a speed not measured" if speed is None else f"{figure(speed)} GB/s"
+
+
+def _waited(weights: WeightsStatistics) -> str:
+    if not weights.pass_seconds:
+        return ""
+    share = percent(min(1.0, weights.waited_seconds / weights.pass_seconds))
+    return f"; passes waited for them {share} of their time ({duration(weights.waited_seconds)})"
