@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,15 @@ from djinn_jupyter.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """An experiment as the command line offers it. `kind` and `run` import what they need when they are called."""
+    """An experiment as the command line offers it. `kind` and `run` import what they need when they are called;
+    `model_key` is the key of the model where there is one for the whole file."""
 
     name: str
     summary: str
     kind: Callable[[], type[Any]]
     run: Callable[[argparse.Namespace, Any], list[str]]
     flags: Callable[[argparse.ArgumentParser], None]
+    model_key: str | None = None
 
 
 def add_to(commands: Commands) -> None:
@@ -38,20 +41,39 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     add("--config", metavar="FILE", help="a configuration file, by path or by the name of a shipped one")
     add("--profile", choices=("small",), help="the shipped configuration for the demo model, under two minutes")
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one key, by its dotted path")
+    add(
+        "--random-weights",
+        metavar="CONFIG",
+        help="this architecture (a folder, a config.json, a hub name) with random "
+        "weights; its sizes by --set architecture.KEY=VALUE",
+    )
     add("--output-dir", type=Path, metavar="DIR", help="the folder of the results, in place of the configured one")
     add("--explain", action="store_true", help="what each key does, and end")
 
 
 def _command(options: argparse.Namespace, offer: Offer) -> int:
+    from djinn_jupyter.experiments.configuration.architecture import architecture, split
     from djinn_jupyter.experiments.configuration.reading import explain, read
+    from djinn_jupyter.experiments.course import Place
 
     if options.explain:
         print(explain(offer.kind()))
         return 0
-    file = read(_chosen(options, offer.name.replace("-", "_")), offer.kind(), [*options.settings, *_flagged(options)])
-    failures = offer.run(options, file)
+    name = _chosen(options, offer.name.replace("-", "_"))
+    settings, sizes = split([*options.settings, *_flagged(options)])
+    options.place = Place(device=_device(options), random=options.random_weights)
+    with architecture(options.random_weights, sizes) as folder:
+        if folder is not None and offer.model_key is not None:
+            settings.append(f"{offer.model_key}={json.dumps(folder)}")
+        options.drawn_model = folder
+        failures = offer.run(options, read(name, offer.kind(), settings))
     print("FAIL" if failures else "PASS")
     return int(bool(failures))
+
+
+def _device(options: argparse.Namespace) -> str | None:
+    index = getattr(options, "gpu_index", None)
+    return None if index is None else f"cuda:{index}"
 
 
 def _chosen(options: argparse.Namespace, name: str) -> str:
@@ -65,7 +87,7 @@ def _chosen(options: argparse.Namespace, name: str) -> str:
 
 def _flagged(options: argparse.Namespace) -> list[str]:
     """The old flags that are keys of the file."""
-    return [f"{key}={value}" for key, value in getattr(options, "keys", None) or ()]
+    return [f"{key}={spell(value)}" for key, value, spell in getattr(options, "keys", None) or ()]
 
 
 def _concluded(
@@ -74,7 +96,7 @@ def _concluded(
     from djinn_jupyter.experiments import report
     from djinn_jupyter.experiments.course import begin, concluded
 
-    course = begin(options.output_dir or Path(folder), log, **limits)
+    course = begin(options.output_dir or Path(folder), log, **{"place": options.place, **limits})
     with concluded(course):
         failures = work(course)
         report.write(course, name, failures)
@@ -85,14 +107,35 @@ def _concluded(
 def _no_flags(parser: argparse.ArgumentParser) -> None: ...
 
 
-def _key(parser: argparse.ArgumentParser, flag: str, key: str, explanation: str) -> None:
+def _key(
+    parser: argparse.ArgumentParser, flag: str, key: str, explanation: str, spell: Callable[[str], str] = str
+) -> None:
     parser.add_argument(
-        flag, metavar="VALUE", dest="keys", action="append", type=lambda value: (key, value), help=explanation
+        flag, metavar="VALUE", dest="keys", action="append", type=lambda value: (key, value, spell), help=explanation
     )
 
 
+def _gpu_index(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--gpu-index", type=int, metavar="N", help="the GPU that all sides compute on")
+
+
+def _gibibytes(amount: str) -> str:
+    """`80GiB`, or a number of GiB."""
+    from djinn_jupyter.client.loading import parse_bytes
+
+    try:
+        return str(float(amount))
+    except ValueError:
+        return str((parse_bytes(amount) or 0) / 2**30)
+
+
+def _listed(value: str) -> str:
+    """`1,10,20`, and `[1, 10, 20]` as it is."""
+    return value if value.startswith("[") else f"[{value}]"
+
+
 def _switch(parser: argparse.ArgumentParser, flag: str, key: str) -> None:
-    parser.add_argument(flag, dest="keys", action="append_const", const=(key, "true"), help=f"sets {key}")
+    parser.add_argument(flag, dest="keys", action="append_const", const=(key, "true", str), help=f"sets {key}")
 
 
 def _whitebox_kind() -> type[Any]:
@@ -104,6 +147,7 @@ def _whitebox_kind() -> type[Any]:
 def _whitebox_flags(parser: argparse.ArgumentParser) -> None:
     for side in ("pytorch", "vllm", "djinn"):
         parser.add_argument(f"--skip-{side}", action="store_true", help=f"leave {side} out")
+    _gpu_index(parser)
 
 
 def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
@@ -125,7 +169,8 @@ def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
 
 def _pressure_flags(parser: argparse.ArgumentParser) -> None:
     _key(parser, "--num-sessions", "experiment.memory_pressure_test.num_sessions", "sessions alive at the same time")
-    _key(parser, "--capacity", "hardware.vram_limit_gb", "a smaller card than there is, in GiB")
+    _key(parser, "--capacity", "hardware.vram_limit_gb", "a smaller card than there is, such as 80GiB", _gibibytes)
+    _gpu_index(parser)
 
 
 def _pressure(options: argparse.Namespace, file: Any) -> list[str]:
@@ -142,7 +187,8 @@ def _resume_kind() -> type[Any]:
 
 
 def _resume_flags(parser: argparse.ArgumentParser) -> None:
-    for flag in ("model", "layers", "max-length", "warmup", "repeat"):
+    _key(parser, "--layers", "layers", "layers that the pass is stopped after, such as 1,10,20", _listed)
+    for flag in ("model", "max-length", "warmup", "repeat"):
         _key(parser, f"--{flag}", flag.replace("-", "_"), f"the key {flag.replace('-', '_')}")
     for side in ("recompute", "offload", "djinn"):
         _switch(parser, f"--skip-{side}", f"skip_{side}")
@@ -166,6 +212,34 @@ def _cost(options: argparse.Namespace, file: Any) -> list[str]:
     return _concluded(options, file.output_dir, LOG, "checkpoint-cost", lambda c: run(c, file))
 
 
+def _validation_kind() -> type[Any]:
+    from djinn_jupyter.experiments.configuration.validation import ValidationFile
+
+    return ValidationFile
+
+
+def _validation_flags(parser: argparse.ArgumentParser) -> None:
+    from djinn_jupyter.experiments.configuration.validation import TESTS
+
+    parser.add_argument("--only", choices=TESTS, help="this test alone")
+    parser.add_argument("--model", metavar="M", help="the model of all tests that run")
+
+
+def _validation(options: argparse.Namespace, file: Any) -> list[str]:
+    from djinn_jupyter.experiments.configuration.validation import chosen
+    from djinn_jupyter.experiments.course import Place
+    from djinn_jupyter.experiments.validation.experiment import LOG, run
+
+    if options.model is not None and options.drawn_model is not None:
+        raise UsageError("Give --model or --random-weights, not both.")
+    asked = chosen(file, options.only, options.model or options.drawn_model)
+    gpu, wanted = asked.hardware.gpu_device, asked.logging
+    place = Place(device=None if gpu is None else f"cuda:{gpu}", random=options.random_weights)
+    told = {"saves": wanted.save_results, "level": wanted.level, "verbose": wanted.verbose}
+    folder = wanted.results_dir or "results/validation"
+    return _concluded(options, folder, LOG, "validation", lambda c: run(c, asked), place=place, **told)
+
+
 OFFERS = (
     Offer(
         name="whitebox",
@@ -173,6 +247,7 @@ OFFERS = (
         kind=_whitebox_kind,
         run=_whitebox,
         flags=_whitebox_flags,
+        model_key="model.name",
     ),
     Offer(
         name="pressure",
@@ -180,6 +255,7 @@ OFFERS = (
         kind=_whitebox_kind,
         run=_pressure,
         flags=_pressure_flags,
+        model_key="model.name",
     ),
     Offer(
         name="resume-latency",
@@ -187,6 +263,7 @@ OFFERS = (
         kind=_resume_kind,
         run=_resume,
         flags=_resume_flags,
+        model_key="model",
     ),
     Offer(
         name="checkpoint-cost",
@@ -194,5 +271,13 @@ OFFERS = (
         kind=_cost_kind,
         run=_cost,
         flags=_no_flags,
+        model_key="model",
+    ),
+    Offer(
+        name="validation",
+        summary="weights through the ring against plain Hugging Face, the flatline of the link, sleep and resume",
+        kind=_validation_kind,
+        run=_validation,
+        flags=_validation_flags,
     ),
 )

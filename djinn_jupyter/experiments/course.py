@@ -27,13 +27,32 @@ class Unmeasured:
     reason: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where all sides of a run compute, and with what: `device` such as cuda:1, None for the best there is; `random`
+    names the architecture where weights are drawn and not read."""
+
+    device: str | None = None
+    random: str | None = None
+
+    def words(self) -> dict[str, Any]:
+        """As engines and baselines are asked."""
+        return {"device": self.device, "random_weights": self.random is not None}
+
+    def named(self, model: str) -> str:
+        """What the result files call the model."""
+        return model if self.random is None else f"{self.random} with random weights"
+
+
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """`tell` writes a line to the log and the terminal. Files are written as soon as there is something to write, so
-    that a run that was stopped leaves what it had; `interrupted` marks them."""
+    """`tell` writes a line to the log and the terminal, `tell_more` to the log where that goes into detail. Files are
+    written as soon as there is something to write, so that a run that was stopped leaves what it had; `interrupted`
+    marks them."""
 
     folder: Path
     log: logging.Logger
+    place: Place = field(default_factory=Place)
     limit_seconds: float | None = None
     saves: bool = True
     begun: float = field(default_factory=time.monotonic)
@@ -46,6 +65,9 @@ class Course:
 
     def tell(self, line: str) -> None:
         self.log.info(line)
+
+    def tell_more(self, line: str) -> None:
+        self.log.debug(line)
 
     def check_time(self) -> None:
         """Raise TimeIsUp past the limit. Asked between steps."""
@@ -77,20 +99,30 @@ class Course:
 
 
 def begin(
-    folder: Path, log_name: str, *, limit_seconds: float | None = None, terminal: bool = True, saves: bool = True
+    folder: Path,
+    log_name: str,
+    *,
+    place: Place | None = None,
+    limit_seconds: float | None = None,
+    terminal: bool = True,
+    saves: bool = True,
+    level: str = "INFO",
+    verbose: bool = False,
 ) -> Course:
-    """Make the folder and open the log, with a timestamp on each line."""
+    """Make the folder and open the log, with a timestamp on each line. `level` is the least of what the log holds;
+    `verbose` shows detail on the terminal."""
     folder.mkdir(parents=True, exist_ok=True)
     log = logging.getLogger(f"djinn_jupyter.experiments.{folder}")
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.DEBUG)
     log.propagate = False
     _close(log)
     log.addHandler(
-        _formatted(logging.FileHandler(folder / log_name, mode="w"), "%(asctime)s %(levelname)s %(message)s")
+        _formatted(logging.FileHandler(folder / log_name, mode="w"), "%(asctime)s %(levelname)s %(message)s", level)
     )
     if terminal:
-        log.addHandler(_formatted(logging.StreamHandler(sys.stderr), "%(asctime)s %(message)s"))
-    return Course(folder=folder, log=log, limit_seconds=limit_seconds, saves=saves)
+        shown = "DEBUG" if verbose else "INFO"
+        log.addHandler(_formatted(logging.StreamHandler(sys.stderr), "%(asctime)s %(message)s", shown))
+    return Course(folder=folder, log=log, place=place or Place(), limit_seconds=limit_seconds, saves=saves)
 
 
 @contextmanager
@@ -110,8 +142,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _formatted(target: logging.Handler, pattern: str) -> logging.Handler:
+def _formatted(target: logging.Handler, pattern: str, level: str) -> logging.Handler:
     target.setFormatter(logging.Formatter(pattern))
+    target.setLevel(level)
     return target
 
 

@@ -21,8 +21,8 @@ _PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
 def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEngine]:
     """Start the engine of `model`, and end it with the block. Its registry and its sessions are this run's alone."""
     with private_jupyter():
-        course.tell(f"Starting the engine of {model}")
-        engine = dj.load(model, progress=course.tell, **options)
+        course.tell(f"Starting the engine of {course.place.named(model)}")
+        engine = dj.load(model, progress=course.tell, **course.place.words(), **options)
         try:
             yield engine
         finally:

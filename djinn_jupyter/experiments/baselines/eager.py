@@ -5,16 +5,17 @@ Shapes: T positions of the prompt, V entries of the vocabulary.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import time
-from importlib import resources
 from typing import Any
 
 import psutil
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache
 
+from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.answering import serve
 
 GIB = float(1 << 30)
@@ -31,25 +32,39 @@ class Eager:
     tokens_1T: Tensor
 
     def load(
-        self, model: str, dtype: str | None, threads: int | None, random_weights: bool = False, seed: int = 0
+        self,
+        model: str,
+        dtype: str | None,
+        threads: int | None,
+        device: str | None = None,
+        random_weights: bool = False,
     ) -> dict[str, Any]:
+        """A model that the GPU has no room for stays on the host and is computed there."""
         if threads is not None:
             torch.set_num_threads(threads)
-        source = str(resources.files("djinn_jupyter.demo") / "model") if model == "demo" else model
-        kind = getattr(torch, dtype) if dtype is not None else "auto"
-        self.model = AutoModelForCausalLM.from_pretrained(source, dtype=kind).eval()
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = weights.load(model, dtype, random_weights)
+        nbytes = weights.size_of(self.model)
+        self.device = weights.device_for(device, nbytes)
         self.model.to(self.device)
-        return {"layers": self.model.config.get_text_config().num_hidden_layers, "device": str(self.device)}
+        layers = self.model.config.get_text_config().num_hidden_layers
+        return {"layers": layers, "device": str(self.device), "weight_bytes": nbytes}
 
     @torch.inference_mode()
-    def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """The most likely token after each position of the prompt by one `forward` [T, V], and `generate` greedily: its
-        tokens, the digest of the logits it ended with, its milliseconds."""
+    def logits(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """`generate` greedily: its tokens, and the fp32 logits [V] it ended with, as base64 of their bytes."""
         prompt = torch.tensor([tokens], device=self.device)
-        predicted = self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()
         begun = time.perf_counter()
-        made = self.model.generate(
+        made = self._generate(prompt, new)
+        self._synchronise()
+        last = made.logits[-1][0].to(torch.float32).cpu().numpy()
+        return {
+            "tokens": made.sequences[0, len(tokens) :].tolist(),
+            "logits": base64.b64encode(last.tobytes()).decode(),
+            "milliseconds": 1000 * (time.perf_counter() - begun),
+        }
+
+    def _generate(self, prompt: Tensor, new: int) -> Any:
+        return self.model.generate(
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=new,
@@ -58,6 +73,15 @@ class Eager:
             return_dict_in_generate=True,
             output_logits=True,
         )
+
+    @torch.inference_mode()
+    def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """The most likely token after each position of the prompt by one `forward` [T, V], and `generate` greedily: its
+        tokens, the digest of the logits it ended with, its milliseconds."""
+        prompt = torch.tensor([tokens], device=self.device)
+        predicted = self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()
+        begun = time.perf_counter()
+        made = self._generate(prompt, new)
         self._synchronise()
         milliseconds = 1000 * (time.perf_counter() - begun)
         last = made.logits[-1][0].to(torch.float32).cpu().numpy()
@@ -152,12 +176,7 @@ class Eager:
         return logits
 
     def _layers(self) -> Any:
-        return next(
-            module
-            for module in self.model.modules()
-            if isinstance(module, torch.nn.ModuleList)
-            and len(module) == self.model.config.get_text_config().num_hidden_layers
-        )
+        return weights.layers_of(self.model)
 
     def _held(self) -> int:
         """The whole device by the driver; without one this process."""
@@ -188,6 +207,7 @@ if __name__ == "__main__":
     serve(
         {
             "load": eager.load,
+            "logits": eager.logits,
             "reference": eager.reference,
             "pause": eager.pause,
             "recompute": eager.recompute,

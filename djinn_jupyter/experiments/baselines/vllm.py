@@ -1,8 +1,11 @@
-"""vLLM where it is installed: what its public interface offers for stopping inside a model, looked up, not assumed."""
+"""vLLM where it is installed: what its public interface offers for stopping inside a model, looked up, not assumed; and
+its own offload for streamed weights.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import time
 from typing import Any
 
 from djinn_jupyter.experiments.baselines.answering import serve
@@ -39,6 +42,33 @@ def examine(model: str) -> dict[str, Any]:
     }
 
 
+class Offloading:
+    """vLLM's own `cpu_offload_gb`: weights beyond the budget stay on the host and are read in every pass."""
+
+    llm: Any
+
+    def load(self, model: str, dtype: str, cpu_offload_gb: float) -> dict[str, Any]:
+        """`status` is not_run where vLLM is missing or does not start, with the reason."""
+        if importlib.util.find_spec("vllm") is None:
+            return {"status": "not_run", "reason": "vLLM is not installed here"}
+        try:
+            import vllm
+
+            self.llm = vllm.LLM(model=model, dtype=dtype, cpu_offload_gb=cpu_offload_gb)
+        except Exception as error:  # noqa: BLE001  another project's start: whatever it says is the reason
+            return {"status": "not_run", "reason": f"vLLM did not start: {str(error).splitlines()[0]}"}
+        return {"status": "success"}
+
+    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Greedy: its tokens and seconds."""
+        import vllm
+
+        wanted = vllm.SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True)
+        begun = time.perf_counter()
+        made = self.llm.generate([{"prompt_token_ids": tokens}], wanted)
+        return {"tokens": list(made[0].outputs[0].token_ids), "seconds": time.perf_counter() - begun}
+
+
 def _not_run(reason: str, *, installed: bool) -> dict[str, Any]:
     return {
         "status": "not_run",
@@ -51,4 +81,5 @@ def _not_run(reason: str, *, installed: bool) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    serve({"examine": examine})
+    offloading = Offloading()
+    serve({"examine": examine, "load": offloading.load, "generate": offloading.generate})

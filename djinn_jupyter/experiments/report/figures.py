@@ -8,6 +8,7 @@ from typing import Any
 from djinn_jupyter.experiments.report import plots
 
 Fields = Mapping[str, Any]
+MOST_POINTS = 1000
 
 
 def of_file(fields: Fields) -> list[str]:
@@ -16,6 +17,7 @@ def of_file(fields: Fields) -> list[str]:
         _pause(fields.get("concurrent_demo")),
         _progression(fields),
         _latency(fields),
+        _flatline(fields),
         _neighbour(fields.get("neighbour_tokens_per_s")),
     ]
     return [plot for plot in drawn if plot]
@@ -64,7 +66,7 @@ def _progression(fields: Fields) -> str:
 
 def _latency(fields: Fields) -> str:
     results = fields.get("results")
-    if not results or "resume_latency_median_ms" not in results[0]:
+    if not isinstance(results, list) or not results or "resume_latency_median_ms" not in results[0]:
         return ""
     groups: dict[str, dict[str, float]] = {}
     for result in results:
@@ -77,3 +79,14 @@ def _neighbour(rates: Fields | None) -> str:
     if not rates:
         return ""
     return plots.bars({name.replace("_", " "): {"tokens/s": rate} for name, rate in rates.items()}, x="B", y="tokens/s")
+
+
+def _flatline(fields: Fields) -> str:
+    """Bandwidth of single copies over time, the bar drawn in; of many copies an even choice."""
+    samples = fields.get("samples")
+    if not samples or "required_mbps" not in fields:
+        return ""
+    begun = samples[0][3]
+    chosen = samples[:: max(1, len(samples) // MOST_POINTS)]
+    curve = [(at - begun, nbytes / seconds / 2**20) for _, nbytes, seconds, at, _ in chosen]
+    return plots.lines({"copies of layers": curve}, x="seconds", y="MiB/s", level=fields["required_mbps"])

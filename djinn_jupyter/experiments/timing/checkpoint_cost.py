@@ -46,7 +46,7 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
         "checkpoint_cost_results.json",
         {
             "status": "failed" if failures else "success",
-            "model": file.model,
+            "model": course.place.named(file.model),
             "neighbour_tokens_per_s": {"alone": alone, "with_stops": stops, "with_write_through": through},
             "dispatch_ms": _median(costs.dispatch),
             "copy_ms": _median(costs.copy),

@@ -50,7 +50,7 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
             _djinn(course, engine, file, prompt, tops)
     if not (file.skip_recompute and file.skip_offload):
         with baseline("eager") as eager:
-            eager.ask("load", model=file.model, dtype=dtype, threads=THREADS)
+            eager.ask("load", model=file.model, dtype=dtype, threads=THREADS, **course.place.words())
             if not file.skip_recompute:
                 _plain(course, file, eager, "recompute", prompt, tops)
             if not file.skip_offload:
@@ -135,5 +135,10 @@ def _write(
     course: Course, name: str, file: ResumeLatency, results: Sequence[dict[str, Any]], more: dict[str, Any]
 ) -> None:
     metadata = {"timestamp": now(), "max_length": file.max_length, "warmup": file.warmup, "repeat": file.repeat, **more}
-    fields = {"model": file.model, "layers": list(file.layers), "results": list(results), "metadata": metadata}
+    fields = {
+        "model": course.place.named(file.model),
+        "layers": list(file.layers),
+        "results": list(results),
+        "metadata": metadata,
+    }
     course.write(f"{name}_latency.json", fields)

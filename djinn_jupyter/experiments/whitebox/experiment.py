@@ -64,7 +64,9 @@ def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: lis
     new = file.experiment.inference.continuation_tokens
     course.tell(f"Plain Hugging Face on a prompt of {len(prompt)} tokens and {new} more")
     with baseline("eager") as eager:
-        eager.ask("load", model=file.model.name, dtype=engine.description.dtype, threads=THREADS)
+        eager.ask(
+            "load", model=file.model.name, dtype=engine.description.dtype, threads=THREADS, **course.place.words()
+        )
         plain = eager.ask("reference", tokens=prompt, new=new)
     return Reference(
         predicted=tuple(plain["predicted"]),
@@ -151,7 +153,7 @@ def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
     layer = file.experiment.breakpoints.layers[0]
     pause = 1.0 if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo.pause_duration_seconds
     with baseline("eager") as eager:
-        eager.ask("load", model=file.model.name, dtype=file.model.dtype, threads=THREADS)
+        eager.ask("load", model=file.model.name, dtype=file.model.dtype, threads=THREADS, **course.place.words())
         metrics = eager.ask(
             "pause", tokens=list(range(1, file.experiment.inference.input_length)), layer=layer, seconds=pause
         )
@@ -163,7 +165,7 @@ def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
     fields = {
         "status": "success",
         "baseline": "pytorch_eager",
-        "model": file.model.name,
+        "model": course.place.named(file.model.name),
         "breakpoint_layer": layer,
         "pause_duration_seconds": pause,
         "metrics": {**metrics, "can_run_other_requests": released},
@@ -181,6 +183,6 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
     course.check_time()
     with baseline("vllm") as vllm:
         found = vllm.ask("examine", model=file.model.name)
-    fields = {"baseline": "vllm", "model": file.model.name, **found}
+    fields = {"baseline": "vllm", "model": course.place.named(file.model.name), **found}
     course.write("vllm_results.json", fields)
     return fields

@@ -1,0 +1,141 @@
+"""Manual pinned offload: all decoder layers on the host, two slots on the device, the next layer copied while one is
+computed. A thread copies on the CPU, a side stream on CUDA.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.experiments.baselines import weights
+from djinn_jupyter.experiments.baselines.answering import serve
+
+
+class HostCopier:
+    """One thread. Its copies are over when the future is."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)
+        self.samples: list[tuple[int, float]] = []
+
+    def begin(self, sources: list[Tensor], targets: list[Tensor]) -> Future[None]:
+        return self._thread.submit(self._copy, sources, targets)
+
+    def wait(self, arrival: Future[None]) -> None:
+        arrival.result()
+
+    def settle(self) -> None:
+        self._thread.submit(lambda: None).result()
+
+    def _copy(self, sources: list[Tensor], targets: list[Tensor]) -> None:
+        begun = time.perf_counter()
+        for source, target in zip(sources, targets, strict=True):
+            target.copy_(source)
+        self.samples.append((sum(source.nbytes for source in sources), time.perf_counter() - begun))
+
+
+class StreamCopier:
+    """A side stream; each copy between two events."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._timed: list[tuple[int, Any, Any]] = []
+
+    def begin(self, sources: list[Tensor], targets: list[Tensor]) -> Any:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        begun, done = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with torch.cuda.stream(self._stream):
+            begun.record(self._stream)
+            for source, target in zip(sources, targets, strict=True):
+                target.copy_(source, non_blocking=True)
+            done.record(self._stream)
+        self._timed.append((sum(source.nbytes for source in sources), begun, done))
+        return done
+
+    def wait(self, arrival: Any) -> None:
+        torch.cuda.current_stream(self._device).wait_event(arrival)
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+    @property
+    def samples(self) -> list[tuple[int, float]]:
+        return [(nbytes, begun.elapsed_time(done) / 1e3) for nbytes, begun, done in self._timed]
+
+
+class Offloaded:
+    """One model whose layers go through two slots."""
+
+    model: Any
+
+    def load(
+        self,
+        model: str,
+        dtype: str | None,
+        threads: int | None,
+        device: str | None = None,
+        random_weights: bool = False,
+    ) -> dict[str, Any]:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.device = weights.device_for(device)
+        self.model = weights.load(model, dtype, random_weights)
+        nbytes = weights.size_of(self.model)
+        layers = list(weights.layers_of(self.model))
+        self._hold(layers)
+        self.model.to(self.device)
+        for number, layer in enumerate(layers):
+            layer.register_forward_pre_hook(lambda module, inputs, number=number: self._take(number))
+        return {"weight_bytes": nbytes, "layer_bytes": [sum(t.nbytes for t in held) for held in self._host]}
+
+    def _hold(self, layers: list[Any]) -> None:
+        """Layers' weights stay on the host, pinned where a GPU reads them; on the device there are two slots."""
+        cuda = self.device.type == "cuda"
+        self._parameters = [list(layer.parameters()) for layer in layers]
+        shapes = {tuple((p.shape, p.dtype) for p in held) for held in self._parameters}
+        if len(shapes) != 1:
+            raise ValueError("the layers are not all of one shape, which two equal slots need")
+        self._host = [[p.data.pin_memory() if cuda else p.data for p in held] for held in self._parameters]
+        self._slots = [[torch.empty_like(t, device=self.device) for t in self._host[0]] for _ in range(2)]
+        self._copier: Any = StreamCopier(self.device) if cuda else HostCopier()
+        self._owner: list[int | None] = [None, None]
+        self._arrivals: list[Any] = [None, None]
+        for held, slot in zip(self._parameters, self._slots * len(layers), strict=False):
+            for parameter, tensor in zip(held, slot, strict=True):
+                parameter.data = tensor  # the host's memory is kept by `_host`
+
+    def _take(self, number: int) -> None:
+        """The layer's weights, to be computed with; the next layer is sent for into the other slot."""
+        if number not in self._owner:
+            self._fetch(number, 0)
+        slot = self._owner.index(number)
+        self._copier.wait(self._arrivals[slot])
+        for parameter, tensor in zip(self._parameters[number], self._slots[slot], strict=True):
+            parameter.data = tensor
+        self._fetch((number + 1) % len(self._parameters), 1 - slot)
+
+    def _fetch(self, number: int, slot: int) -> None:
+        self._owner[slot] = number
+        self._arrivals[slot] = self._copier.begin(self._host[number], self._slots[slot])
+
+    @torch.inference_mode()
+    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Greedy, with a cache: its tokens and seconds; bytes and seconds of each copy of a layer."""
+        prompt, before = torch.tensor([tokens], device=self.device), len(self._copier.samples)
+        begun = time.perf_counter()
+        made = self.model.generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, min_new_tokens=new, do_sample=False
+        )
+        found = made[0, len(tokens) :].tolist()
+        seconds = time.perf_counter() - begun
+        self._copier.settle()
+        return {"tokens": found, "seconds": seconds, "copies": self._copier.samples[before:]}
+
+
+if __name__ == "__main__":
+    offloaded = Offloaded()
+    serve({"load": offloaded.load, "generate": offloaded.generate})

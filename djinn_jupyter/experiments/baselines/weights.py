@@ -1,0 +1,51 @@
+"""The model of a baseline: read by the library, or drawn from the same seed as an engine draws it."""
+
+from __future__ import annotations
+
+from importlib import resources
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+SEED = 0
+HEADROOM = 9 / 10  # of what a GPU has free
+
+
+def load(model: str, dtype: str | None, random_weights: bool) -> Any:
+    """In eval mode, on the host."""
+    source = str(resources.files("djinn_jupyter.demo") / "model") if model == "demo" else model
+    if random_weights:
+        return _drawn(source, dtype)
+    kind = getattr(torch, dtype) if dtype is not None else "auto"
+    loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
+    return loaded.eval().requires_grad_(False)
+
+
+def _drawn(source: str, dtype: str | None) -> Any:
+    configuration = AutoConfig.from_pretrained(source)
+    kind = getattr(torch, dtype) if dtype is not None else getattr(configuration, "dtype", None) or torch.float32
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        model: Any = AutoModelForCausalLM.from_config(configuration, dtype=kind)
+    return model.eval().requires_grad_(False)
+
+
+def size_of(model: Any) -> int:
+    return sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+
+def device_for(name: str | None, nbytes: int = 0) -> torch.device:
+    """The device of that name; else a GPU that has room for so many bytes, else the host. ValueError for none."""
+    if name is not None and torch.device(name).type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"there is no device {name}")
+    device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda" and nbytes > HEADROOM * torch.cuda.mem_get_info(device)[0]:
+        return torch.device("cpu")
+    return device
+
+
+def layers_of(model: Any) -> Any:
+    """The list of the decoder layers."""
+    count = model.config.get_text_config().num_hidden_layers
+    return next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)

@@ -1,0 +1,76 @@
+"""Hugging Face accelerate: the same model by `device_map`, with what is beyond the budget offloaded to host or disk."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import time
+from typing import Any
+
+from djinn_jupyter.experiments.baselines.answering import serve
+
+
+class Accelerated:
+    """`status` of a load is not_run where accelerate is missing, with the reason."""
+
+    model: Any
+
+    def load(
+        self,
+        model: str,
+        dtype: str | None,
+        threads: int | None,
+        budget: int,
+        to: str,
+        device: str | None = None,
+        random_weights: bool = False,
+    ) -> dict[str, Any]:
+        """`budget` bytes of weights stay on the device. `to` cpu or disk: the rest."""
+        if importlib.util.find_spec("accelerate") is None:
+            return {
+                "status": "not_run",
+                "reason": "accelerate is not installed: pip install 'djinn-jupyter[evaluation]'",
+            }
+        import torch
+
+        from djinn_jupyter.experiments.baselines import weights
+
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.device = weights.device_for(device)
+        loaded = weights.load(model, dtype, random_weights)
+        self.model = self._dispatched(loaded, weights.layers_of(loaded), budget, to)
+        return {"status": "success"}
+
+    def _dispatched(self, model: Any, layers: Any, budget: int, to: str) -> Any:
+        from accelerate import (  # type: ignore[import-not-found,unused-ignore]
+            cpu_offload,
+            dispatch_model,
+            infer_auto_device_map,
+        )
+
+        if to == "cpu" and self.device.type == "cpu":
+            return cpu_offload(model, execution_device=self.device)  # its map has no host beside the device here
+        own = "cpu" if self.device.type == "cpu" else self.device.index or 0
+        most = {own: budget} if to == "disk" else {own: budget, "cpu": 1 << 50}
+        places = infer_auto_device_map(model, max_memory=most, no_split_module_classes=[type(layers[0]).__name__])
+        self._files = tempfile.TemporaryDirectory(prefix="djinn-accelerate-")
+        return dispatch_model(model, device_map=places, offload_dir=self._files.name)
+
+    def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Greedy, with a cache: its tokens and seconds."""
+        import torch
+
+        with torch.inference_mode():
+            prompt = torch.tensor([tokens], device=self.device)
+            begun = time.perf_counter()
+            made = self.model.generate(
+                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, min_new_tokens=new, do_sample=False
+            )
+            found = made[0, len(tokens) :].tolist()
+        return {"tokens": found, "seconds": time.perf_counter() - begun}
+
+
+if __name__ == "__main__":
+    accelerated = Accelerated()
+    serve({"load": accelerated.load, "generate": accelerated.generate})

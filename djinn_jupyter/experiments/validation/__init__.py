@@ -1,0 +1,1 @@
+"""The original's phase 4: weights through the ring against plain Hugging Face, the flatline of the link, sleep."""

@@ -1,0 +1,76 @@
+"""The run of `validation`: the three tests one after the other, each with an engine of its own, and the summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.configuration.validation import TESTS, ValidationFile
+from djinn_jupyter.experiments.course import Course, TimeIsUp, now
+from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
+from djinn_jupyter.experiments.validation.opening import endpoint
+
+LOG = "validation.log"
+SUMMARY = "validation_summary.json"
+RUNS: dict[str, Callable[[Course, ValidationFile, Any], dict[str, Any]]] = {
+    "logit_equivalence": logit_equivalence.run,
+    "pcie_flatline": flatline.run,
+    "agent_sleep_resume": sleep.run,
+}
+
+
+def run(course: Course, file: ValidationFile) -> list[str]:
+    """Write a file for each test and the summary; the reasons why the run fails, none when it passes. A test that ends
+    by an error counts as such, and the next one begins."""
+    endpoint(file.server)  # refused before anything runs
+    course.tell(f"{file.experiment.name} {file.experiment.version}: {file.experiment.description}")
+    asked = {name: wanted for name in TESTS if (wanted := getattr(file, name)) is not None and wanted.enabled}
+    results: dict[str, dict[str, Any]] = {name: {"status": "not_run" if name in asked else "skipped"} for name in TESTS}
+    failures: list[str] = []
+    begun = time.monotonic()
+    course.write(SUMMARY, _summary(file, results, 0.0))
+    for name, wanted in asked.items():
+        results[name], said = _one(course, file, name, wanted)
+        failures += [f"{name}: {sentence}" for sentence in said]
+        course.write(SUMMARY, _summary(file, results, time.monotonic() - begun))
+    for failure in failures:
+        course.tell(f"FAILED: {failure}")
+    return failures
+
+
+def _one(course: Course, file: ValidationFile, name: str, wanted: Any) -> tuple[dict[str, Any], list[str]]:
+    """What the summary holds of a test, and why it failed."""
+    course.tell(f"{name} on {course.place.named(wanted.model_id)}")
+    try:
+        fields = RUNS[name](course, file, wanted)
+    except TimeIsUp:
+        raise
+    except DjinnError as error:
+        named = {"test": name, "model": course.place.named(wanted.model_id), "timestamp": now()}
+        course.write(f"{name}_results.json", {**named, "passed": False, "status": "error", "error": str(error)})
+        return {"status": "error", "passed": False, "error": str(error)}, [str(error)]
+    course.write(f"{name}_results.json", fields)
+    status = "passed" if fields["passed"] else "failed"
+    return {"status": status, "passed": fields["passed"], "failures": fields["failures"]}, fields["failures"]
+
+
+def _summary(file: ValidationFile, results: dict[str, dict[str, Any]], seconds: float) -> dict[str, Any]:
+    counts = [result["status"] for result in results.values()]
+    return {
+        "config": msgspec.to_builtins(file),
+        "experiment": file.experiment.name,
+        "timestamp": now(),
+        "duration_seconds": seconds,
+        "summary": {
+            "total": len(counts),
+            "passed": counts.count("passed"),
+            "failed": counts.count("failed"),
+            "skipped": counts.count("skipped"),
+            "errors": counts.count("error"),
+        },
+        "results": results,
+    }

@@ -1,0 +1,174 @@
+"""The flatline of the link: one sample for each copy of a layer, while passes run one after the other."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.configuration.validation import PcieFlatline, ValidationFile
+from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
+from djinn_jupyter.experiments.memory import GIB, Curve, sampled
+from djinn_jupyter.experiments.serving import engine_for
+from djinn_jupyter.experiments.validation.beside import NEW, PROMPT, Streamed, beside, manual
+from djinn_jupyter.experiments.validation.link_counter import LinkCounter, counted
+from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
+from djinn_jupyter.wire.nouns import LayerCopy
+
+MIB = float(1 << 20)
+MARGIN = 0.5  # of what manual copies sustained, where that is the bar: a core that others use too halves a copy
+FASTER = 1.05  # than the fastest copy measured by hand: what clocks may be off
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """MiB a second that a share of the copies must reach. `fastest`: the fastest copy by hand in the same run."""
+
+    required: float
+    fastest: float
+    measured_here: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """What came of the sampling: copies, passes, seconds of all; bytes that each pass has to move; memory; new tokens,
+    and tokens a second of each run."""
+
+    copies: tuple[LayerCopy, ...]
+    passes: int
+    seconds: float
+    streamed: int
+    curve: Curve
+    tokens: tuple[int, ...]
+    rates: tuple[float, ...]
+
+
+def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str, Any]:
+    """The fields of the result file."""
+    assert file.ring_gb is not None
+    by_hand = manual(course, wanted.model_id, wanted.dtype, wanted.sample_duration_seconds / 2)
+    card = card_for(file.ring_gb, imposed(file, file.limit_gb), by_hand.weights)
+    options = {"dtype": wanted.dtype, "device_memory": card.allowed, **options_of(file)}
+    with engine_for(course, wanted.model_id, **options) as engine:
+        description, reading = engine.description, engine.statistics()
+        gpu = description.device.startswith("cuda")
+        with counted(description.device if gpu else None) as counter:
+            flow = _flow(course, engine, wanted, file.server.timeout_seconds)
+    sides = beside(course, wanted, card.allowed, by_hand, flow.rates, flow.tokens) if wanted.baselines else None
+    bar = _bar(wanted, by_hand, gpu=gpu)
+    fields = judge(wanted, bar, flow, limit_gb=file.limit_gb)
+    course.tell(
+        f"flatline: {fields['bandwidth_mbps']:.0f} MiB/s, required {bar.required:.0f}, "
+        f"{100 * fields['samples_above_ratio']:.1f} % of {len(flow.copies)} copies above"
+    )
+    return {
+        "test": "pcie_flatline",
+        "model": course.place.named(wanted.model_id),
+        **fields,
+        "capacity_gb": card.allowed / GIB,
+        "capacity_imposed": True,
+        "ring_shrunk_to_stream": card.shrunk,
+        "gpu_info": _gpu(description.device, reading.device_bytes_total, counter, flow),
+        "streaming_baselines": sides or Unmeasured(reason="pcie_flatline.baselines is false"),
+        "timestamp": now(),
+    }
+
+
+def judge(wanted: PcieFlatline, bar: Bar, flow: Flow, *, limit_gb: float | None) -> dict[str, Any]:
+    """The verdict on the copies, and their figures."""
+    rates = [copy.bytes_moved / copy.seconds / MIB for copy in flow.copies]
+    copying = sum(copy.seconds for copy in flow.copies)
+    moved = sum(copy.bytes_moved for copy in flow.copies)
+    above = sum(rate >= bar.required for rate in rates) / len(rates) if rates else 0.0
+    peak = max(flow.curve.gigabytes(), default=None)
+    mean = moved / copying / MIB if copying else 0.0
+    failures = {
+        "No layer was copied: nothing streams.": bool(rates),
+        "Too few copies reached the required bandwidth.": above >= wanted.sustained_ratio,
+        "Copies were sampled for less than sample_duration_seconds.": flow.seconds >= wanted.sample_duration_seconds,
+        "A pass moved fewer bytes than stream.": moved >= (flow.passes - 1) * flow.streamed,
+        "Copies were faster than the fastest by hand: something was not copied.": mean <= FASTER * bar.fastest,
+        "The device held more than its limit.": peak is None or limit_gb is None or peak <= limit_gb,
+    }
+    return {
+        "passed": all(failures.values()),
+        "failures": [sentence for sentence, held in failures.items() if not held],
+        "bandwidth_mbps": statistics.median(rates) if rates else None,
+        "required_mbps": bar.required,
+        "required_is": f"{MARGIN} of what manual copies of the same layers sustained on this machine, which has no GPU"
+        if bar.measured_here
+        else "pcie_flatline.min_sustained_bandwidth_mb_per_s",
+        "fastest_by_hand_mbps": bar.fastest,
+        "metrics": {
+            "iterations": flow.passes,
+            "elapsed_seconds": flow.seconds,
+            "estimated_bytes_loaded": moved,
+            "estimated_mbps": moved / flow.seconds / MIB,
+            "gpu_mem_peak": Unmeasured(reason="nothing was sampled") if peak is None else peak,
+        },
+        "mean_mbps": mean,
+        "stalled_seconds": sum(copy.stalled_seconds or 0.0 for copy in flow.copies),
+        "samples_mbps": rates,
+        "samples_above_ratio": above,
+        "samples": [[c.layer, c.bytes_moved, c.seconds, c.begun, c.stalled_seconds] for c in flow.copies],
+    }
+
+
+def sustained(rates: Sequence[float], ratio: float) -> float:
+    """The bandwidth that this share of the copies reached."""
+    return sorted(rates)[int((1 - ratio) * len(rates))]
+
+
+def _flow(course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: float) -> Flow:
+    weights = engine.wake().weights
+    if weights.residency != "streamed":
+        raise UsageError("The whole model stays on the device, so no layer is copied; make the ring smaller.")
+    session, prompt = engine.session("flatline", fresh=True), list(range(1, PROMPT + 1))
+    session.run(prompt, max_new_tokens=2, ignore_eos=True)  # the ring learns the order of the layers
+    copies: list[LayerCopy] = []
+    last = max((copy.number for copy in engine.copies()), default=0)
+    passes, rates, tokens, begun = 0, [], (), time.monotonic()
+    with sampled(engine) as curve:
+        while time.monotonic() - begun < wanted.sample_duration_seconds:
+            course.check_time()
+            done, milliseconds = timed(
+                lambda: within(timeout, lambda: session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
+            )
+            passes, tokens = passes + done.passes, done.tokens
+            rates.append(1000 * NEW / milliseconds)
+            arrived = engine.copies(last)
+            last = arrived[-1].number if arrived else last
+            copies += arrived
+            course.tell_more(f"pass {passes}: {len(copies)} copies")
+        seconds = time.monotonic() - begun
+    return Flow(
+        copies=tuple(copies),
+        passes=passes,
+        seconds=seconds,
+        streamed=weights.bytes_streamed_per_pass,
+        curve=curve,
+        tokens=tokens,
+        rates=tuple(rates),
+    )
+
+
+def _bar(wanted: PcieFlatline, by_hand: Streamed, *, gpu: bool) -> Bar:
+    rates = [nbytes / seconds / MIB for nbytes, seconds in by_hand.copies]
+    here = MARGIN * sustained(rates, wanted.sustained_ratio)
+    required = wanted.min_sustained_bandwidth_mb_per_s if gpu else here
+    return Bar(required=required, fastest=max(rates), measured_here=not gpu)
+
+
+def _gpu(device: str, total: int | None, counter: LinkCounter, flow: Flow) -> dict[str, Any]:
+    moved = sum(copy.bytes_moved for copy in flow.copies)
+    absent = Unmeasured(reason=counter.reason)
+    return {
+        "device": device,
+        "memory_gb": Unmeasured(reason="no GPU") if total is None else total / GIB,
+        "nvml_pcie_received_mbps": absent if counter.mean is None else counter.mean / MIB,
+        "nvml_over_counted": absent if counter.mean is None else counter.mean * flow.seconds / moved,
+    }

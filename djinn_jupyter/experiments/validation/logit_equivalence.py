@@ -1,0 +1,127 @@
+"""Weights streamed through the ring, several forward passes in a row, against plain Hugging Face in its own process."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
+from djinn_jupyter.experiments.configuration.validation import LogitEquivalence, ValidationFile
+from djinn_jupyter.experiments.course import Course, now, timed
+from djinn_jupyter.experiments.memory import GIB
+from djinn_jupyter.experiments.serving import engine_for, prompt_of
+from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
+
+PROMPT, NEW, TOP = 16, 6, 5
+Row = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One prompt on one side: new tokens, the fp32 logits [V] of the last of its passes, milliseconds of all; `moved`
+    bytes through the ring."""
+
+    tokens: tuple[int, ...]
+    logits: Row
+    milliseconds: float
+    moved: int = 0
+
+
+def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[str, Any]:
+    """The fields of the result file."""
+    assert file.ring_buffer is not None
+    with baseline("eager") as eager:
+        plain = eager.ask("load", model=wanted.model_id, dtype=wanted.dtype, threads=1, **course.place.words())
+        limit = imposed(file, file.hardware.vram_limit_gb)
+        card = card_for(file.ring_buffer.capacity_gb, limit, plain["weight_bytes"])
+        options = {"dtype": wanted.dtype, "device_memory": card.allowed, **options_of(file)}
+        with engine_for(course, wanted.model_id, **options) as engine:
+            per_pass = engine.wake().weights.bytes_streamed_per_pass
+            prompts = [prompt_of(engine, PROMPT, seed=300 + n) for n in range(wanted.num_samples)]
+            engine.session("first pass", fresh=True).run(prompts[0], max_new_tokens=2, ignore_eos=True)
+            rings = [_ours(course, engine, prompt, file.server.timeout_seconds) for prompt in prompts]
+            same_device = engine.description.device.partition(":")[0] == plain["device"].partition(":")[0]
+        plains = [_theirs(eager, prompt) for prompt in prompts]
+    fields = judge(wanted, plains, rings, same_device=same_device, streamed=per_pass)
+    course.tell(f"logit equivalence over {len(rings)} samples: {fields['comparison_metrics']}")
+    return {
+        "test": "logit_equivalence",
+        "model": course.place.named(wanted.model_id),
+        **fields,
+        "pytorch_metrics": _speed(plains) | {"device": plain["device"], "weights_gb": plain["weight_bytes"] / GIB},
+        "ring_metrics": _speed(rings) | {"device_memory_gb": card.allowed / GIB, "ring_shrunk_to_stream": card.shrunk},
+        "timestamp": now(),
+    }
+
+
+def judge(
+    wanted: LogitEquivalence, plains: Sequence[Sample], rings: Sequence[Sample], *, same_device: bool, streamed: int
+) -> dict[str, Any]:
+    """The verdict over all samples; the metrics are those of the worst. `streamed`: bytes that a pass has to move."""
+    pairs = list(zip(plains, rings, strict=True))
+    off = [np.abs(ring.logits.astype(np.float64) - plain.logits.astype(np.float64)) for plain, ring in pairs]
+    metrics = {
+        "max_diff": max(float(row.max()) for row in off),
+        "mean_diff": max(float(row.mean()) for row in off),
+        "norm_diff": max(float(np.linalg.norm(row)) for row in off),
+    }
+    bitwise = all(plain.logits.tobytes() == ring.logits.tobytes() for plain, ring in pairs)
+    likeliest = all(_top(plain.logits) == _top(ring.logits) and plain.tokens == ring.tokens for plain, ring in pairs)
+    near = metrics["norm_diff"] < wanted.tolerance_norm and metrics["max_diff"] < wanted.tolerance_max_diff
+    moved = [ring.moved // NEW for ring in rings]
+    copied = streamed > 0 and all(nbytes >= streamed * (NEW - 1) // NEW for nbytes in moved)
+    failures = {
+        "Nothing streams: the weights are all on the device.": streamed > 0,
+        "A pass moved fewer bytes than stream.": copied or not streamed,
+        "The logits differ by more than the tolerances.": near,
+        "The five most likely tokens, or tokens on the way, differ.": likeliest or not wanted.pass_if_predictions_match,
+        "On the same device, the logits are not bitwise equal.": bitwise or not same_device,
+    }
+    return {
+        "passed": all(failures.values()),
+        "failures": [sentence for sentence, held in failures.items() if not held],
+        "is_match": near,
+        "preds_match": likeliest,
+        "bitwise_equal": bitwise,
+        "same_device": same_device,
+        "comparison_metrics": metrics,
+        "bytes_streamed_per_pass": moved,
+        "bytes_that_stream": streamed,
+        "passes_per_sample": NEW,
+    }
+
+
+def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: float) -> Sample:
+    course.check_time()
+    session = engine.session("logit equivalence", fresh=True)
+    before = engine.wake().weights.bytes_moved
+    done, milliseconds = timed(
+        lambda: within(timeout, lambda: session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
+    )
+    moved = engine.wake().weights.bytes_moved - before
+    if not isinstance(done, Finished):
+        raise DjinnError(f"A run was to end and did not: {done!r}")
+    course.tell_more(f"{moved} bytes through the ring in {NEW} passes, {milliseconds:.1f} ms")
+    return Sample(tokens=done.tokens, logits=done.logits, milliseconds=milliseconds, moved=moved)
+
+
+def _theirs(eager: Baseline, prompt: list[int]) -> Sample:
+    made = eager.ask("logits", tokens=prompt, new=NEW)
+    row = np.frombuffer(base64.b64decode(made["logits"]), dtype=np.float32)
+    return Sample(tokens=tuple(made["tokens"]), logits=row, milliseconds=made["milliseconds"])
+
+
+def _top(row: Row) -> list[int]:
+    return [int(token) for token in np.argsort(-row, kind="stable")[:TOP]]
+
+
+def _speed(samples: Sequence[Sample]) -> dict[str, float]:
+    seconds = sum(sample.milliseconds for sample in samples) / 1000
+    return {"elapsed_seconds": seconds, "tokens_per_second": sum(len(s.tokens) for s in samples) / seconds}

@@ -1,0 +1,91 @@
+"""The engines of `validation`: how much of the card they may take, where they listen, how long one waits for them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile
+from djinn_jupyter.experiments.memory import GIB
+
+Made = TypeVar("Made")
+PAGES_SHARE = 8  # an engine keeps an eighth of what it is allowed for pages
+STREAMING_SHARE = 3 / 4  # of a model's size, where the ring could hold all of it
+
+
+class AnswerLate(DjinnError):
+    """The engine did not answer within `server.timeout_seconds`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """In bytes: what an engine is allowed for weights and pages together. `shrunk`: the ring that was asked for would
+    have held the whole model, so that nothing would have streamed."""
+
+    allowed: int
+    shrunk: bool
+
+
+def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> Card:
+    """Room for a ring of at most `ring_gb` on a card of at most `limit_gb`, small enough that `weights` stream."""
+    ring = ring_gb * GIB * PAGES_SHARE / (PAGES_SHARE - 1)
+    allowed = min(ring, float("inf") if limit_gb is None else limit_gb * GIB)
+    if weights < allowed:
+        return Card(allowed=int(weights * STREAMING_SHARE), shrunk=True)
+    return Card(allowed=int(allowed), shrunk=False)
+
+
+def endpoint(server: Server) -> str:
+    """Where an engine may listen. UsageError where the address is not this machine's, or one of the two ports is
+    taken."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror:
+        raise UsageError(f"server.host is {server.host!r}, which is no address; write localhost.") from None
+    host = str(address[0])
+    for port in (server.port, server.port + 1):
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((host, port))
+            except OSError as error:
+                raise UsageError(
+                    f"An engine cannot listen on port {port} of {server.host} ({error.strerror}); set server.port to "
+                    "one that is free together with the next, and server.host to an address of this machine."
+                ) from None
+    return f"tcp://[{host}]:{server.port}" if ":" in host else f"tcp://{host}:{server.port}"
+
+
+def options_of(file: ValidationFile) -> dict[str, Any]:
+    """What all engines of the run are started with."""
+    return {"listen": endpoint(file.server), "threads": 1}
+
+
+def imposed(file: ValidationFile, limit_gb: float | None) -> float | None:
+    """The limit where it is enforced."""
+    return limit_gb if file.hardware.enforce_vram_limit else None
+
+
+def within(seconds: float, work: Callable[[], Made]) -> Made:
+    """What `work` returns. AnswerLate when it takes longer; it then ends with its engine."""
+    made: list[Made] = []
+    failed: list[BaseException] = []
+
+    def do() -> None:
+        try:
+            made.append(work())
+        except BaseException as error:  # noqa: BLE001  raised again in the thread that waits
+            failed.append(error)
+
+    thread = threading.Thread(target=do, name="djinn-experiment-asking", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise AnswerLate(f"The engine did not answer within {seconds:g} s (server.timeout_seconds).")
+    if failed:
+        raise failed[0]
+    return made[0]

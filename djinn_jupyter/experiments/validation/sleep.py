@@ -1,0 +1,161 @@
+"""An agent that sleeps: generate, be idle past the threshold while others work, leave the device, come back, go on."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.errors import DjinnError, MemoryShortage
+from djinn_jupyter.experiments.configuration.validation import AgentSleepResume, ValidationFile
+from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
+from djinn_jupyter.experiments.memory import GIB, Curve, device_gigabytes, sampled
+from djinn_jupyter.experiments.pressure.swaps import heard
+from djinn_jupyter.experiments.serving import engine_for, prompt_of
+from djinn_jupyter.experiments.validation.opening import imposed, options_of, within
+
+PROMPT, FIRST, THEN = 96, 24, 24
+AGENT, NEIGHBOUR = "agent", "neighbour"
+RETRY_SECONDS = 0.5
+
+
+@dataclass(slots=True, kw_only=True)
+class Night:
+    """What came of it: the agent's tokens before and after, milliseconds of each part, gigabytes on the device before,
+    during and after the sleep, where the agent was at its end, and its swaps."""
+
+    initial: tuple[int, ...] = ()
+    resumed: tuple[int, ...] = ()
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    gigabytes: dict[str, float] = field(default_factory=dict)
+    residency: str = ""
+    agent_bytes: int = 0
+    neighbour_runs: int = 0
+    attempts: int = 0
+    swaps: list[dict[str, Any]] = field(default_factory=list)
+    equal: bool = False
+    curve: Curve = field(default_factory=Curve)
+
+
+def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[str, Any]:
+    """The fields of the result file."""
+    limit = imposed(file, file.hardware.vram_limit_gb)
+    options = {
+        "dtype": wanted.dtype,
+        "device_memory": None if limit is None else int(limit * GIB),
+        "host_memory": int(wanted.host_swap_pool_gb * GIB),
+        "idle_swap_seconds": wanted.idle_threshold_seconds,
+        **options_of(file),
+    }
+    with engine_for(course, wanted.model_id, **options) as engine:
+        night = _night(course, engine, wanted, file.server.timeout_seconds)
+    return {
+        "test": "agent_sleep_resume",
+        "model": course.place.named(wanted.model_id),
+        "sleep_duration_seconds": wanted.sleep_duration_seconds,
+        **judge(wanted, night, limit_gb=file.hardware.vram_limit_gb),
+        "timestamp": now(),
+    }
+
+
+def judge(wanted: AgentSleepResume, night: Night, *, limit_gb: float | None) -> dict[str, Any]:
+    """The verdict on a night, and its figures."""
+    out = [swap for swap in night.swaps if swap["direction"] == "out"]
+    back = [swap for swap in night.swaps if swap["direction"] == "in"]
+    slept = night.milliseconds["sleep"]
+    peak = max(night.curve.gigabytes(), default=None)
+    failures = {
+        "The agent did not leave the device while it slept.": bool(out) and night.residency in ("host", "disk"),
+        "The agent left earlier than the idle threshold.": all(
+            swap["idle_seconds"] >= wanted.idle_threshold_seconds for swap in out if swap["cause"] == "idleness"
+        ),
+        "The agent did not come back to the device.": bool(back),
+        "The sleep was shorter than sleep_duration_seconds.": slept >= 1000 * wanted.sleep_duration_seconds,
+        "The text differs from the run without sleep.": night.equal,
+        "The device held more than its limit.": peak is None or limit_gb is None or peak <= limit_gb,
+    }
+    return {
+        "passed": all(failures.values()),
+        "failures": [sentence for sentence, held in failures.items() if not held],
+        "metrics": {
+            "initial_tokens": len(night.initial),
+            "initial_time_ms": night.milliseconds["initial"],
+            "resumed_tokens": len(night.resumed),
+            "resumed_time_ms": night.milliseconds["resumed"],
+            "sleep_duration_ms": slept,
+            "gpu_mem_before_sleep_gb": night.gigabytes["before"],
+            "gpu_mem_after_sleep_gb": night.gigabytes["asleep"],
+            "gpu_mem_after_resume_gb": night.gigabytes["after"],
+            "swaps_detected": len(out),
+            "restores_detected": len(back),
+            "coherence_score": Unmeasured(
+                reason="no model of coherence is run: the text is compared bit for bit instead (text_equal)"
+            ),
+        },
+        "text_equal": night.equal,
+        "residency_after_sleep": night.residency,
+        "agent_device_bytes_after_sleep": night.agent_bytes,
+        "neighbour_runs_during_sleep": night.neighbour_runs,
+        "resume_attempts": night.attempts,
+        "swap_events": night.swaps,
+    }
+
+
+def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeout: float) -> Night:
+    prompt = prompt_of(engine, PROMPT, seed=500)
+    whole = _run(engine.session("awake", fresh=True), prompt, FIRST + THEN, timeout)
+    expected = (whole.tokens, whole.logits.tobytes())
+    engine.session("awake").close()
+    agent, night, begun = engine.session(AGENT, fresh=True), Night(), time.monotonic()
+    with heard(engine, course, begun) as swaps, sampled(engine) as curve:
+        first, night.milliseconds["initial"] = timed(lambda: _run(agent, prompt, FIRST, timeout))
+        fell_asleep = time.monotonic()
+        night.gigabytes["before"] = device_gigabytes(engine.statistics())
+        _sleep(course, engine, wanted, night, timeout)
+        night.milliseconds["sleep"] = 1000 * (time.monotonic() - fell_asleep)
+        there = agent.info()
+        night.residency, night.agent_bytes = there.residency, there.device_bytes
+        night.gigabytes["asleep"] = device_gigabytes(engine.statistics())
+        course.tell(f"idle detected: the agent is on the {there.residency} after {night.milliseconds['sleep']:.0f} ms")
+        done, night.milliseconds["resumed"] = timed(lambda: _resumed(agent, wanted, night, timeout))
+        night.gigabytes["after"] = device_gigabytes(engine.statistics())
+        course.tell(f"restored in the resume of {night.milliseconds['resumed']:.2f} ms")
+        logits = done.logits.tobytes()
+    night.initial, night.resumed, night.curve = first.tokens, done.tokens, curve
+    night.equal = (first.tokens + done.tokens, logits) == expected
+    mine = [event for event in swaps.events if event["session"] == AGENT]
+    night.swaps = [{**event, "idle_seconds": begun + event["timestamp"] - fell_asleep} for event in mine]
+    return night
+
+
+def _sleep(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, night: Night, timeout: float) -> None:
+    """The agent does nothing; a neighbour generates all the while, so that the engine is never idle itself."""
+    neighbour, until = engine.session(NEIGHBOUR, fresh=True), time.monotonic() + wanted.sleep_duration_seconds
+    prompt = prompt_of(engine, PROMPT, seed=501)
+    while time.monotonic() < until:
+        course.check_time()
+        _run(neighbour, prompt, FIRST, timeout)
+        night.neighbour_runs += 1
+
+
+def _resumed(agent: RemoteSession, wanted: AgentSleepResume, night: Night, timeout: float) -> Finished:
+    """Go on from where it fell asleep; asked again only where there was no room for it, which changes nothing."""
+    while True:
+        night.attempts += 1
+        try:
+            return _run(agent, None, THEN, timeout)
+        except MemoryShortage:
+            if night.attempts >= wanted.max_retries:
+                raise
+            time.sleep(RETRY_SECONDS)  # others have to leave first
+
+
+def _run(session: RemoteSession, prompt: list[int] | None, new: int, timeout: float) -> Finished:
+    """A fresh line from the prompt, or without one on from the present line."""
+    done = within(timeout, lambda: session.run(prompt, max_new_tokens=new, ignore_eos=True, extend=prompt is None))
+    if not isinstance(done, Finished):
+        raise DjinnError(f"A run was to end and did not: {done!r}")
+    return done
