@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
 
@@ -248,3 +250,35 @@ def test_no_place_for_a_journal_is_said_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "journals").write_text("in the way")
     with pytest.raises(StorageFailed, match="--no-journal"):
         journal(desk, tmp_path)
+
+
+def test_who_leaves_while_an_image_is_still_being_written_leaves_a_whole_one(desk: Desk, tmp_path: Path) -> None:
+    """The image of the last stop would be taken when the write before is through; by then its bytes are elsewhere."""
+    slow, kept = threading.Event(), desk.engine.keeping.journal
+    assert kept is not None
+    desk.open()
+    desk.stop_at(2)
+    kept._thread.start(slow.wait)
+    desk.run(PROMPT, new=2)
+    desk.step(3)
+    value, tokens_then = desk.value(), list(desk.session().tokens)
+    assert desk.session().name in kept._touched, "the write before is not through"
+    desk.swap_out()
+    slow.set()
+    written(desk)
+    other = build_desk(build("llama"))
+    assert journal(other, crashed(tmp_path / "alive", tmp_path / "left")) == ("a",)
+    assert list(other.session().tokens) == tokens_then
+    assert torch.equal(other.value(), value)
+    forget(other)
+
+
+def test_a_write_that_fails_fails_those_behind_it(tmp_path: Path) -> None:
+    path, taken = tmp_path / f"x{SUFFIX}", images(2)
+    file, book, failed = LedgerFile(path, MODEL, CPU), Ledger(path), Future[None]()
+    file.write(book.entry(taken[0], safe=False))
+    failed.set_exception(OSError(errno.ENOSPC, "full"))
+    with pytest.raises(OSError, match="full"):
+        journals._write_after(failed, file, book.entry(taken[1], safe=False))
+    file.close()
+    assert len(read_ledger(path, MODEL, CPU).image.history.stops) == len(taken[0].history.stops)

@@ -23,7 +23,7 @@ from djinn_jupyter.engine.keeping.berth import Berth
 from djinn_jupyter.engine.keeping.errands import Errands
 from djinn_jupyter.engine.keeping.identity import ModelIdentity
 from djinn_jupyter.engine.keeping.image import SessionImage
-from djinn_jupyter.engine.keeping.ledger import SUFFIX, Ledger, LedgerFile, read_ledger
+from djinn_jupyter.engine.keeping.ledger import SUFFIX, Entry, Ledger, LedgerFile, read_ledger
 from djinn_jupyter.engine.keeping.taking import take_image
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import CheckpointRefused
@@ -121,6 +121,12 @@ class Journal:
                 self._touched.discard(name)
                 self._hand_over(session, account or self._new(name), now)
 
+    def take_before_leaving(self, session: Session) -> None:
+        """Where it is other than its last image: a new one at once, be the last one still on the way to its file."""
+        if session.name in self._touched:
+            self._touched.discard(session.name)
+            self._hand_over(session, self._accounts.get(session.name) or self._new(session.name), time.monotonic())
+
     def forget(self, session: str) -> None:
         """It was closed: its file goes."""
         self._touched.discard(session)
@@ -152,7 +158,8 @@ class Journal:
             account.ledger.begin_anew()
             return
         account.due = now + RUNNING_SECONDS
-        account.writing = self._thread.start(lambda: account.file.write(entry))
+        before = account.writing
+        account.writing = self._thread.start(lambda: _write_after(before, account.file, entry))
         account.writing.add_done_callback(lambda _: self._through(session.name))
         self.books.images += 1
         self.books.bytes_handed_over += len(entry.body) + sum(tensor.nbytes for _, tensor in entry.arrays)
@@ -194,3 +201,10 @@ class Journal:
 
     def _wait(self) -> None:
         self._thread.start(lambda: None).result()
+
+
+def _write_after(before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
+    """Raises what the write before raised, if there is one: then the file may not go on as if it held that entry."""
+    if before is not None:
+        before.result()
+    file.write(entry)

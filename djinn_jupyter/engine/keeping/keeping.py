@@ -62,6 +62,11 @@ class Keeping:
         if self.journal is not None:
             self.journal.attend(sessions)
 
+    def take_before_leaving(self, session: Session) -> None:
+        """Afterwards what an image of it needs may be elsewhere."""
+        if self.journal is not None:
+            self.journal.take_before_leaving(session)
+
     def close(self, sessions: Mapping[str, Session]) -> None:
         """Returns when all files are as they will be found."""
         self.errands.close()

@@ -32,6 +32,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
         journal.adopt(name, found.path)
         engine.sessions[name] = session
     engine.keeping.journal = journal
+    engine.swapping.about_to_leave = engine.keeping.take_before_leaving
     engine.bulletin.publish(all_sessions=True)
     return tuple(engine.sessions)
 
