@@ -8,6 +8,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.reading import explain, parse, read, shipped
 from djinn_jupyter.experiments.configuration.section import Section, keys_of
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost, ResumeLatency
+from djinn_jupyter.experiments.configuration.validation import ValidationFile
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 
 KINDS: dict[str, type[Section]] = {
@@ -15,6 +16,7 @@ KINDS: dict[str, type[Section]] = {
     "pressure": Whitebox,
     "resume_latency": ResumeLatency,
     "checkpoint_cost": CheckpointCost,
+    "validation": ValidationFile,
 }
 
 
