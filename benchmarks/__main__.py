@@ -12,7 +12,7 @@ from benchmarks.setting import setting
 
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "sweep", "streaming",
-    "replay",
+    "replay", "paint",
 )  # fmt: skip
 
 

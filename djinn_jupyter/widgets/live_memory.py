@@ -31,10 +31,11 @@ class MemoryWidget(anywidget.AnyWidget):
         self.on_msg(lambda widget, content, buffers: frozen() if content == {"press": "freeze"} else None)
 
     def show(self, trace: MemoryTrace) -> None:
-        """Draw the trace as it stands."""
+        """Draw the trace as it stands: words and course in one message, which halves what the browser does."""
         readings, moves = list(trace.readings), list(trace.moves)
-        self.said = memory_view(self._model_name, readings[-1:], ()).plain
-        self.course = course_of(readings, moves).message()
+        with self.hold_sync():
+            self.said = memory_view(self._model_name, readings[-1:], ()).plain
+            self.course = course_of(readings, moves).message()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
         """With words for pages that cannot draw it."""

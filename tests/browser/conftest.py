@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from tests.browser.chromium import chromium
 from tests.browser.lab_page import HEIGHT, WIDTH
 from tests.browser.lab_server import LabServer, lab_server
 
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 _FAILED = pytest.StashKey[bool]()
-FLAGS = [
-    "--no-sandbox",  # root in a container has none
-    "--disable-dev-shm-usage",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    # The browser's own calls to the outside, which a closed network refuses by the dozen.
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-domain-reliability",
-]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,12 +34,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    executable = os.environ.get("DJINN_CHROMIUM") or shutil.which("chromium")
-    assert executable, "No Chromium: run `make chromium`, or set DJINN_CHROMIUM to its executable."
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+    with chromium() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture
