@@ -163,6 +163,8 @@ class Connection:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._subscriptions is not None:
             self._subscriptions.close()
+        # First: zmq's one I/O thread, which all connections share, would wait for ever to tell a monitor nobody hears.
+        self._dealer.disable_monitor()
         self._monitor.close()
         self._commands.close()
 

@@ -224,3 +224,15 @@ _raw = _Raw
 
 def _door() -> Door:
     return Door(FakeEngine(), shut_down=lambda: None)
+
+
+async def test_connections_may_end_in_any_order_with_their_engines_and_others_go_on() -> None:
+    """All connections of a process share a thread of zmq's: one that ends may not leave it waiting for ever."""
+    for number in range(40):
+        with served() as house:
+            client = await Connection.open(house.entry, holder="kernel-1", user="ada", timeout=10.0)
+            heard: list[Event] = []
+            await client.listen("paris", heard.append)
+            await client.ask(Open(session="paris"))
+            await client.ask(Run(session="paris", tokens=(1,), max_new_tokens=number))
+            await client.close()
