@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -28,20 +28,38 @@ class Sample:
     books: int
     used: int
 
+    @property
+    def gigabytes(self) -> float:
+        """The device by NVML; without one the books: a process's memory holds libraries that are no device's."""
+        return (self.books if self.device is None else self.device) / GIB
+
 
 @dataclass(slots=True)
 class Curve:
-    """The samples of one stretch of time, oldest first."""
+    """The samples of one stretch of time, oldest first. `look` takes one."""
 
     samples: list[Sample] = field(default_factory=list)
+    look: Callable[[], Sample] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self) -> Sample:
+        """One more sample, now."""
+        assert self.look is not None
+        with self._lock:
+            self.samples.append(self.look())
+            return self.samples[-1]
 
     @property
     def peak_books(self) -> int:
         return max((sample.books for sample in self.samples), default=0)
 
     def gigabytes(self) -> list[float]:
-        """The device by NVML; without one the books: a process's memory holds libraries that are no device's."""
-        return [(sample.books if sample.device is None else sample.device) / GIB for sample in self.samples]
+        return [sample.gigabytes for sample in self.samples]
+
+
+def bytes_of(gigabytes: float | None) -> int | None:
+    """A limit of a configuration in bytes."""
+    return None if gigabytes is None else int(gigabytes * GIB)
 
 
 def on_device(reading: EngineStatistics) -> int:
@@ -63,24 +81,25 @@ def device_gigabytes(reading: EngineStatistics) -> float:
 
 @contextmanager
 def sampled(engine: RemoteEngine) -> Iterator[Curve]:
-    """A curve that grows at 20 Hz until the end of the block."""
+    """A curve that grows at 20 Hz until the end of the block, and whenever its `take` is called."""
     assert engine.entry is not None
-    curve, ended, begun = Curve(), threading.Event(), time.monotonic()
-    process = psutil.Process(engine.entry.pid)
+    ended, begun, process = threading.Event(), time.monotonic(), psutil.Process(engine.entry.pid)
+
+    def look() -> Sample:
+        reading = engine.statistics()
+        return Sample(
+            seconds=time.monotonic() - begun,
+            device=reading.device_bytes_in_use,
+            process=int(process.memory_info().rss),
+            books=on_device(reading),
+            used=in_use(reading),
+        )
 
     def sample() -> None:
         while not ended.wait(PERIOD_SECONDS):
-            reading = engine.statistics()
-            curve.samples.append(
-                Sample(
-                    seconds=time.monotonic() - begun,
-                    device=reading.device_bytes_in_use,
-                    process=int(process.memory_info().rss),
-                    books=on_device(reading),
-                    used=in_use(reading),
-                )
-            )
+            curve.take()
 
+    curve = Curve(look=look)
     thread = threading.Thread(target=sample, name="djinn-experiment-memory", daemon=True)
     thread.start()
     try:

@@ -77,18 +77,18 @@ class Eager:
     @torch.inference_mode()
     def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
         """The most likely token after each position of the prompt by one `forward` [T, V], and `generate` greedily: its
-        tokens, the digest of the logits it ended with, its milliseconds."""
+        tokens, the digests of the logits its first and its last token came from, its milliseconds."""
         prompt = torch.tensor([tokens], device=self.device)
         predicted = self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()
         begun = time.perf_counter()
         made = self._generate(prompt, new)
         self._synchronise()
         milliseconds = 1000 * (time.perf_counter() - begun)
-        last = made.logits[-1][0].to(torch.float32).cpu().numpy()
         return {
             "predicted": predicted,
             "tokens": made.sequences[0, len(tokens) :].tolist(),
-            "digest": hashlib.sha256(last.tobytes()).hexdigest(),
+            "first": _digest(made.logits[0][0]),
+            "digest": _digest(made.logits[-1][0]),
             "milliseconds": milliseconds,
         }
 
@@ -191,6 +191,10 @@ class Eager:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _digest(logits_V: Tensor) -> str:
+    return hashlib.sha256(logits_V.to(torch.float32).cpu().numpy().tobytes()).hexdigest()
 
 
 def _passing(forward: Any, instead: Tensor | None) -> Any:

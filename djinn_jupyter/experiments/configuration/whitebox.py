@@ -43,7 +43,7 @@ class Inference(Section, frozen=True, kw_only=True):
         Percent, Meta(description="Least share of equal tokens in percent; ours must besides be bitwise equal.")
     ]
     continuation_tokens: Annotated[
-        Positive, Meta(description="Tokens generated after the resume and compared too.")
+        int, Meta(ge=2, description="Tokens generated after the resume and compared too; the first is stopped at.")
     ] = 16
 
 

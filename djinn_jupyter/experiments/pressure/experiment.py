@@ -13,7 +13,7 @@ from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.experiments.configuration.whitebox import MemoryPressure, Whitebox
 from djinn_jupyter.experiments.course import Course, now
-from djinn_jupyter.experiments.memory import GIB, Curve, device_gigabytes, sampled
+from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, sampled
 from djinn_jupyter.experiments.pressure.arithmetic import Arithmetic, arithmetic
 from djinn_jupyter.experiments.pressure.swaps import Swaps, heard
 from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_of
@@ -38,7 +38,7 @@ def run(course: Course, file: Whitebox) -> list[str]:
     if wanted is None or not wanted.enabled:
         raise UsageError("experiment.memory_pressure_test is not enabled in this file.")
     count = wanted.num_sessions
-    imposed, host = _bytes(file.hardware.vram_limit_gb), _bytes(file.hardware.host_limit_gb)
+    imposed, host = bytes_of(file.hardware.vram_limit_gb), bytes_of(file.hardware.host_limit_gb)
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     new, length = file.experiment.inference.continuation_tokens, file.experiment.inference.input_length
     with engine_for(
@@ -94,11 +94,11 @@ def _under_pressure(
         for number, prompt in enumerate(prompts):
             course.check_time()
             sessions.append(_stopped(engine, f"session {number + 1}", wanted.session_pause_layer, prompt, new))
-            gigabytes = device_gigabytes(engine.statistics())
+            gigabytes = curve.take().gigabytes
             progression.append({"session": number + 1, "vram_gb": gigabytes, "timestamp": time.monotonic() - begun})
             course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {gigabytes:.4f} GiB")
         alive = len(engine.sessions())
-        spawned = curve.samples[-1].seconds if curve.samples else 0.0
+        spawned = curve.samples[-1].seconds
         equal = [_resumed(course, sessions[k], k, len(prompts), new) == alone[k] for k in resume_order(len(prompts))]
     fields = _fields(sums, progression, swaps, curve, alive, equal, spawned, time.monotonic() - begun)
     failures = _failures(fields, sums, len(prompts))
@@ -185,7 +185,3 @@ def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]
         "Device memory was above the capacity.": fields["slab_books_gb"] <= fields["capacity_gb"],
     }
     return [sentence for sentence, held in checks.items() if not held]
-
-
-def _bytes(gigabytes: float | None) -> int | None:
-    return None if gigabytes is None else int(gigabytes * GIB)

@@ -55,7 +55,9 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
                 _plain(course, file, eager, "recompute", prompt, tops)
             if not file.skip_offload:
                 _plain(course, file, eager, "manual_offload", prompt, tops)
-    return [f"The sides disagree on the next token at layer {n}." for n, found in tops.items() if len(found) > 1]
+    return [
+        f"The sides or resumes disagree on the next token at layer {n}." for n, found in tops.items() if len(found) > 1
+    ]
 
 
 def _check(engine: RemoteEngine, file: ResumeLatency) -> None:
@@ -73,8 +75,8 @@ def _djinn(
     for layer in file.layers:
         for place in PLACES:
             course.check_time()
-            side, top = _resumes(session, layer, place, prompt, file.warmup, file.repeat)
-            tops[layer].add(top)
+            side, named = _resumes(session, layer, place, prompt, file.warmup, file.repeat)
+            tops[layer] |= named
             results.append({**side.fields(layer), "kv": place})
             course.tell(f"layer {layer}, KV {place}: {results[-1]['resume_latency_median_ms']:.2f} ms")
     _write(course, "djinn_resume", file, results, {"kv": list(PLACES)})
@@ -82,19 +84,20 @@ def _djinn(
 
 def _resumes(
     session: RemoteSession, layer: int, place: str, prompt: list[int], warmup: int, repeat: int
-) -> tuple[Side, int]:
-    """Stop once, then resume again and again from the same stop, with the bytes brought to `place` before each."""
+) -> tuple[Side, set[int]]:
+    """Stop once, then resume again and again from the same stop, with the bytes brought to `place` before each. The
+    next tokens that the resumes named, which have to be one."""
     session.clear()
     session.breakpoint(f"resid_post.{layer}", when="step == 0")
     session.run(prompt, max_new_tokens=1, ignore_eos=True)
-    taken, moved, top = [], 0, -1
+    taken, moved, tops = [], 0, set()
     for number in range(warmup + repeat):
         if place != "resident":
             session.swap_out("disk" if place == "disk" else "host")
         done, milliseconds = timed(session.resume)
         if not isinstance(done, Finished):
             raise DjinnError(f"A resume was to end and did not: {done!r}")
-        top = done.tokens[0]
+        tops.add(done.tokens[0])
         transfer = session.info().last_transfer
         moved = (
             transfer.bytes_moved if place != "resident" and transfer is not None and transfer.direction == "in" else 0
@@ -102,7 +105,7 @@ def _resumes(
         session.back()
         if number >= warmup:
             taken.append(milliseconds)
-    return Side(milliseconds=tuple(taken), moved=moved), top
+    return Side(milliseconds=tuple(taken), moved=moved), tops
 
 
 def _plain(

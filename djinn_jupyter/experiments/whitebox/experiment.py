@@ -9,7 +9,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
-from djinn_jupyter.experiments.memory import GIB
+from djinn_jupyter.experiments.memory import GIB, bytes_of
 from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_of
 from djinn_jupyter.experiments.whitebox import comparison
 from djinn_jupyter.experiments.whitebox.meanwhile import run_meanwhile
@@ -44,8 +44,12 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
 
 def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any]:
     wanted = file.experiment
-    options = {"dtype": file.model.dtype, "page_positions": file.model.page_positions, "threads": THREADS}
-    with engine_for(course, file.model.name, **options) as engine:
+    options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
+    limits = {
+        "device_memory": bytes_of(file.hardware.vram_limit_gb),
+        "host_memory": bytes_of(file.hardware.host_limit_gb),
+    }
+    with engine_for(course, file.model.name, threads=THREADS, **options, **limits) as engine:
         check_layers(engine, file.model.num_layers)
         prompt = prompt_of(engine, wanted.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
@@ -71,6 +75,7 @@ def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: lis
     return Reference(
         predicted=tuple(plain["predicted"]),
         tokens=tuple(plain["tokens"]),
+        first=plain["first"],
         digest=plain["digest"],
     )
 
@@ -87,8 +92,10 @@ def _accuracy(
         failures.append(f"Token accuracy {found['token_accuracy_mean']:.2f} % is below {threshold} %.")
     if file.validation.require_output_equivalence and not all(e.bitwise_equal for e in entries):
         failures.append("A resumed run is not bitwise equal to one that never stopped.")
-    if any(e.layers_run_before_stop != e.layer + 1 for e in entries):
-        failures.append("A stop ran other layers than those before it.")
+    if not all(e.layers_as_they_should(file.model.num_layers) for e in entries):
+        failures.append("A stop ran other layers than those before it, or a resume other than those after it.")
+    if not all(e.stopped_in_decode for e in entries):
+        failures.append("A breakpoint at the first new token did not stop its pass.")
     return found
 
 
@@ -114,6 +121,8 @@ def _meanwhile(
     found = run_meanwhile(course, engine, wanted, layer, prompt, new, ref)
     if not found["request_a_bitwise_equal"]:
         failures.append("Request A is not what it would have been without B.")
+    if found["request_b_ended_during_pause"] and not found["request_b_bitwise_equal"]:
+        failures.append("Request B is not what it would have been without A.")
     if file.validation.require_concurrent_success and not found["request_b_ended_during_pause"]:
         failures.append("Request B did not end within A's pause.")
     return found

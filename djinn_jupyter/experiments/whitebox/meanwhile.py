@@ -11,7 +11,7 @@ from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.configuration.whitebox import Concurrent
 from djinn_jupyter.experiments.course import Course, Unmeasured, timed
 from djinn_jupyter.experiments.memory import GIB, device_gigabytes, sampled
-from djinn_jupyter.experiments.whitebox.trials import Reference, digest_of
+from djinn_jupyter.experiments.whitebox.trials import Reference
 
 
 def run_meanwhile(
@@ -39,18 +39,22 @@ def run_meanwhile(
         during = device_gigabytes(engine.statistics())
     _, back_ms = timed(a.swap_in)
     done = a.resume()
-    within = other is not None and isinstance(other[0], Finished)
-    equal = isinstance(done, Finished) and digest_of(done) == ref.digest
+    ended = None if other is None or not isinstance(other[0], Finished) else other[0]
+    within = ended is not None
+    equal = isinstance(done, Finished) and ref.equals(done)
     course.tell(f"request B ended during A's pause: {within}; A bitwise equal: {equal}")
+    alike = ended is not None and ref.equals(ended)
     a.close(), b.close()
     not_asked = Unmeasured(reason="request_b_during_pause is false")
+    not_ended = not_asked if other is None else Unmeasured(reason="request B did not end")
     return {
         "request_b_latency_ms": not_asked if other is None else other[1],
         "vram_before_pause_gb": before,
         "vram_during_pause_gb": during,
         "resume_restore_time_ms": back_ms,
-        "request_b_tokens": not_asked if other is None else len(other[0].tokens),
+        "request_b_tokens": not_ended if ended is None else len(ended.tokens),
         "request_b_ended_during_pause": within,
+        "request_b_bitwise_equal": not_ended if ended is None else alike,
         "request_a_bitwise_equal": equal,
         "session_bytes_on_device": on_device,
         "session_bytes_moved": 0 if transfer is None else transfer.bytes_moved,

@@ -27,18 +27,25 @@ MIB = float(1 << 20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What plain Hugging Face made of the prompt."""
+    """What plain Hugging Face made of the prompt: the most likely token after each position, the new tokens, and the
+    digests of the logits that the first and the last of them were chosen from."""
 
     predicted: tuple[int, ...]
     tokens: tuple[int, ...]
+    first: str
     digest: str
+
+    def equals(self, done: Finished) -> bool:
+        """Whether a run that was to do the same ended with the same tokens and the same bits."""
+        return (done.tokens, digest_of(done)) == (self.tokens, self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One trial at one layer. `latency_ms` is the whole run with its stop and resume. `checkpoint_time_ms` is until the
     bytes of the stopped session are on the host, of which a caller waits `checkpoint_dispatch_ms` for his next answer;
-    `restore_time_ms` until they are back on the device."""
+    `restore_time_ms` until they are back on the device. `stopped_in_decode`: the pass over the first new token stopped
+    at the same layer, and its session left the device there once more, newer than what had left before."""
 
     trial: int
     layer: int
@@ -54,7 +61,12 @@ class Entry:
     layers_run_before_stop: int
     layers_run_after_resume: int
     bitwise_equal: bool
+    stopped_in_decode: bool
     kv_bytes_resident_during_pause: int
+
+    def layers_as_they_should(self, layers: int) -> bool:
+        """Whether the layers up to the stop ran before it, and only the others after it."""
+        return (self.layers_run_before_stop, self.layers_run_after_resume) == (self.layer + 1, layers - self.layer - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +138,8 @@ def _trial(
         lambda: _run(session, prompt, new)
     )  # beside its pair, so that both meet the same machine
     stop, done, whole_ms = _stopped_and_resumed(session, prompt, new, layer)
-    absence, predicted, again = _left_and_compared(engine, session, prompt, new, layer)
+    absence, predicted, again, in_decode = _left_and_compared(engine, session, prompt, new, layer)
+    prefilled = _prefilled(session, prompt, layer)
     compared = wanted.context_tokens
     right = _agreeing(predicted[-compared:], reference.predicted[-compared:])
     right += _agreeing(again.tokens, reference.tokens)
@@ -144,7 +157,8 @@ def _trial(
         os_overhead_percent=100 * (whole_ms - uninterrupted_ms) / uninterrupted_ms,
         layers_run_before_stop=stop.reply.layers_run,
         layers_run_after_resume=done.layers_run - stop.reply.layers_run - (done.passes - 1) * layers,
-        bitwise_equal=digest_of(done) == reference.digest == digest_of(again) and done.tokens == reference.tokens,
+        bitwise_equal=reference.equals(done) and reference.equals(again) and prefilled == reference.first,
+        stopped_in_decode=in_decode,
         kv_bytes_resident_during_pause=absence.bytes_left,
     )
 
@@ -165,17 +179,32 @@ def _stopped_and_resumed(
 
 def _left_and_compared(
     engine: RemoteEngine, session: RemoteSession, prompt: list[int], new: int, layer: int
-) -> tuple[Absence, tuple[int, ...], Finished]:
-    """Once more, with the session's bytes leaving the device at the stop; then every position is compared."""
+) -> tuple[Absence, tuple[int, ...], Finished, bool]:
+    """Once more, with the session's bytes leaving the device at the stop; then every position is compared. Whether it
+    stopped at the first new token too; its bytes leave there again, after they were written to."""
     _arm(session, layer, engine.description.layers - 1)
+    session.breakpoint(f"resid_post.{layer}", when="step == 1")
     stop = _paused(_run(session, prompt, new))
     absence = _absent(engine, session)
     if stop.layer < engine.description.layers:
         stop = _paused(session.resume())
     predicted = predicted_by(stop)
-    done = _finished(session.resume())
-    done.fetch_logits()
-    return absence, predicted, done
+    done = session.resume()
+    in_decode = isinstance(done, Paused) and (done.step, done.layer) == (1, layer + 1)
+    if isinstance(done, Paused):
+        session.swap_out()
+        session.swap_in()
+        done = session.resume()
+    finished = _finished(done)
+    finished.fetch_logits()
+    return absence, predicted, finished, in_decode
+
+
+def _prefilled(session: RemoteSession, prompt: list[int], layer: int) -> str:
+    """Digest of the logits that the stopped and resumed pass itself ends in: later ones need not show its faults."""
+    _arm(session, layer)
+    _paused(_run(session, prompt, 1))
+    return digest_of(_finished(session.resume()))
 
 
 def _absent(engine: RemoteEngine, session: RemoteSession) -> Absence:

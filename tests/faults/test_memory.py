@@ -1,0 +1,143 @@
+"""Faults of memory: nothing leaves, what leaves is lost, what comes back is old, and no room for one more session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.items import Item
+from djinn_jupyter.engine.residency.room import Room
+from djinn_jupyter.errors import SlabFull, UnknownSession
+from tests.engine.desk import Desk, tokens
+from tests.faults.inside import Inside, Ran
+from tests.weights.saved import desk_from
+
+Patch = pytest.MonkeyPatch
+CARD = (280_736 + 20 * 16_384) / 2**30  # GiB: the weights and twenty pages; twelve sessions have four each
+PRESSURE = (
+    "experiment.memory_pressure_test.enabled=true",
+    "experiment.memory_pressure_test.num_sessions=12",
+    "experiment.inference.input_length=60",
+    f"hardware.vram_limit_gb={CARD}",
+)
+PROMPT = tokens(40)
+
+
+def pressure(inside: Inside) -> Ran:
+    return inside.run("pressure", *PRESSURE)
+
+
+def test_without_a_fault_it_passes(inside: Inside) -> None:
+    ran = pressure(inside)
+    found = ran.file("memory_pressure_results.json")
+    assert (ran.status, found["status"]) == (0, "success")
+    assert found["demand_gb"] > found["capacity_gb"]
+
+
+def test_demand_that_fits_proves_nothing(inside: Inside) -> None:
+    ran = inside.run("pressure", *PRESSURE, "experiment.memory_pressure_test.num_sessions=2")
+    assert ran.status == 1
+    assert "does not exceed the capacity" in ran.report
+
+
+def test_no_eviction_under_pressure(inside: Inside, monkeypatch: Patch) -> None:
+    """The card is full, and nobody is sent away; or it is said to be full and is not."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Room, "find", lambda self, wanting, need: False)
+        ran = pressure(inside)
+        assert ran.status == 1
+        assert "the limit is" in ran.said
+
+    desk = Inside.desk
+    monkeypatch.setattr(Inside, "desk", lambda self, device_memory=None, **options: desk(self, **options))
+    ran = pressure(inside)
+    assert ran.status == 1
+    for sentence in ("Nothing was evicted.", "Device memory was above the capacity.", "did not reach a plateau"):
+        assert sentence in ran.report
+
+
+@pytest.fixture(scope="module")
+def desk(inside: Inside) -> Desk:
+    return desk_from(inside.model)
+
+
+def rest_for_a_while(desk: Desk) -> None:
+    """A stopped session is not touched for more than a minute, and then goes on as if it had been."""
+    desk.open()
+    expected = desk.outcome(desk.run(PROMPT, 4))
+    desk.stop_at(4, "step == 0")
+    desk.run(PROMPT, 4)
+    desk.session().residence.touched -= 70.0
+    while desk.engine.tick() or desk.engine.tiers.moving:
+        desk.engine.mailbox.wait(0.05)
+    assert desk.session().describe().residency == "host"
+    assert desk.outcome(desk.resume()) == expected
+
+
+def test_what_rests_is_destroyed(desk: Desk, monkeypatch: Patch) -> None:
+    rest_for_a_while(desk)
+    desk.close_all()
+    monkeypatch.setattr(Room, "_let_go", lambda self, session: desk.engine.drop_session(session))
+    with pytest.raises(KeyError, match="'a'"):
+        rest_for_a_while(desk)
+    with pytest.raises(UnknownSession):
+        desk.resume()
+
+
+def open_many(desk: Desk) -> None:
+    """More sessions than the original had places for, and the last one works."""
+    names = [desk.open(f"s{number}") for number in range(450)]
+    first, last = desk.run(PROMPT, 2, names[0]), desk.run(PROMPT, 2, names[-1])
+    assert first.tokens == last.tokens
+    desk.close_all()
+
+
+def test_no_new_session_after_432(desk: Desk, monkeypatch: Patch) -> None:
+    open_many(desk)
+    add = Engine.add_session
+
+    def full(self: Engine, session: Any) -> Any:
+        if len(self.sessions) >= 432:
+            raise SlabFull("All slots are taken.")
+        return add(self, session)
+
+    monkeypatch.setattr(Engine, "add_session", full)
+    with pytest.raises(SlabFull):
+        open_many(desk)
+
+
+def leave_twice(desk: Desk) -> None:
+    """Out at a stop, back, on, out again with what is newer, back: as if it had stayed."""
+    desk.open()
+    expected = desk.outcome(desk.run((*PROMPT, 5), 3))
+    desk.stop_at(4, "step == 0")
+    desk.run((*PROMPT, 5), 3)
+    for _ in range(2):
+        desk.swap_out()
+        desk.swap_in()
+        desk.step()
+    desk.clear()
+    assert desk.outcome(desk.resume()) == expected
+    desk.close_all()
+
+
+def test_what_comes_back_is_older_than_what_left(desk: Desk, monkeypatch: Patch) -> None:
+    """A page is not known to have been written: the bits tell. Or it is, and its old copy is kept: the books do too."""
+    leave_twice(desk)
+    with monkeypatch.context() as patch:
+        patch.setattr(Item, "wrote", lambda self: None)
+        with pytest.raises(AssertionError):
+            leave_twice(desk)
+        desk.close(*desk.engine.sessions)
+
+    def kept(self: Item) -> None:
+        self.version += 1
+
+    monkeypatch.setattr(Item, "wrote", kept)
+    with pytest.raises(AssertionError):
+        leave_twice(desk)
+    with pytest.raises(BooksBroken, match="Copies of versions"):
+        desk.engine.check_books()

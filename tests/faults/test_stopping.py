@@ -1,0 +1,208 @@
+"""Faults of stopping and going on, planted in the engine: `whitebox` and `resume-latency` do not pass with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers.models.llama import modeling_llama
+
+from djinn_jupyter.engine.breakpoints import Breakpoint
+from djinn_jupyter.engine.crossing import PassCrossing
+from djinn_jupyter.engine.forward import Forward
+from djinn_jupyter.engine.history import History
+from djinn_jupyter.engine.memory.items import Item
+from djinn_jupyter.engine.model.gates import Leave
+from djinn_jupyter.engine.plan import make_plan
+from djinn_jupyter.engine.session import Session
+from tests.engine.counting import LayerCount
+from tests.engine.desk import build_desk
+from tests.engine.plain import generate, plain_of
+from tests.engine.test_exact import NEW, PROMPT, stop_edit_and_go_back
+from tests.families import build
+from tests.faults.inside import OURS_ALONE, Inside
+
+Patch = pytest.MonkeyPatch
+NOT_STEERED = ("experiment.activation_steering.enabled=false", "validation.require_steering_effect=false")
+NO_TRIALS = ("experiment.breakpoints.enabled=false", "validation.require_output_equivalence=false", *NOT_STEERED)
+
+
+def whitebox(inside: Inside, *settings: str) -> str:
+    """The report of a run, with its verdict."""
+    ran = inside.run("whitebox", *settings, flags=OURS_ALONE)
+    assert ran.said.strip().endswith("FAIL" if ran.status else "PASS")
+    return ran.report
+
+
+def test_without_a_fault_it_passes(inside: Inside) -> None:
+    assert whitebox(inside).startswith("# whitebox: PASS")
+
+
+def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> None:
+    """Everything is computed and only the answer is held back: the bits are right, the layers tell."""
+    leave, arrive, run = PassCrossing._leave, PassCrossing.arrive, Forward.enter
+
+    def remember(self: Any, *where: Any) -> None:
+        try:
+            leave(self, *where)
+        except Leave:
+            held.append(self.left)
+
+    held: list[Any] = []
+
+    def enter(self: Any, frame: Any, plan: Any, cache: Any, journal: Any) -> Any:
+        held.clear()
+        done = run(self, frame, plan, cache, journal)
+        if not held:
+            return done
+        cache.rewind(frame.committed)
+        return replace(held[0], layers_run=done.layers_run)
+
+    def on(self: Any, boundary: int, hidden: Any, kwargs: Any) -> Any:
+        return hidden if held else arrive(self, boundary, hidden, kwargs)
+
+    monkeypatch.setattr(PassCrossing, "_leave", remember)
+    monkeypatch.setattr(PassCrossing, "arrive", on)
+    monkeypatch.setattr(Forward, "enter", enter)
+    assert "A stop ran other layers than those before it" in whitebox(inside)
+
+
+def test_a_resume_without_the_final_norm(inside: Inside, monkeypatch: Patch) -> None:
+    call = Forward._call
+
+    def without_norm(self: Any, frame: Any, *others: Any) -> Any:
+        if frame.hidden is None:
+            return call(self, frame, *others)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.model.model.norm, "forward", lambda hidden: hidden)
+            return call(self, frame, *others)
+
+    monkeypatch.setattr(Forward, "_call", without_norm)
+    assert "A resumed run is not bitwise equal" in whitebox(inside)
+
+
+def test_attention_that_turns_bidirectional_on_resume(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Under eager attention without a mask every position sees those after it."""
+    inside, call = Inside(tmp_path, attention="eager"), Forward._call
+    assert "PASS" in whitebox(inside)
+
+    def without_mask(self: Any, frame: Any, *others: Any) -> Any:
+        if frame.hidden is None:
+            return call(self, frame, *others)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(modeling_llama, "create_causal_mask", lambda *args, **kwargs: None)
+            return call(self, frame, *others)
+
+    monkeypatch.setattr(Forward, "_call", without_mask)
+    assert "A resumed run is not bitwise equal" in whitebox(inside)
+
+
+def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatch: Patch) -> None:
+    """An error on the way, caught, and the whole pass once more: the right bits, and too many layers."""
+    enter = Forward.enter
+
+    def again(self: Any, frame: Any, plan: Any, cache: Any, journal: Any) -> Any:
+        if frame.hidden is None:
+            return enter(self, frame, plan, cache, journal)
+        later = {n: places for n, places in plan.boundaries.items() if n > frame.boundary}
+        return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, journal)
+
+    monkeypatch.setattr(Forward, "enter", again)
+    said = whitebox(inside, *NOT_STEERED)
+    assert said.count("FAIL") == 1
+    assert "or a resume other than those after it" in said
+    assert "bitwise_equal: no" not in said
+
+
+def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> None:
+    """What one session has armed stops every session."""
+    armed: dict[Any, Any] = {}
+
+    def shared(self: Session, *, free: bool, targets: Any, yields: Any) -> Any:
+        armed.update(self.breakpoints)
+        return make_plan(rules=self.rules.values(), halts=(*armed.values(), *targets), yields=yields)
+
+    monkeypatch.setattr(Session, "plan", shared)
+    monkeypatch.setattr(Session, "next_number", lambda self: next(numbers))
+    numbers = iter(range(1, 1000))
+    ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
+    assert ran.status == 1
+    assert "Request B did not end within A's pause." in ran.report
+
+
+def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> None:
+    """B ends while A stands, and gets what was done to A: its bits are looked at too."""
+    enter = Forward.enter
+
+    def reached(self: Any, frame: Any, plan: Any, cache: Any, journal: Any) -> Any:
+        standing = [s for s in inside.desk().engine.sessions.values() if s.state == "paused"]
+        if standing and frame.hidden is None:
+            with pytest.MonkeyPatch.context() as patch:
+                run = self.model.model.layers[2].mlp.forward
+                patch.setattr(self.model.model.layers[2].mlp, "forward", lambda hidden: 0.5 * run(hidden))
+                return enter(self, frame, plan, cache, journal)
+        return enter(self, frame, plan, cache, journal)
+
+    monkeypatch.setattr(Forward, "enter", reached)
+    ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
+    assert "Request B is not what it would have been without A." in ran.report
+
+
+def test_one_resume_for_a_stop(inside: Inside, monkeypatch: Patch) -> None:
+    """A stop that is used up by its first resume; and one that the first resume writes to."""
+    assert inside.run("resume-latency").status == 0
+    with monkeypatch.context() as patch:
+        leave = History.leave
+
+        def used_up(self: History, left_as: Any) -> None:
+            leave(self, left_as)
+            self.stops.clear()
+
+        patch.setattr(History, "leave", used_up)
+        ran = inside.run("resume-latency")
+        assert (ran.status, "There is no stop to go back to" in ran.said) == (1, True)
+    enter = Forward.enter
+
+    def writes(self: Any, frame: Any, *others: Any) -> Any:
+        done = enter(self, frame, *others)
+        if frame.hidden is not None:
+            frame.hidden.mul_(-1)
+        return done
+
+    monkeypatch.setattr(Forward, "enter", writes)
+    ran = inside.run("resume-latency", "skip_recompute=true", "skip_offload=true")
+    assert "resumes disagree on the next token at layer 3" in ran.report
+
+
+def test_no_stop_while_generating(inside: Inside, monkeypatch: Patch) -> None:
+    meets = Breakpoint.meets
+    monkeypatch.setattr(Breakpoint, "meets", lambda self, m: None if m.step else meets(self, m))
+    assert "A breakpoint at the first new token did not stop its pass." in whitebox(inside)
+
+
+def test_stale_bytes_over_newer_ones(inside: Inside, monkeypatch: Patch) -> None:
+    """A page that has left once is taken for clean for ever: at the second stop what left first comes back."""
+    monkeypatch.setattr(Item, "wrote", lambda self: None)
+    said = whitebox(inside)
+    assert "A resumed run is not bitwise equal" in said
+
+
+def test_layers_that_run_and_are_not_counted(monkeypatch: Patch) -> None:
+    """The experiments read the engine's own count; our tests count by hooks of their own, and find the difference."""
+    model = build("llama")
+    desk = build_desk(model)
+    count, plain = LayerCount(model, desk.engine.anatomy.layers), generate(plain_of("llama"), PROMPT, NEW)
+    stop_edit_and_go_back(desk, count, plain, boundary=3, step=1)
+    desk.close_all()
+    leave = PassCrossing._leave
+
+    def runs_on(self: Any, boundary: int, hidden: Any, *others: Any) -> None:
+        for run in desk.engine.forward.gates._before[boundary:]:
+            run(hidden, **self._kwargs)
+        leave(self, boundary, hidden, *others)
+
+    monkeypatch.setattr(PassCrossing, "_leave", runs_on)
+    with pytest.raises(AssertionError):
+        stop_edit_and_go_back(desk, count, plain, boundary=3, step=1)
