@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import djinn_jupyter.cli.main as cli
+from tests.experiments.fields import missing
 
 pytestmark = pytest.mark.alone
 SHORT = ("experiment.num_trials=1", "experiment.concurrent_demo.pause_duration_seconds=0.2")
@@ -16,7 +18,9 @@ SHORT = ("experiment.num_trials=1", "experiment.concurrent_demo.pause_duration_s
 
 def run(name: str, folder: Path, *settings: str) -> int:
     chosen = [part for setting in settings for part in ("--set", setting)]
-    return cli.main(["experiment", name, "--profile", "small", "--output-dir", str(folder), *chosen])
+    ended = cli.main(["experiment", name, "--profile", "small", "--output-dir", str(folder), *chosen])
+    assert missing(folder) == []
+    return ended
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
@@ -76,3 +80,43 @@ def test_checkpoint_cost(tmp_path: Path) -> None:
     assert found["bytes"] > 0
     assert found["stops"] > 0
     assert all(rate > 0 for rate in found["neighbour_tokens_per_s"].values())
+
+
+def test_validation(tmp_path: Path) -> None:
+    """The share of copies above the bar is one that a busy machine still reaches; the rest is exact."""
+    settings = ["sample_duration_seconds=1", "sustained_ratio=0.5"]
+    night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=1.5"]
+    chosen = [f"server.port={free_port()}", *(f"pcie_flatline.{setting}" for setting in settings), *night]
+    assert run("validation", tmp_path, *chosen) == 0
+    summary = read(tmp_path, "validation_summary.json")
+    assert summary["summary"] == {"total": 3, "passed": 3, "failed": 0, "skipped": 0, "errors": 0}
+    logits = read(tmp_path, "logit_equivalence_results.json")
+    assert logits["bitwise_equal"]
+    assert logits["bytes_streamed_per_pass"] == [logits["bytes_that_stream"]] * 3
+    flat = read(tmp_path, "pcie_flatline_results.json")
+    assert flat["metrics"]["estimated_bytes_loaded"] == sum(sample[1] for sample in flat["samples"])
+    assert len(flat["samples_mbps"]) == len(flat["samples"]) >= 8 * (flat["metrics"]["iterations"] - 1)
+    sides = flat["streaming_baselines"]
+    assert sides["manual_pinned_offload"]["tokens_equal_to_djinn"]
+    for name in ("accelerate_cpu_offload", "accelerate_disk_offload", "vllm"):
+        assert sides[name]["status"] == "success" or sides[name]["reason"]
+    night_found = read(tmp_path, "agent_sleep_resume_results.json")
+    assert night_found["text_equal"]
+    assert night_found["swap_events"][0]["cause"] == "idleness"
+    log = (tmp_path / "validation.log").read_text()
+    assert "idle detected" in log
+    assert "SWAP DETECTED" in log
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+def free_port() -> int:
+    """One that is free together with the next."""
+    while True:
+        with socket.socket() as one, socket.socket() as next_one:
+            one.bind(("127.0.0.1", 0))
+            port: int = one.getsockname()[1]
+            try:
+                next_one.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.course import Course, Unmeasured
+from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Event, SessionSwapped
 
 
@@ -46,9 +47,7 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
                     "cause": moved.cause,
                     "bytes": moved.bytes_moved,
                     "ms": 1000 * moved.seconds,
-                    "gb_per_s": moved.bytes_moved / moved.seconds / 2**30
-                    if moved.seconds and moved.bytes_moved
-                    else None,
+                    "gb_per_s": _rate(moved),
                     "timestamp": at,
                 }
             )
@@ -61,3 +60,9 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
         yield found
     finally:
         stop()
+
+
+def _rate(moved: Transfer) -> float | Unmeasured:
+    if not moved.bytes_moved or not moved.seconds:
+        return Unmeasured(reason="nothing had to be copied")
+    return moved.bytes_moved / moved.seconds / 2**30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -120,7 +121,8 @@ def judge(wanted: PcieFlatline, bar: Bar, flow: Flow, *, limit_gb: float | None)
 
 def sustained(rates: Sequence[float], ratio: float) -> float:
     """The bandwidth that this share of the copies reached."""
-    return sorted(rates)[int((1 - ratio) * len(rates))]
+    count = max(1, math.ceil(ratio * len(rates) - 1e-9))
+    return sorted(rates, reverse=True)[count - 1]
 
 
 def _flow(course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: float) -> Flow:
