@@ -125,6 +125,39 @@ def test_a_lease_from_an_earlier_filling_is_found_out() -> None:
     assert again.generation != old.generation or again.slot != old.slot
 
 
+def test_a_slot_in_use_is_never_filled() -> None:
+    """With as many layers in use as there are slots, the next one is refused; nobody's weights are touched."""
+    ring = Ring(runs(5), 2, CPU, SlowCarrier())
+    first, second = ring.take(0), ring.take(1)
+    with pytest.raises(RingBroken, match="two layers are computed at once"):
+        ring.take(2)
+    assert shows(first)
+    assert shows(second)
+    ring.give_back(first)
+    third = ring.take(2)
+    assert third.slot == first.slot
+    assert shows(second)
+    assert shows(third)
+
+
+def test_a_block_whose_bytes_could_not_be_had_is_fetched_again() -> None:
+    class Failing(SlowCarrier):
+        broken = True
+
+        def wait(self, arrival: object) -> None:
+            if self.broken:
+                self.broken = False
+                raise StorageFailed("the disk is away")
+            super().wait(arrival)
+
+    ring = Ring(runs(5), 2, CPU, Failing())
+    with pytest.raises(StorageFailed):
+        ring.take(0)
+    lease = ring.take(0)
+    assert shows(lease)
+    assert ring.filled == 2
+
+
 def test_the_next_copy_waits_until_the_slot_was_computed_with() -> None:
     """Marks are handed on: a filling begins after the mark of the last use of that very slot."""
 

@@ -18,7 +18,8 @@ FAMILIES = (
     "llama gpt2 mistral qwen3 gemma3_text phi3 mixtral gpt_neox opt falcon bloom deepseek_v3 mamba2 jamba".split()
 )
 PROMPT = tokens(24)
-SITES = ("resid_pre.1", "resid_post.4", "resid_post.7")
+LAYERS = 5  # more than twice the slots
+SITES = ("resid_pre.1", "resid_post.2", "resid_post.4")
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +32,15 @@ def llama() -> Iterator[Desk]:
 @functools.lru_cache(maxsize=2)
 def tour(family: str, *, streams: bool, dtype: torch.dtype = torch.float32) -> list[Any]:
     """Runs, stops, an edit, a step back and a fork, and all that comes of them."""
-    desk = streamed_desk(family, dtype=dtype) if streams else desk_of(family, dtype=dtype)
+    build = streamed_desk if streams else desk_of
+    desk = build(family, dtype=dtype, layers=LAYERS)
     desk.close_all()
     desk.open()
-    came: list[Any] = [desk.outcome(desk.run(PROMPT, 4)), desk.outcome(desk.run(tokens(9, seed=3), 6))]
+    came: list[Any] = [desk.outcome(desk.run(PROMPT, 3)), desk.outcome(desk.run(tokens(9, seed=3), 4))]
     for site in SITES:
         desk.open()
         desk.stop_at(site, when="step == 1")
-        desk.run(PROMPT, 4)
+        desk.run(PROMPT, 3)
         came.append(desk.value())
         desk.fork("b")
         desk.edit()
@@ -47,11 +49,11 @@ def tour(family: str, *, streams: bool, dtype: torch.dtype = torch.float32) -> l
         desk.back()
         came.append(desk.outcome(desk.resume(free=True)))
         desk.close("b")
-    desk.stop_at("resid_post.5")
-    desk.run(PROMPT, 4)
+    desk.stop_at("resid_post.3")
+    desk.run(PROMPT, 3)
     desk.back(2, by="layer")
     came.append(desk.value())
-    desk.step(3)
+    desk.step(2)
     came.extend((desk.value(), desk.outcome(desk.resume(free=True))))
     desk.close_all()
     return came

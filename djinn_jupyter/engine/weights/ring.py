@@ -131,7 +131,7 @@ class Ring:
         if slot is None:
             self.late += 1
             slot = self._fill(self._victim(block, keep=()), block)
-        self.carrier.wait(slot.arrival)
+        self._await(slot)
         slot.users += 1
         for ahead in coming:
             if self._holding(ahead) is None:
@@ -154,6 +154,14 @@ class Ring:
                 f"Slot {slot.number} was taken for block {lease.block} in generation {lease.generation} and holds "
                 f"block {slot.owner} in generation {slot.generation}, used by {slot.users}."
             )
+
+    def _await(self, slot: Slot) -> None:
+        """The slot's bytes are there afterwards; where they could not be had, nobody finds the block in it again."""
+        try:
+            self.carrier.wait(slot.arrival)
+        except DjinnError:
+            slot.owner = None
+            raise
 
     def _holding(self, block: int) -> Slot | None:
         return next((slot for slot in self._slots if slot.owner == block), None)
