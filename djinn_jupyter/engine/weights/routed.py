@@ -26,7 +26,7 @@ class _Experts:
             if isinstance(given, Tensor) and given.dtype in (torch.int64, torch.int32):
                 if self._chosen is None:
                     self._chosen = torch.zeros(self.count, dtype=torch.bool, device=given.device)
-                self._chosen[given.reshape(-1).long()] = True
+                self._chosen.index_fill_(0, given.reshape(-1).long(), True)
                 self.known = True
 
     def take(self) -> Tensor | float:

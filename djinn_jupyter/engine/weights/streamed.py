@@ -30,6 +30,7 @@ from djinn_jupyter.errors import OutOfDeviceMemory
 from djinn_jupyter.wire.nouns import LayerCopy, RingSlot, WeightsStatistics
 
 HOST_HEADROOM = 9 / 10  # of what is free on the host; beyond it, streaming reads from the page cache
+USED_SECONDS = 1.0
 
 
 class StreamedWeights:
@@ -65,6 +66,8 @@ class StreamedWeights:
         self._routed = [
             RoutedUse(layers[layer], run.moved) for layer, run in zip(placement.streaming, runs, strict=True)
         ]
+        self._used: float | None = None
+        self._used_at = float("-inf")
         self._napping = False
         for block, layer in enumerate(placement.streaming):
             layers[layer].forward = self._through_ring(block, layers[layer].forward)
@@ -162,11 +165,18 @@ class StreamedWeights:
             copy_gigabytes_per_second=carried.nbytes / carried.copy_seconds / 1e9 if carried.copy_seconds else None,
             waited_seconds=carried.waited_seconds,
             pass_seconds=carried.pass_seconds,
-            used_fraction=used_fraction(self._routed),
+            used_fraction=self._used_fraction(),
             bytes_held_on_host=self.held_on_host,
             link_bytes_per_second=self._placement.link,
             bytes_enough=self._placement.enough,
         )
+
+    def _used_fraction(self) -> float | None:
+        """On a GPU it is read once a second: reading waits for all that the device was asked for."""
+        now = time.monotonic()
+        if self._device.type == "cpu" or now - self._used_at >= USED_SECONDS:
+            self._used, self._used_at = used_fraction(self._routed), now
+        return self._used
 
     def _ring_slots(self) -> Iterator[RingSlot]:
         size = self.ring.slot_bytes // self._placement.slots
