@@ -198,6 +198,7 @@ class Engine:
                     self.swapping.settle(letter)
                 case Letter():
                     self.letters.deliver(letter)
+        self.blobs.tidy()
         return bool(letters)
 
     def _detach_all(self, holder: Holder) -> None:
@@ -314,6 +315,7 @@ class Engine:
         session.cache.free()
         session.residence.moving = None
         del self.sessions[session.name]
+        self.blobs.untidy = True
         self.keeping.forget(session.name)
         self.notebooks.closed(session.name)
         self._room_changed()

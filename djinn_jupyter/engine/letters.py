@@ -172,6 +172,8 @@ class Letters:
         self._engine.notebooks.swapped(session, transfer)
         if transfer is not None:
             self._engine.publish(SessionSwapped(session=session.name, transfer=transfer))
+            if session.residence.state == "disk":
+                self._engine.keeping.touch(session.name)  # which says from now on where its pages are
         error = session.residence.error
         while error is not None and session.waiting and self._needs_bytes(session, session.waiting[0].request):
             self._engine.answer(session.waiting.popleft(), Failed(code=error.code, message=str(error)))

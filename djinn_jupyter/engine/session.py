@@ -71,6 +71,11 @@ class Session:
         """Positions that are committed, also where their rows are lost."""
         return self.trail.end if self.lost else self.cache.length
 
+    def lose_rows(self) -> None:
+        """Its rows and states cannot be had again; they will be made again."""
+        self.cache.free()
+        self.lost, self.exactness = True, "recomputed"
+
     def move(self, move: states.Move) -> None:
         self.state = states.after(self.state, move, self.name)
         self.last_used = time.monotonic()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from djinn_jupyter.engine.keeping.records import SESSION, Reader, Torn
 from djinn_jupyter.engine.keeping.recovery import open_journal
 from tests.engine.desk import Desk
 
@@ -30,6 +35,18 @@ def crashed(folder: Path, into: Path) -> Path:
     """The files as they are at this moment, as a killed process leaves them: nothing is flushed or put in order."""
     shutil.copytree(folder, into)
     return into
+
+
+def last_image(path: Path) -> dict[str, Any]:
+    """The last whole image in a file of the journal, its arrays as numbers."""
+    found: dict[str, Any] = {}
+    with path.open("rb") as file:
+        reader = Reader(file)
+        with suppress(Torn):
+            while (record := reader.next()) is not None:
+                if record[0] == SESSION:
+                    found = msgspec.msgpack.decode(record[1])
+    return found
 
 
 def forget(desk: Desk) -> None:

@@ -231,14 +231,14 @@ def test_two_engines_at_once_never_have_one_session_both(tmp_path: Path) -> None
 
 
 def test_a_berth_is_one_process_s_until_it_ends(tmp_path: Path) -> None:
-    first = take_berth(tmp_path, "here", SUFFIX)
-    second = take_berth(tmp_path, "here", SUFFIX)
-    elsewhere = take_berth(tmp_path, "there", SUFFIX)
+    first = take_berth(tmp_path, "here", SUFFIX, ".pages")
+    second = take_berth(tmp_path, "here", SUFFIX, ".pages")
+    elsewhere = take_berth(tmp_path, "there", SUFFIX, ".pages")
     assert len({first.folder, second.folder, elsewhere.folder}) == 3
     for berth, name in ((first, "x"), (second, "x"), (elsewhere, "y")):
         (berth.folder / f"{name}{SUFFIX}").write_text(str(berth.folder))
         berth.release()
-    third = take_berth(tmp_path, "here", SUFFIX)
+    third = take_berth(tmp_path, "here", SUFFIX, ".pages")
     assert len(third.files(SUFFIX)) == 2
     assert elsewhere.folder.exists()
     assert not second.folder.exists()

@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.registry import Ready, decode_notice
 from tests.engine.desk import Desk, tokens
 from tests.families import build
+from tests.keeping.crashes import last_image
 from tests.process.nursery import Nursery
 
 pytestmark = pytest.mark.alone
@@ -225,3 +226,32 @@ def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_tol
     lost = [name for engine in (first, second) for name in engine.stop(forget=True)]
     assert sorted(lost) == ["one", "two"]
     assert house.engine().sessions() == ()
+
+
+def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, tmp_path: Path) -> None:
+    engine = house.engine()
+    whole = engine.session("whole").run(PROMPTS[0], max_new_tokens=NEW, ignore_eos=True)
+    logits = torch.from_numpy(engine.session("whole").logits().copy())
+    session = engine.session("stopped")
+    session.breakpoint(STOP_AT, when="step == 1")
+    assert isinstance(session.run(PROMPTS[0], max_new_tokens=NEW, ignore_eos=True), Paused)
+    session.swap_out("disk")
+    until(lambda: any(last_image(path).get("places") for path in tmp_path.rglob("*.session")))
+    assert engine.entry is not None
+    os.kill(engine.entry.pid, signal.SIGKILL)
+    await_end(engine.entry)
+    engine = house.engine()
+    found = {info.name: (info.exactness, info.residency) for info in engine.sessions()}
+    assert found == {"whole": ("recomputed", "resident"), "stopped": ("exact", "disk")}
+    ended = engine.session("stopped").resume(free=True)
+    assert isinstance(ended, Finished)
+    assert isinstance(whole, Finished)
+    assert tuple(ended.tokens) == tuple(whole.tokens)
+    assert torch.equal(torch.from_numpy(engine.session("stopped").logits().copy()), logits)
+    assert engine.session("stopped").info().exactness == "exact"
+
+
+def until(true: Callable[[], bool]) -> None:
+    """The journal is written behind the engine's back."""
+    while not true():
+        time.sleep(0.01)

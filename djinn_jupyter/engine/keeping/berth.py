@@ -1,7 +1,8 @@
 """A folder that one engine process has to itself as long as it lives, and finding those whose process has gone.
 
     ROOT/HOST-0/lock            held by the process (flock); it ends with the process, however that ends
-    ROOT/HOST-0/*.session       what the process keeps there
+    ROOT/HOST-0/*.session       what the process keeps there, and what of it
+    ROOT/HOST-0/*.pages         is of use only together with the others there
     ROOT/aside/                 what could not be used; nothing is ever deleted from it
 
 Folders of other hosts are left alone: their locks cannot be trusted over a network file system.
@@ -44,20 +45,23 @@ class Berth:
         path.rename(target)
         return target
 
-    def take_over(self, other: Berth, suffix: str) -> None:
-        """The files of a berth whose process has gone."""
+    def take_over(self, other: Berth, suffix: str, scraps: str) -> None:
+        """The files of a berth whose process has gone, without the `scraps`."""
         for path in other.files(suffix):
             path.rename(_unused(self.folder / path.name))
+        for path in other.files(scraps):
+            path.unlink(missing_ok=True)
         other.release()
 
 
-def take_berth(root: Path, host: str, suffix: str) -> Berth:
-    """A berth with the files of all berths of this host that nobody holds any more. Raises OSError."""
+def take_berth(root: Path, host: str, suffix: str, scraps: str) -> Berth:
+    """A berth with the files of all berths of this host that nobody holds any more; what ends in `scraps` stays with
+    its own berth. Raises OSError."""
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     free = list(_free(root, host))
     own = free[0] if free else _new(root, host)
     for other in free[1:]:
-        own.take_over(other, suffix)
+        own.take_over(other, suffix, scraps)
     return own
 
 

@@ -180,9 +180,30 @@ class GroupRows(Part, frozen=True):
     runs: tuple[RunRows, ...]
 
 
+class GroupPlaces(Part, frozen=True):
+    """Where the pages of a group lie in the disk tier's file: (first byte, checksum) of each, in order of position, the
+    first being the page number `behind`. Rows of [known_from, written) are in them, in flight ones too."""
+
+    layers: tuple[int, ...]
+    page_positions: int
+    page_bytes: int
+    behind: int
+    written: int
+    known_from: int
+    pages: tuple[tuple[int, int], ...]
+
+
+class PlacesImage(Part, frozen=True):
+    """All rows of a session, by where they lie in the file of that name. The file may have changed since."""
+
+    file: str
+    groups: tuple[GroupPlaces, ...]
+
+
 class SessionImage(Part, frozen=True):
     """All of a session. `committed` positions are in the cache; `rows` is None where they have to be made again by
-    running the tokens. A session that runs is kept as idle at its last committed step."""
+    running the tokens, or `places` says where they may still be. A session that runs is kept as idle at its last
+    committed step."""
 
     name: str
     owner: str
@@ -205,3 +226,4 @@ class SessionImage(Part, frozen=True):
     states: StatesImage | None
     trail: TrailImage
     rows: tuple[GroupRows, ...] | None
+    places: PlacesImage | None = None

@@ -17,12 +17,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
+import msgspec
 import torch
 
 from djinn_jupyter.engine.keeping.berth import Berth
 from djinn_jupyter.engine.keeping.errands import Errands
 from djinn_jupyter.engine.keeping.identity import ModelIdentity
 from djinn_jupyter.engine.keeping.image import SessionImage
+from djinn_jupyter.engine.keeping.kept_pages import KeptPages
 from djinn_jupyter.engine.keeping.ledger import SUFFIX, Entry, Ledger, LedgerFile, read_ledger
 from djinn_jupyter.engine.keeping.taking import take_image
 from djinn_jupyter.engine.session import Session
@@ -36,13 +38,15 @@ RETRY_SECONDS: Final = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """One session: its file, what is on the way there, and when the next image may be taken."""
+    """One session: its file, what is on the way there, and when the next image may be taken. `elsewhere`: not before
+    its bytes are back."""
 
     ledger: Ledger
     file: LedgerFile
     writing: Future[None] | None = None
     due: float = 0.0
     fails: bool = False
+    elsewhere: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,6 +76,12 @@ class Journal:
         self._touched: set[str] = set()
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.books = JournalStatistics()
+        self.pages: KeptPages | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self._berth.folder
 
     # ------------------------------------------------------------------------------------------- at the start
 
@@ -140,7 +150,7 @@ class Journal:
 
     def _is_due(self, session: Session, account: _Account | None, now: float, *, last: bool) -> bool:
         """`last`: as soon as it is possible at all."""
-        if not session.residence.present and (account is None or account.ledger.anew):
+        if not session.residence.present and (account is None or account.ledger.anew or account.elsewhere):
             return False
         if account is None:
             return True
@@ -150,20 +160,33 @@ class Journal:
 
     def _hand_over(self, session: Session, account: _Account, now: float) -> None:
         try:
-            image = take_image(session, None)
+            places = None if self.pages is None else self.pages.places_of(session)
+            image = msgspec.structs.replace(take_image(session, None), places=places)
             away = not session.residence.present
             entry = account.ledger.entry(image, safe=session.state != "running", away=away)
         except CheckpointRefused as refused:
             log.warning("Session %r is not in the journal: %s", session.name, refused)
             account.ledger.begin_anew()
             return
+        account.elsewhere = entry is None
+        if entry is None:
+            self._touched.add(session.name)
+            return
         account.due = now + RUNNING_SECONDS
         before = account.writing
-        account.writing = self._thread.start(lambda: _write_after(before, account.file, entry))
+        account.writing = self._thread.start(lambda: self._write_after(before, account.file, entry))
         account.writing.add_done_callback(lambda _: self._through(session.name))
         self.books.images += 1
         self.books.bytes_handed_over += len(entry.body) + sum(tensor.nbytes for _, tensor in entry.arrays)
         self.books.seconds += time.monotonic() - now
+
+    def _write_after(self, before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
+        """Raises what the write before raised, if any: then the file may not go on as if it held that entry."""
+        if before is not None:
+            before.result()
+        if entry.names_places and self.pages is not None:
+            self.pages.sync()
+        file.write(entry)
 
     def _through(self, session: str) -> None:
         self._ended.put(session)
@@ -197,14 +220,9 @@ class Journal:
         for account in self._accounts.values():
             account.file.close()
         self._thread.close()
+        if self.pages is not None and (forget or not sessions):
+            self.pages.remove()
         self._berth.release()
 
     def _wait(self) -> None:
         self._thread.start(lambda: None).result()
-
-
-def _write_after(before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
-    """Raises what the write before raised, if there is one: then the file may not go on as if it held that entry."""
-    if before is not None:
-        before.result()
-    file.write(entry)

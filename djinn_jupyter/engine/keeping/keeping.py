@@ -10,6 +10,7 @@ import torch
 from jupyter_core.paths import jupyter_data_dir
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.keeping import kept_pages
 from djinn_jupyter.engine.keeping.berth import take_berth
 from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder
 from djinn_jupyter.engine.keeping.errands import Errands
@@ -41,7 +42,7 @@ class Keeping:
     def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
         """The journal of this engine, with what earlier processes of its kind left. Raises StorageFailed."""
         try:
-            berth = take_berth(self._journals / slug, host_name(), SUFFIX)
+            berth = take_berth(self._journals / slug, host_name(), SUFFIX, kept_pages.SUFFIX)
         except OSError as error:
             raise StorageFailed(
                 f"No journal can be kept in {self._journals}: {error.strerror or error}. Make room there, or start the "

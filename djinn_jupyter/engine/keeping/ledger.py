@@ -41,12 +41,13 @@ class JournalLabel(Frozen, frozen=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """What is to be written: an image, and the arrays in it that the file does not have yet. `anew`: as the first thing
-    of a new file. `safe`: to the disk, not only to the operating system."""
+    of a new file. `safe`: to the disk, not only to the operating system. `names_places`: of pages in another file."""
 
     body: bytes
     arrays: tuple[tuple[int, Tensor], ...]
     anew: bool
     safe: bool
+    names_places: bool = False
 
 
 class Ledger:
@@ -65,22 +66,31 @@ class Ledger:
         """Whether the next image is written with all its arrays, which then have to be there."""
         return self._anew
 
-    def entry(self, image: SessionImage, *, safe: bool, away: bool = False) -> Entry:
-        """The next image. The values of new arrays are copied to the host: whoever owns them may move them later.
-        `away`: what is not new may be elsewhere now."""
+    def entry(self, image: SessionImage, *, safe: bool, away: bool = False) -> Entry | None:
+        """The next image; None where it has new arrays whose values are elsewhere now. The values of new arrays are
+        copied to the host: whoever owns them may move them later. `away`: what is not new may be elsewhere now."""
         if not away and self._bytes > 2 * self._shelf.bytes_met + SLACK_BYTES:
             self._begin()
         body, fresh = self._shelf.encode(image)
+        if any(_emptied(tensor) for _, tensor in fresh):
+            self._shelf.take_back(number for number, _ in fresh)
+            return None
         self._shelf.forget_unmet()
         arrays = tuple((number, tensor.detach().to("cpu", copy=True)) for number, tensor in fresh)
         self._bytes += len(body) + sum(tensor.nbytes for _, tensor in arrays)
-        entry = Entry(body=body, arrays=arrays, anew=self._anew, safe=safe or self._anew)
+        there = image.places is not None
+        entry = Entry(body=body, arrays=arrays, anew=self._anew, safe=safe or self._anew, names_places=there)
         self._anew = False
         return entry
 
     def begin_anew(self) -> None:
         """Something could not be written; the next image is the first of a new file."""
         self._begin()
+
+
+def _emptied(tensor: Tensor) -> bool:
+    """Whether its bytes have left: to read it would be to read beyond its memory."""
+    return tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
 
 
 class LedgerFile:
@@ -93,15 +103,23 @@ class LedgerFile:
         self._file: BinaryIO | None = None
 
     def write(self, entry: Entry) -> None:
-        """Raises OSError; then the file is as good as it was, and the next entry has to be `anew`."""
+        """Raises OSError; then the file is as good as it was, and entries are refused until one is `anew`."""
         if entry.anew:
             self._write_anew(entry)
             return
-        assert self._file is not None
-        _write(Writer(self._file, self._device), entry)
-        self._file.flush()
+        if self._file is None:
+            raise OSError("what came before it could not be written")
+        try:
+            self._append(self._file, entry)
+        except BaseException:
+            self.close()
+            raise
+
+    def _append(self, file: BinaryIO, entry: Entry) -> None:
+        _write(Writer(file, self._device), entry)
+        file.flush()
         if entry.safe:
-            os.fsync(self._file.fileno())
+            os.fsync(file.fileno())
 
     def _write_anew(self, entry: Entry) -> None:
         self.close()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+import logging
+from collections.abc import Container, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
+from djinn_jupyter.engine.keeping.image import SessionImage
+from djinn_jupyter.engine.keeping.kept_pages import KeptPages, keep_pages
 from djinn_jupyter.engine.keeping.rebuilding import rebuild
 from djinn_jupyter.engine.registration import identity_of
-from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.errors import CheckpointRefused, TierFull
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
+
+log = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
@@ -22,7 +28,10 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
     What does not fit this engine is set aside. Raises StorageFailed.
     """
     journal = engine.keeping.open_journal(identity_of(engine.config).slug(), engine.mailbox.wake)
-    for found in journal.recover():
+    left = journal.recover()
+    journal.pages = keep_pages(engine, journal.folder)
+    brought_back: list[tuple[Session, SessionImage]] = []
+    for found in left:
         name = _free_name(found.image.name, engine.sessions)
         try:
             session = rebuild(engine, found.image, name=name, owner=found.image.owner, holder=None)
@@ -30,11 +39,26 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
             journal.set_aside(found.path, refused)
             continue
         journal.adopt(name, found.path)
+        session.blobs = engine.blobs
         engine.sessions[name] = session
+        brought_back.append((session, found.image))
+    if journal.pages is not None:
+        _adopt(engine, journal.pages, brought_back)
     engine.keeping.journal = journal
     engine.swapping.about_to_leave = engine.keeping.take_before_leaving
     engine.bulletin.publish(all_sessions=True)
     return tuple(engine.sessions)
+
+
+def _adopt(engine: Engine, pages: KeptPages, brought_back: Sequence[tuple[Session, SessionImage]]) -> None:
+    """The pages that had reached the disk, the last written image first: where two name one place, it is that one's."""
+    try:
+        pages.begin_with(image for _, image in brought_back)
+    except TierFull as full:
+        log.warning("Pages that are on disk are given up: %s", full)
+        return
+    for session, image in reversed(brought_back):
+        pages.adopt(engine, session, image)
 
 
 def _free_name(name: str, taken: Container[str]) -> str:

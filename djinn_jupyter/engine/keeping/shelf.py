@@ -6,7 +6,7 @@ also over several images of one file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -52,6 +52,13 @@ class Shelf:
         for number in [number for number in self._held if number not in self.met]:
             owner, _ = self._held.pop(number)
             del self._numbers[id(owner)]
+
+    def take_back(self, numbers: Iterable[int]) -> None:
+        """These were not stored after all."""
+        for number in numbers:
+            owner, _ = self._held.pop(number)
+            del self._numbers[id(owner)]
+            self.met.discard(number)
 
     @property
     def bytes_met(self) -> int:

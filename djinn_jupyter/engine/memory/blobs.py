@@ -93,6 +93,7 @@ class Blobs:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self._blobs: dict[int, Blob] = {}
+        self.untidy = False
 
     def __iter__(self) -> Iterator[Blob]:
         return iter(self._blobs.values())
@@ -112,7 +113,13 @@ class Blobs:
         self._blobs[made.identity] = made
         return made
 
+    def tidy(self) -> None:
+        """Purge where somebody has let go of tensors."""
+        if self.untidy:
+            self.purge()
+
     def purge(self) -> None:
         """Let go of the copies of storages that are gone."""
+        self.untidy = False
         for identity in [identity for identity, blob in self._blobs.items() if blob.expired and not blob.moving]:
             self._blobs.pop(identity).discard()

@@ -85,6 +85,11 @@ class DiskTier:
         self._count(rounded, 1)
         return DiskPlace(start=start, nbytes=size)
 
+    def begin_with(self, end: int) -> None:
+        """A tier in which nothing is taken: its file is so long from now on, what it holds up to there is kept. Raises
+        TierFull."""
+        self._grow(end)
+
     def adopt(self, place: DiskPlace) -> None:
         """A place that an engine before this one had taken, found in its journal. Raises TierFull and BooksBroken."""
         rounded = _rounded(place.nbytes)

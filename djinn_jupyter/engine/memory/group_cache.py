@@ -5,6 +5,8 @@ Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -105,6 +107,11 @@ class GroupCache:
             self.working.flush()
             self.working.release()
             self.working = None
+
+    def adopt(self, pages: Sequence[int], *, behind: int, written: int, known_from: int) -> None:
+        """Let an empty group be these pages, with the rows [known_from, written) in them."""
+        self.table.adopt(pages, behind)
+        self.written, self.known_from = written, known_from
 
     def fork(self, session: object) -> GroupCache:
         """The same rows for another session, by reference to the same pages."""

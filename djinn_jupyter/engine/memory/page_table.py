@@ -58,6 +58,11 @@ class PageTable:
             raise BooksBroken(f"A table with pages from {self.first} on was to begin at {position}.")
         self._behind = position // self._size
 
+    def adopt(self, pages: Sequence[int], behind: int) -> None:
+        """Let an empty table be these pages, of which it has a reference each, after `behind` that were given up."""
+        self.begin_at(behind * self._size)
+        self._pages = list(pages)
+
     def allocate(self, end: int) -> None:
         """Pages for all positions before `end`. Raises SlabFull."""
         self.reserve(end, end)

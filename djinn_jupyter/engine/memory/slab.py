@@ -16,7 +16,7 @@ from djinn_jupyter.wire.nouns import SlabStatistics
 
 from .budget import BooksBroken, Budget, Copy
 from .geometry import GroupGeometry
-from .items import Item
+from .items import Item, Stored
 from .segments import Segments
 from .spans import Span
 
@@ -26,7 +26,7 @@ class Page(Item):
 
     __slots__ = ("_slots", "arriving", "references", "slot")
 
-    def __init__(self, slots: Segments, slot: int) -> None:
+    def __init__(self, slots: Segments, slot: int | None) -> None:
         super().__init__(slots.geometry.page_bytes)
         self._slots = slots
         self.references = 1
@@ -99,6 +99,14 @@ class Slab:
         taken = [next(self._numbers) for _ in slots]
         self._pages.update({page: Page(self.segments, slot) for page, slot in zip(taken, slots, strict=True)})
         return taken
+
+    def adopt(self, stored: Stored) -> int:
+        """A page that is away, with this copy of it and a reference count of 1."""
+        page = Page(self.segments, None)
+        page.keep("disk", stored)
+        number = next(self._numbers)
+        self._pages[number] = page
+        return number
 
     def share(self, pages: Iterable[int]) -> None:
         """One more reference to each page."""

@@ -59,6 +59,11 @@ class WorkingCopy:
         values = [uninitialised((r.layers, r.kv_heads, self.capacity, r.value_dim), r.dtype, device) for r in runs]
         return keys, values
 
+    @property
+    def dirty(self) -> bool:
+        """Whether rows of it are not in their pages yet."""
+        return self.dirty_start != self.dirty_end
+
     def covers(self, start: int, end: int) -> bool:
         return self.base <= start and end <= self.base + self.capacity
 

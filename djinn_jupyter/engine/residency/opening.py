@@ -31,8 +31,9 @@ def open_host(config: EngineConfig, device: torch.device) -> HostTier | None:
     return HostTier(limit)
 
 
-def open_disk(config: EngineConfig, device: torch.device) -> DiskTier | None:
-    """The disk tier, None where the configuration has none. Raises StorageFailed."""
+def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = None) -> DiskTier | None:
+    """The disk tier, None where the configuration has none. Its file keeps the name `kept`, else it has none. Raises
+    StorageFailed."""
     folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
     if config.disk_memory == 0:
         return None
@@ -41,7 +42,7 @@ def open_disk(config: EngineConfig, device: torch.device) -> DiskTier | None:
         limit = config.disk_memory
         if limit is None:
             limit = min(4 * (_host_limit(config) or psutil.virtual_memory().total), shutil.disk_usage(folder).free // 2)
-        file = DirectFile(folder / f"pages-{os.getpid()}-{id(config):x}")
+        file = DirectFile(kept or folder / f"pages-{os.getpid()}-{id(config):x}", keep=kept is not None)
     except OSError as error:
         raise StorageFailed(
             f"The disk tier cannot be made in {folder}: {error.strerror or error}. Start with --disk-memory 0 to go on "

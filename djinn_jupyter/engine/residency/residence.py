@@ -46,7 +46,8 @@ class Residence:
     """`busy` counts those who read the session's bytes from outside it; while there are any it does not leave.
     `version` moves on whenever something was done to the session: what was stored of its recurrent states before is
     stale. `error` is what ended the last move, None where it ended well. `written_through` and `refused_at` are the
-    versions in which that was last tried; `wants_room` says that its first waiting letter waits for others to leave."""
+    versions in which that was last tried; `wants_room` says that its first waiting letter waits for others to leave.
+    `inherited`: its rows lie where an earlier process had put them; what cannot be read there is made again."""
 
     state: Residency = "resident"
     busy: int = 0
@@ -57,6 +58,7 @@ class Residence:
     written_through: int = -1
     refused_at: int = -1
     wants_room: bool = False
+    inherited: bool = False
     touched: float = field(default_factory=time.monotonic)
     blobs_known: tuple[int, list[Blob]] | None = None
 

@@ -15,9 +15,9 @@ from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.mover import Moved
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.residency.belongings import items_of
+from djinn_jupyter.engine.residency.belongings import blobs_of, items_of
 from djinn_jupyter.engine.residency.residence import Cause, Moving
-from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, TierFull
+from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import Tier, Transfer
 
 if TYPE_CHECKING:
@@ -226,6 +226,7 @@ class Swapping:
             self._load(session, moving, [item for item in missing if not item.moving])
             return
         session.residence.move("arrive", session.name)
+        session.residence.inherited = False
         self._end(session, moving)
 
     def _load(self, session: Session, moving: Moving, items: list[Item]) -> None:
@@ -264,9 +265,22 @@ class Swapping:
             here.move("call_back", session.name)
         elif here.state == "loading":
             assert moving is not None
+            if isinstance(error, StorageFailed) and here.inherited:
+                self._do_without_rows(session, moving)
+                return
             here.move("reach_disk" if moving.from_disk else "reach_host", session.name)
         self.changes += 1
         self._swapped(session, None)
+
+    def _do_without_rows(self, session: Session, moving: Moving) -> None:
+        """What an earlier process had on disk is there no more: the session comes without, and is recomputed."""
+        here = session.residence
+        log.warning("Session %r is made again from its tokens: %s", session.name, here.error)
+        session.lose_rows()
+        here.moving, here.error, here.inherited = moving, None, False
+        moving.items = list(blobs_of(session, self.blobs))
+        self.changes += 1
+        self.advance(session)
 
     # -------------------------------------------------------------------------------------------- places
 

@@ -1,0 +1,168 @@
+"""The disk tier's file of an engine with a journal: it keeps its name, images say which pages lie where in it, and the
+next engine takes them over. Whether a place still holds what an image says is for its checksum to tell, on the way in.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from djinn_jupyter.engine.keeping.image import GroupPlaces, PlacesImage, SessionImage
+from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.group_cache import GroupCache
+from djinn_jupyter.engine.memory.items import Stored
+from djinn_jupyter.engine.residency.opening import open_disk
+from djinn_jupyter.errors import StorageFailed, TierFull
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+    from djinn_jupyter.engine.session import Session
+
+log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".pages"
+
+
+class KeptPages:
+    """Invariant: a page is adopted once, by all sessions that had it; who cannot have all of its pages gets none."""
+
+    def __init__(self, path: Path, tier: DiskTier) -> None:
+        self.path, self._tier = path, tier
+        self._adopted: dict[tuple[int, int, int], int] = {}
+
+    @property
+    def file(self) -> str:
+        return self.path.stem
+
+    def sync(self) -> None:
+        """Return when what images say of the file would survive a loss of power. Raises OSError."""
+        try:
+            self._tier.sync()
+        except StorageFailed as failed:
+            raise OSError(str(failed)) from failed
+
+    def remove(self) -> None:
+        """Nobody will look for it; the open file goes on until it is closed."""
+        self.path.unlink(missing_ok=True)
+
+    # ---------------------------------------------------------------------------------------------- into an image
+
+    def places_of(self, session: Session) -> PlacesImage | None:
+        """Where all rows of a session are; None where some of them are not in the file, or it has states besides."""
+        groups = session.cache.groups
+        has_pages = any(len(group.table) for group in groups)
+        if session.lost or session.job is not None or not has_pages or any(session.cache.live_states()):
+            return None
+        found = [_places(group, self._tier) for group in groups]
+        whole = tuple(places for places in found if places is not None)
+        return PlacesImage(file=self.file, groups=whole) if len(whole) == len(groups) else None
+
+    # ------------------------------------------------------------------------------------------- out of an image
+
+    def begin_with(self, images: Iterable[SessionImage]) -> None:
+        """The file is as long as those need who had pages in it. Raises TierFull where it may not be."""
+        places = [image.places for image in images if image.places is not None and image.places.file == self.file]
+        groups = [group for one in places for group in one.groups]
+        self._tier.begin_with(max((at + group.page_bytes for group in groups for at, _ in group.pages), default=0))
+
+    def adopt(self, engine: Engine, session: Session, image: SessionImage) -> bool:
+        """Give a session that was rebuilt without rows those that the image names, all of them on disk still; whether
+        it has them now."""
+        places = image.places
+        if not session.lost or places is None or places.file != self.file or not _fits(engine, image, places):
+            return False
+        cache = engine.new_cache()
+        try:
+            for number, (group, kept) in enumerate(zip(cache.groups, places.groups, strict=True)):
+                self._adopt_group(number, group, kept)
+            cache.check()
+        except (BooksBroken, TierFull) as broken:
+            cache.free()
+            log.info("Session %r is made again: its pages are no longer its own: %s", session.name, broken)
+            return False
+        cache.stand_at(image.committed)
+        session.cache, session.lost, session.exactness = cache, False, image.exactness
+        session.residence.state, session.residence.inherited = "disk", True
+        return True
+
+    def _adopt_group(self, number: int, group: GroupCache, kept: GroupPlaces) -> None:
+        pages: list[int] = []
+        try:
+            for start, checksum in kept.pages:
+                pages.append(self._adopt_page(number, group, start, checksum))
+        except (BooksBroken, TierFull):
+            group.slab.free(pages)
+            raise
+        group.adopt(pages, behind=kept.behind, written=kept.written, known_from=kept.known_from)
+
+    def _adopt_page(self, number: int, group: GroupCache, start: int, checksum: int) -> int:
+        key = (number, start, checksum)
+        known = self._adopted.get(key)
+        if known is not None and group.slab.references(known):
+            group.slab.share([known])
+            return known
+        place = DiskPlace(start=start, nbytes=group.geometry.page_bytes)
+        self._tier.adopt(place)
+        stored = Stored(keeper=self._tier, place=place, version=0, checksum=checksum)
+        self._adopted[key] = group.slab.adopt(stored)
+        return self._adopted[key]
+
+
+def keep_pages(engine: Engine, folder: Path) -> KeptPages | None:
+    """From now on the engine's disk tier is a file in `folder`, one that is there or a new one. None where the engine
+    has no disk tier. Raises StorageFailed."""
+    if engine.tiers.disk is None:
+        return None
+    engine.blobs.purge()
+    if engine.tiers.disk.places:
+        raise BooksBroken("The disk tier was to get another file while something lies in it.")
+    there = sorted(folder.glob(f"*{SUFFIX}"))
+    path = there[0] if there else folder / f"{secrets.token_hex(8)}{SUFFIX}"
+    for other in there[1:]:
+        with suppress(OSError):
+            other.unlink()
+    tier = open_disk(engine.config, engine.forward.device, kept=path)
+    assert tier is not None
+    engine.tiers.disk.close()
+    engine.tiers.disk = tier
+    return KeptPages(path, tier)
+
+
+def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces | None:
+    if group.working is not None and group.working.dirty:
+        return None
+    pages: list[tuple[int, int]] = []
+    for number in group.table.pages:
+        stored = group.slab.page(number).copies.get("disk")
+        if stored is None or stored.keeper is not tier or stored.checksum is None:
+            return None
+        assert isinstance(stored.place, DiskPlace)
+        pages.append((stored.place.start, stored.checksum))
+    size = group.geometry.page_positions
+    return GroupPlaces(
+        layers=tuple(layer.cache_layer for layer in group.geometry.layers),
+        page_positions=size,
+        page_bytes=group.geometry.page_bytes,
+        behind=group.table.first // size,
+        written=group.written,
+        known_from=group.known_from,
+        pages=tuple(pages),
+    )
+
+
+def _fits(engine: Engine, image: SessionImage, places: PlacesImage) -> bool:
+    """Whether pages of this engine have the shape of those, and the numbers do not contradict each other."""
+    groups = engine.geometry.groups
+    shapes = [(tuple(la.cache_layer for la in g.layers), g.page_positions, g.page_bytes) for g in groups]
+    return [(g.layers, g.page_positions, g.page_bytes) for g in places.groups] == shapes and all(
+        image.committed <= g.written <= (g.behind + len(g.pages)) * g.page_positions
+        and g.behind >= 0
+        and g.known_from >= 0
+        and all(start >= 0 for start, _ in g.pages)
+        for g in places.groups
+    )
