@@ -174,19 +174,16 @@ class Journal:
             return
         account.due = now + RUNNING_SECONDS
         before = account.writing
-        account.writing = self._thread.start(lambda: self._write_after(before, account.file, entry))
+        account.writing = self._thread.start(lambda: self._write(before, account.file, entry))
         account.writing.add_done_callback(lambda _: self._through(session.name))
         self.books.images += 1
         self.books.bytes_handed_over += len(entry.body) + sum(tensor.nbytes for _, tensor in entry.arrays)
         self.books.seconds += time.monotonic() - now
 
-    def _write_after(self, before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
-        """Raises what the write before raised, if any: then the file may not go on as if it held that entry."""
-        if before is not None:
-            before.result()
+    def _write(self, before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
         if entry.names_places and self.pages is not None:
             self.pages.sync()
-        file.write(entry)
+        _write_after(before, file, entry)
 
     def _through(self, session: str) -> None:
         self._ended.put(session)
@@ -226,3 +223,10 @@ class Journal:
 
     def _wait(self) -> None:
         self._thread.start(lambda: None).result()
+
+
+def _write_after(before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
+    """Raises what the write before raised, if there is one: then the file may not go on as if it held that entry."""
+    if before is not None:
+        before.result()
+    file.write(entry)
