@@ -148,13 +148,11 @@ def test_what_a_share_of_copies_sustains() -> None:
 # ---------------------------------------------------------------------------------------------------------- sleep
 
 
-def slept(
+def night_of(
     *, idle: float = 1.5, sleep_ms: float = 3000.0, residency: str = "host", equal: bool = True
-) -> dict[str, Any]:
-    wanted = file().agent_sleep_resume
-    assert wanted is not None
+) -> sleep.Night:
     out = {"direction": "out", "cause": "idleness", "idle_seconds": idle}
-    night = sleep.Night(
+    return sleep.Night(
         initial=(1,),
         resumed=(2,),
         milliseconds={"initial": 1.0, "sleep": sleep_ms, "resumed": 1.0},
@@ -163,7 +161,12 @@ def slept(
         swaps=[out, {"direction": "in", "cause": "needed", "idle_seconds": 3.0}],
         equal=equal,
     )
-    return sleep.judge(wanted, night, limit_gb=None)
+
+
+def slept(**changes: Any) -> dict[str, Any]:
+    wanted = file().agent_sleep_resume
+    assert wanted is not None
+    return sleep.judge(wanted, night_of(**changes), limit_gb=None)
 
 
 def test_a_sleep_that_was_one() -> None:
