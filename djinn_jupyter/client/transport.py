@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 
 import zmq
 
@@ -34,11 +32,12 @@ DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is
 Answered = Callable[["Reply | DjinnError"], None]
 
 
-@cache
-def _context(process: int) -> zmq.Context[zmq.Socket[bytes]]:
-    """One for all connections of a process, never ended: a context that the collector ends, because a connection was
-    not closed, waits for ever for sockets that the same collection would close after it."""
-    return zmq.Context()
+class _Context(zmq.Context[zmq.Socket[bytes]]):
+    """Ended by its connection alone. Where that was not closed, zmq's own finalizer would have the collector wait for
+    sockets that the same collection closes after it."""
+
+    def __del__(self) -> None:
+        pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +58,7 @@ class Connection:
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.wire_bytes = WireBytes()
-        self._context = _context(os.getpid())
+        self._context = _Context()
         self._dealer = self._connected(zmq.DEALER, entry.commands)
         self._commands = Inlet(self._dealer, self._take)
         self._subscriptions: Subscriptions | None = None
@@ -163,10 +162,10 @@ class Connection:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._subscriptions is not None:
             self._subscriptions.close()
-        # First: zmq's one I/O thread, which all connections share, would wait for ever to tell a monitor nobody hears.
-        self._dealer.disable_monitor()
+        self._dealer.disable_monitor()  # first: zmq would wait for ever to tell a monitor that nobody hears
         self._monitor.close()
         self._commands.close()
+        self._context.term()
 
     @property
     def _named(self) -> str:
