@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import torch
 
@@ -21,13 +20,11 @@ from djinn_jupyter.engine.model.load import LoadedModel, load_model
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.residency.opening import open_disk, open_host
 from djinn_jupyter.engine.selftest import prove
-from djinn_jupyter.engine.settling import Settled, foresee, settle
+from djinn_jupyter.engine.settling import LEAST_PAGES, Settled, foresee, least_page_bytes, page_positions, settle
 from djinn_jupyter.errors import ModelDoesNotFit
 from djinn_jupyter.wire.replies import Event
 
 Progress = Callable[[str], None]
-DEMO_PAGE_POSITIONS: Final = 16
-LEAST_PAGES: Final = 4  # the self-test has two sessions and a fork
 
 
 def open_engine(
@@ -59,7 +56,7 @@ def build_engine(
     settled = settled or settle(config, loaded, progress)
     weights = settled.weights
     progress("finding the layers and the points")
-    geometry = probe_geometry(loaded.model, where, _page_positions(config))
+    geometry = probe_geometry(loaded.model, where, page_positions(config))
     _require_pages(loaded.name, geometry, settled)
     anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
     budget = Budget(settled.page_bytes)
@@ -89,15 +86,10 @@ def build_engine(
 
 def _require_pages(name: str, geometry: CacheGeometry, settled: Settled) -> None:
     """ModelDoesNotFit where what the weights leave is less than a few pages of each group."""
-    least = LEAST_PAGES * sum(group.page_bytes for group in geometry.groups)
+    least = least_page_bytes(geometry)
     if settled.page_bytes < least:
         raise ModelDoesNotFit(
             f"The weights of {name} leave {settled.page_bytes / 2**20:.1f} MiB of the allowed memory for pages, and "
             f"{LEAST_PAGES} pages of each kind take {least / 2**20:.1f} MiB; allow more with --device-memory, or make "
             "pages smaller with --page-positions."
         )
-
-
-def _page_positions(config: EngineConfig) -> int | None:
-    """Small pages for the demo: with those of a large model its short texts would never fill one."""
-    return DEMO_PAGE_POSITIONS if config.page_positions is None and config.model == "demo" else config.page_positions

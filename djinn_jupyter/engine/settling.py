@@ -14,9 +14,11 @@ from torch import nn
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.device import free_for_pages
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, identity_of
+from djinn_jupyter.engine.memory.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.model.load import LoadedModel, choose_device, empty_model
 from djinn_jupyter.engine.model.probe import LENGTHS, spread_tokens
 from djinn_jupyter.engine.model.stack import find_stack
+from djinn_jupyter.engine.weights.flat import HOST
 from djinn_jupyter.engine.weights.link import measure_link
 from djinn_jupyter.engine.weights.placement import Placement, amount, fits, place
 from djinn_jupyter.engine.weights.residence import Reload, ResidentWeights, Weights
@@ -24,6 +26,8 @@ from djinn_jupyter.engine.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.errors import ModelDoesNotFit
 
 Tell = Callable[[str], None]
+DEMO_PAGE_POSITIONS = 16
+LEAST_PAGES = 4  # the self-test has two sessions and a fork
 DEVICE_HEADROOM = 9 / 10  # of what a CUDA device has free, where nobody said how much may be taken
 
 
@@ -78,7 +82,8 @@ def settle(
         stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
     sizes = sizes_of(loaded.model, stack.layers)
     link = measure_link(loaded.device, allowed) if foreseen is None else foreseen.link
-    placement = place(sizes, allowed, link=link)
+    geometry = probe_geometry(loaded.model, HOST, page_positions(config))
+    placement = place(sizes, allowed, link=link, pages=least_page_bytes(geometry))
     for line in placement.lines():
         if foreseen is None or line not in foreseen.lines():
             tell(line)
@@ -90,6 +95,16 @@ def settle(
             "save_original_format=False), they are mapped from the file"
         )
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
+
+
+def page_positions(config: EngineConfig) -> int | None:
+    """Small pages for the demo: with those of a large model its short texts would never fill one."""
+    return DEMO_PAGE_POSITIONS if config.page_positions is None and config.model == "demo" else config.page_positions
+
+
+def least_page_bytes(geometry: CacheGeometry) -> int:
+    """What an engine cannot do without: a few pages of each group."""
+    return LEAST_PAGES * sum(group.page_bytes for group in geometry.groups)
 
 
 def _allowed(config: EngineConfig, device: torch.device) -> int | None:

@@ -37,6 +37,15 @@ def test_the_placement_streams_as_few_layers_as_fit() -> None:
             assert placement.device_bytes + 10 * MIB > allowed - allowed // 8
 
 
+def test_pages_that_need_more_than_an_eighth_get_it() -> None:
+    placement = place(SIZES, 80 * MIB, pages=25 * MIB)
+    assert placement.page_bytes >= 25 * MIB
+    assert len(placement.streaming) > len(place(SIZES, 80 * MIB).streaming)
+    assert placement.enough == 125 * MIB
+    with pytest.raises(ModelDoesNotFit, match=r"with 25\.0 MiB for a few pages 65\.0 MiB in all"):
+        place(SIZES, 64 * MIB, pages=25 * MIB)
+
+
 def test_streaming_layers_are_spread_among_those_that_stay() -> None:
     placement = place(SIZES, 80 * MIB)
     assert len(placement.streaming) == 5

@@ -24,13 +24,14 @@ class Sizes:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Which layers stay and which stream through `slots` slots. `link` is the measured copy bandwidth in bytes a
-    second."""
+    second, `pages` what is needed for pages at the least."""
 
     sizes: Sizes
     allowed: int
     streaming: tuple[int, ...]
     slots: int
     link: float | None = None
+    pages: int = 0
 
     @property
     def slot_bytes(self) -> int:
@@ -57,8 +58,8 @@ class Placement:
 
     @property
     def enough(self) -> int:
-        """The least allowed memory with which nothing streams."""
-        return -(-self.sizes.total * PAGES_SHARE // (PAGES_SHARE - 1))
+        """The least allowed memory with which nothing streams, and pages have room."""
+        return max(-(-self.sizes.total * PAGES_SHARE // (PAGES_SHARE - 1)), self.sizes.total + self.pages)
 
     def lines(self) -> Iterator[str]:
         staying = len(self.sizes.layers) - len(self.streaming)
@@ -80,33 +81,36 @@ def fits(total: int, allowed: int) -> bool:
     return total < allowed
 
 
-def place(sizes: Sizes, allowed: int, *, slots: int = SLOTS, link: float | None = None) -> Placement:
-    """The placement that streams the fewest layers. ModelDoesNotFit, with the arithmetic, where there is none.
+def place(sizes: Sizes, allowed: int, *, slots: int = SLOTS, link: float | None = None, pages: int = 0) -> Placement:
+    """The placement that streams the fewest layers and leaves an eighth for pages, and not less than `pages` bytes.
+    ModelDoesNotFit, with the arithmetic, where there is none.
 
     The streaming layers are spread evenly among those that stay: while these compute, the next one is on its way.
     """
-    room = allowed - allowed // PAGES_SHARE
+    room = allowed - max(allowed // PAGES_SHARE, pages)
     count = len(sizes.layers)
     for streaming in range(slots + 1, count + 1):
         chosen = tuple(layer for layer in range(count) if _spread(layer, streaming, count))
-        placement = Placement(sizes=sizes, allowed=allowed, streaming=chosen, slots=slots, link=link)
+        placement = Placement(sizes=sizes, allowed=allowed, streaming=chosen, slots=slots, link=link, pages=pages)
         if placement.device_bytes <= room:
             return placement
-    raise ModelDoesNotFit(_too_large(sizes, allowed, slots))
+    raise ModelDoesNotFit(_too_large(sizes, allowed, slots, pages))
 
 
 def _spread(layer: int, chosen: int, count: int) -> bool:
     return (layer + 1) * chosen // count > layer * chosen // count
 
 
-def _too_large(sizes: Sizes, allowed: int, slots: int) -> str:
+def _too_large(sizes: Sizes, allowed: int, slots: int, pages: int) -> str:
     largest = max(sizes.layers, default=0)
     least = sizes.rest + slots * largest
-    needed = -(-least * PAGES_SHARE // (PAGES_SHARE - 1))
+    with_share = -(-least * PAGES_SHARE // (PAGES_SHARE - 1))
+    needed = max(with_share, least + pages)
+    for_pages = "an eighth for pages" if needed == with_share else f"{amount(pages)} for a few pages"
     return (
         f"The model has {amount(sizes.total)} of weights. Even if all its {len(sizes.layers)} layers stream, "
         f"{amount(sizes.rest)} outside the layers have to stay and {slots} slots take {amount(slots * largest)}, "
-        f"with an eighth for pages {amount(needed)} in all, and --device-memory allows {amount(allowed)}; "
+        f"with {for_pages} {amount(needed)} in all, and --device-memory allows {amount(allowed)}; "
         "allow more or take a smaller model."
     )
 
