@@ -5,12 +5,13 @@
 #   make test     everything that must hold: check, tests, notebooks, browser
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make bench    measure; writes benchmarks/results/*.json
+#   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar alone chromium bench clean
+.PHONY: help setup node lab demo test check fast sidebar alone chromium bench pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,7 +25,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,8s/^# *//p' Makefile
+	@sed -n '3,9s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -83,6 +84,9 @@ chromium:
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+pictures: setup
+	$(BIN)/python docs/copy_pictures.py
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist

@@ -35,6 +35,7 @@ line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:norma
 .djinn.djinn table th{color:var(--dj-soft);font-size:11px}
 .djinn.djinn table .dj-num{text-align:right;font-variant-numeric:tabular-nums}
 .djinn.djinn table thead{border:0}
+.djinn.djinn table td.dj-fact{white-space:normal;overflow-wrap:anywhere}
 .djinn.djinn table td.dj-tight{padding:0 3px 0 0}
 .djinn.djinn table .dj-tint{padding:0 10px 0 6px}
 .djinn.djinn table td.dj-tall{vertical-align:top;line-height:0}
@@ -94,7 +95,8 @@ def part(*contents: object, name: str | None = None) -> Html:
 
 def facts(rows: Sequence[tuple[str, object]]) -> Html:
     """Names with what they are, one a line."""
-    return part(table((), [(span("dj-soft", name), value) for name, value in rows]))
+    wrapped = (element("td", value, class_="dj-fact") for _, value in rows)
+    return part(table((), [(span("dj-soft", name), value) for (name, _), value in zip(rows, wrapped, strict=True)]))
 
 
 def mono(text: object) -> Html:

@@ -16,6 +16,15 @@ QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
 STOP_CARD = ".djinn:has(.dj-dot.dj-paused)"
 OTHERS = sorted(set(QUICKSTART.parent.glob("*.ipynb")) - {QUICKSTART})
 FIRST_STOP = f".jp-CodeCell:has({STOP_CARD})"
+# Cards of a notebook that are shown in the documents, by words in them.
+SHOWN = {
+    "04_debugger_tour": {
+        "lens": "Logit lens by layer",
+        "attention": "attention of head 0",
+        "branches": "intact against",
+        "dose": "Who gets the drink",
+    }
+}
 HEATMAP = f"{STOP_CARD} img.dj-picture[alt^='activation at']"
 
 # Pictures that were not decoded, and texts that their card cuts off.
@@ -73,7 +82,6 @@ def test_it_runs_to_its_end_and_its_views_are_seen_in_light_and_dark(
         opened.use_theme(theme)
         assert_views_are_seen(opened)
         opened.screenshots(artifacts / f"quickstart-{theme.split()[1].lower()}.png")
-        # docs/pictures/stop.png is this picture in the light theme.
         opened.drawn(FIRST_STOP).first.screenshot(path=artifacts / f"stop-{theme.split()[1].lower()}.png")
 
 
@@ -84,8 +92,12 @@ def test_so_does_every_other_notebook(notebook: Path, lab: LabServer, page: Page
     assert opened.errors() == unrun(opened) == []
     for theme in (LIGHT, DARK):
         opened.use_theme(theme)
+        shade = theme.split()[1].lower()
         assert_cards_are_whole(opened)
-        opened.screenshots(artifacts / f"{notebook.stem}-{theme.split()[1].lower()}.png")
+        opened.screenshots(artifacts / f"{notebook.stem}-{shade}.png")
+        for name, words in SHOWN.get(notebook.stem, {}).items():
+            found = f".djinn:is(:has-text('{words}'), :has([alt^='{words}']))"
+            opened.drawn(found).first.screenshot(path=artifacts / f"{name}-{shade}.png")
 
 
 def test_restart_and_run_all_twice_gives_the_same(lab: LabServer, quickstart: str, page: Page) -> None:

@@ -14,6 +14,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+COPYING = ROOT / "docs" / "copy_pictures.py"
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
 
 
@@ -34,6 +35,18 @@ def said_by(*arguments: str) -> str:
 def test_what_a_document_links_to_is_there(document: Path) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)", document.read_text())
     assert [link for link in links if not (document.parent / link).exists()] == []
+
+
+def test_every_picture_is_shown_somewhere_and_taken_by_a_browser_test() -> None:
+    pictures = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
+    shown = {name for document in DOCUMENTS for name in re.findall(r"pictures/([\w-]+\.png)\)", document.read_text())}
+    sources = dict(re.findall(r'^    "([\w-]+\.png)": \("([\w-]+)\.png"', COPYING.read_text(), re.MULTILINE))
+    assert pictures == shown == set(sources)
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "browser").glob("test_*.py"))
+    kinds = {re.sub(r"-(light|dark)$", "", source) for source in sources.values()}
+    assert [
+        kind for kind in kinds if f"{kind}-" not in tests and f"{kind}.png" not in tests and f'"{kind}"' not in tests
+    ] == []
 
 
 def test_every_name_in_the_architecture_is_in_the_code() -> None:
