@@ -258,6 +258,7 @@ def test_who_leaves_while_an_image_is_still_being_written_leaves_a_whole_one(des
     assert kept is not None
     desk.open()
     desk.stop_at(2)
+    written(desk)
     kept._thread.start(slow.wait)
     desk.run(PROMPT, new=2)
     desk.step(3)
