@@ -9,9 +9,12 @@ import { Place, places } from './live';
 import { CommandIDs, Execute } from './names';
 import { Trans } from './panels/react';
 import { DjinnService } from './service';
-import { LiveSession } from './wire';
+import { EngineFound, LiveSession } from './wire';
 
 type Item = IRunningSessions.IRunningItem;
+
+/** Marks the items that are engines. */
+const ENGINE = 'djinn-Running-engine';
 
 export class RunningEngines implements IRunningSessions.IManager {
   constructor(service: DjinnService, execute: Execute, trans: Trans) {
@@ -27,25 +30,23 @@ export class RunningEngines implements IRunningSessions.IManager {
   }
 
   readonly name: string;
+  readonly supportsMultipleViews = true;
   readonly shutdownLabel = (item: Item): string =>
-    item.children ? this._trans.__('Stop') : this._trans.__('Close');
+    item.className === ENGINE ? this._trans.__('Stop') : this._trans.__('Close');
   readonly shutdownAllLabel: string;
   readonly shutdownAllConfirmationText: string;
   readonly runningChanged: ISignal<unknown, unknown>;
 
-  running(): Item[] {
+  /** Engines with their sessions in them, or after one another where a person wants a list. */
+  running({ mode }: { mode: 'tree' | 'list' }): Item[] {
     const { live } = this._service.model;
-    return Object.entries(live.engines).map(([engine, { found }]) => ({
-      label: () => found.model,
-      labelTitle: () => this._trans.__('Process %1 on %2', found.pid, found.host),
-      icon: () => djinnIcon,
-      detail: () => found.description?.device ?? found.state,
-      open: () => void this._execute(CommandIDs.show),
-      shutdown: () => void this._execute(CommandIDs.stopEngine, { engine }),
-      children: places(live)
+    return Object.entries(live.engines).flatMap(([engine, { found }]) => {
+      const sessions = places(live)
         .filter(({ place }) => place.engine === engine)
-        .map(({ place, session }) => this._session(place, session))
-    }));
+        .map(({ place, session }) => this._session(place, session));
+      const item = this._engine(engine, found);
+      return mode === 'tree' ? [{ ...item, children: sessions }] : [item, ...sessions];
+    });
   }
 
   /** Engines that notebooks use refuse, and stay. */
@@ -59,6 +60,18 @@ export class RunningEngines implements IRunningSessions.IManager {
 
   refreshRunning(): void {
     this._service.reconnect();
+  }
+
+  private _engine(engine: string, found: EngineFound): Item {
+    return {
+      label: () => found.model,
+      labelTitle: () => this._trans.__('Process %1 on %2', found.pid, found.host),
+      icon: () => djinnIcon,
+      detail: () => found.description?.device ?? found.state,
+      className: ENGINE,
+      open: () => void this._execute(CommandIDs.show),
+      shutdown: () => void this._execute(CommandIDs.stopEngine, { engine })
+    };
   }
 
   private _session(place: Place, session: LiveSession): Item {

@@ -15,7 +15,8 @@ const PAUSED = {
   positions: [0, 1],
   texts: ['The', ' sun'],
   norms: [3, null],
-  shape: [2, 2],
+  shape: [2, 8],
+  axes: 'T D',
   dtype: 'float32',
   edits: ['scaled by 0.9']
 };
@@ -53,11 +54,22 @@ test('it shows the stop: place, edits, norms, heatmap, and what the lens reads a
   expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
   expect(screen.getByText('resid_post.1')).toBeTruthy();
   expect(screen.getByText('Edited: scaled by 0.9')).toBeTruthy();
-  expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/2 positions by 2/);
+  expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/2 positions by 8/);
   expect(screen.getByText('3.000')).toBeTruthy();
   expect(screen.getByText('not finite')).toBeTruthy();
   expect(screen.getByText('\u00b7last')).toBeTruthy();
   expect(screen.getByText('25.0 %')).toBeTruthy();
+});
+
+test('where there is no residual stream the lens is not asked for', async () => {
+  const { line, has } = drawn(Activation, request =>
+    request.request === 'ReadStop' ? { ...PAUSED, axes: 'T H D' } : answer(request)
+  );
+  await has(session('a', STOPPED));
+  expect(line.verbs).toEqual(['ReadStop', 'Inspect']);
+  expect(
+    screen.getByText('The logit lens reads the residual stream; resid_post.1 is none.')
+  ).toBeTruthy();
 });
 
 test('another position is read by the lens when it is chosen, and nothing else is read again', async () => {

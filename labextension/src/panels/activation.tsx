@@ -8,7 +8,7 @@ import { Place } from '../live';
 import { same } from '../model';
 import { DjinnService } from '../service';
 import { spellNumber, spellToken } from '../spell';
-import { LensRow, LiveSession, Paused, Snapshot } from '../wire';
+import { LensRow, LiveEngine, LiveSession, Paused, Snapshot } from '../wire';
 import { Empty, Meter, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 import { Thumbnail } from './thumbnail';
@@ -154,9 +154,20 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
         trans={trans}
       />
       <Norms paused={paused} position={position} choose={setChosen} trans={trans} />
-      <Lens stop={stop} position={position} service={service} trans={trans} />
+      {hasLens(paused, service.model.engine) ? (
+        <Lens stop={stop} position={position} service={service} trans={trans} />
+      ) : (
+        <Empty>
+          {trans.__('The logit lens reads the residual stream; %1 is none.', paused.site)}
+        </Empty>
+      )}
     </>
   );
+}
+
+/** Asking where there is none would be refused, and the browser would note that as an error. */
+function hasLens({ axes, shape }: Paused, engine: LiveEngine | null): boolean {
+  return axes === 'T D' && shape.at(-1) === engine?.found.description?.hidden_size;
 }
 
 function headOf({ paused, snapshot }: Stop, past: boolean, trans: Trans): string {

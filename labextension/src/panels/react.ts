@@ -50,6 +50,18 @@ export function useClock(seconds: number): number {
   return now;
 }
 
+/** The name of JupyterLab's theme, for what is drawn with its colours and not by its style sheet. */
+export function useTheme(): string | undefined {
+  const { body } = document;
+  const [theme, setTheme] = React.useState(body.dataset.jpThemeName);
+  React.useEffect(() => {
+    const observer = new MutationObserver(() => setTheme(body.dataset.jpThemeName));
+    observer.observe(body, { attributeFilter: ['data-jp-theme-name'] });
+    return () => observer.disconnect();
+  }, [body]);
+  return theme;
+}
+
 /** A panel of the sidebar. */
 export function panelOf(
   component: (props: PanelProps) => React.JSX.Element,

@@ -34,13 +34,15 @@ export function Sessions(props: SessionsProps): React.JSX.Element {
   const engines = Object.entries(model.live.engines);
   return (
     <>
-      <Notice service={service} trans={trans} />
-      {model.live.ended.map(({ engine, reason }) => (
-        <Bad key={engine} text={reason} dismiss={() => model.dismiss(engine)} trans={trans} />
-      ))}
-      {model.remark && (
-        <Bad text={model.remark.text} dismiss={() => (model.remark = null)} trans={trans} />
-      )}
+      <div className="djinn-Sessions-notices">
+        <Notice service={service} trans={trans} />
+        {model.live.ended.map(({ engine, reason }) => (
+          <Bad key={engine} text={reason} dismiss={() => model.dismiss(engine)} trans={trans} />
+        ))}
+        {model.remark && (
+          <Bad text={model.remark.text} dismiss={() => (model.remark = null)} trans={trans} />
+        )}
+      </div>
       <p className="djinn-spoken" role="status">
         {model.session && `${model.session.label}: ${stateText(model.session, trans)}`}
       </p>
@@ -176,6 +178,7 @@ function stateText({ info }: LiveSession, trans: Trans): string {
 
 function facts(session: LiveSession, now: number, trans: Trans): string[] {
   const { info, idle_since, kernel } = session;
+  const bytes = bytesOf(session);
   const where: Record<Residency, string> = {
     resident: trans.__('on the device'),
     storing: trans.__('leaving the device'),
@@ -188,7 +191,7 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
     ...(info.step === null
       ? []
       : [info.step === 0 ? trans.__('prompt') : trans.__('step %1', info.step)]),
-    `${spellBytes(bytesOf(session))} ${where[info.residency]}`,
+    ...(bytes === 0 ? [] : [`${spellBytes(bytes)} ${where[info.residency]}`]),
     ...(info.state === 'running' || idle_since === null || now - idle_since < IDLE_SHOWN
       ? []
       : [trans.__('idle %1', spellSeconds(now - idle_since))]),

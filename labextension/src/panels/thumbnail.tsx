@@ -3,7 +3,7 @@
 import * as React from 'react';
 
 import { Pooled } from '../arrays';
-import { Trans } from './react';
+import { Trans, useTheme } from './react';
 
 interface ThumbnailProps {
   readonly pooled: Pooled;
@@ -13,11 +13,12 @@ interface ThumbnailProps {
 
 export function Thumbnail({ pooled, label, trans }: ThumbnailProps): React.JSX.Element {
   const canvas = React.useRef<HTMLCanvasElement>(null);
+  const theme = useTheme();
   React.useEffect(() => {
     if (canvas.current) {
       draw(canvas.current, pooled);
     }
-  }, [pooled]);
+  }, [pooled, theme]);
   const height = Math.min(160, Math.max(14, pooled.rows * 12));
   return (
     <figure className="djinn-Thumbnail">
