@@ -23,6 +23,7 @@ from djinn_jupyter.cli.main import main
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.io_thread import IoThread
 from djinn_jupyter.client.line import SocketLine
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.door import Door
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.outbox import Outbox
@@ -91,13 +92,18 @@ def moved(engine: Engine) -> Iterator[RemoteEngine]:
 
 @dataclass(slots=True)
 class Ran:
-    """What a run left behind: its verdict, its files, what it asked of its engines and baselines, what it said."""
+    """What a run left behind: verdict, files, what it asked of engines, baselines and sessions, what it said."""
 
     status: int
     folder: Path
     engines: list[dict[str, Any]]
     baselines: list[tuple[str, str]]
+    asked: list[tuple[str, Any]]
     said: str
+
+    def times(self, verb: str, what: Any = None) -> int:
+        """How often the sessions were asked for something: breakpoints by their sites, runs by their new tokens."""
+        return sum(verb == asked and what in (None, told) for asked, told in self.asked)
 
     def file(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads((self.folder / name).read_text())
@@ -172,12 +178,13 @@ class Inside:
             self._eager.model = AutoModelForCausalLM.from_pretrained(self.model, **options).eval()
         yield NearBaseline(module, self._eager, self.baselines)
 
-    def run(self, name: str, *settings: str, flags: tuple[str, ...] = (), text: str | None = None) -> Ran:
-        """`djinn experiment NAME`, as a person starts it."""
+    def run(self, name: str, *settings: str, flags: tuple[str, ...] = (), placed: bool = True) -> Ran:
+        """`djinn experiment NAME`, as a person starts it; `placed` names the folder of the results."""
         self.runs += 1
         folder, file = self.folder / f"run{self.runs}", self.folder / f"{name}{self.runs}.yaml"
-        file.write_text(text or FILES[name])
+        file.write_text(FILES[name])
         self.engines, self.baselines, said = [], [], io.StringIO()
+        asked: list[tuple[str, Any]] = []
         chosen = [part for setting in settings for part in ("--set", setting)]
         with ExitStack() as stack:
             patch = stack.enter_context(pytest.MonkeyPatch.context())
@@ -185,8 +192,20 @@ class Inside:
                 patch.setattr(module, "engine_for", self.engine_for)
             for module in (whitebox, resume_latency):
                 patch.setattr(module, "baseline", self.baseline)
+            breakpoint_at, run = RemoteSession.breakpoint, RemoteSession.run
+
+            def noted_breakpoint(session: RemoteSession, site: Any, **options: Any) -> Any:
+                asked.append(("breakpoint", site))
+                return breakpoint_at(session, site, **options)
+
+            def noted_run(session: RemoteSession, prompt: Any, **options: Any) -> Any:
+                asked.append(("run", options["max_new_tokens"]))
+                return run(session, prompt, **options)
+
+            patch.setattr(RemoteSession, "breakpoint", noted_breakpoint)
+            patch.setattr(RemoteSession, "run", noted_run)
             stack.enter_context(redirect_stdout(said))
             stack.enter_context(redirect_stderr(said))
-            asked = ["experiment", name, "--config", str(file), "--output-dir", str(folder), *chosen, *flags]
-            status = main(asked)
-        return Ran(status, folder, self.engines, self.baselines, said.getvalue())
+            place = ("--output-dir", str(folder)) if placed else ()
+            status = main(["experiment", name, "--config", str(file), *place, *chosen, *flags])
+        return Ran(status, folder, self.engines, self.baselines, asked, said.getvalue())
