@@ -10,6 +10,7 @@ import pytest
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments import report
 from djinn_jupyter.experiments.course import Course, TimeIsUp, Unmeasured, begin, concluded
+from djinn_jupyter.experiments.report import figures
 
 
 @pytest.fixture
@@ -51,3 +52,25 @@ def test_the_time_limit_is_hard(course: Course) -> None:
     with pytest.raises(TimeIsUp, match="duration") as caught:
         course.check_time()
     assert isinstance(caught.value, DjinnError)
+
+
+def test_what_is_calculated_comes_first_and_sides_stand_side_by_side(course: Course) -> None:
+    table = {"breakpoint_support": {"pytorch_eager": True, "vllm": None, "djinn": True}}
+    course.write("comparative_results.json", {"summary_table": table})
+    course.write("memory.json", {"arithmetic": ["Weights 1 GiB."], "demand_gb": 2.0})
+    report.write(course, "whitebox", [])
+    text, page = (course.folder / "report.md").read_text(), (course.folder / "report.html").read_text()
+    assert text.index("Weights 1 GiB.") < text.index("comparative_results.json")
+    assert "| breakpoint_support | yes | not measured | yes |" in text
+    assert "<td>breakpoint_support</td><td>yes</td><td>not measured</td><td>yes</td>" in page
+
+
+def test_latencies_are_one_plot_with_the_limit_of_plain_computing(course: Course) -> None:
+    for name, median in (("recompute", 80.0), ("djinn_resume", 50.0)):
+        rows = [{"layer": layer, "resume_latency_median_ms": median} for layer in (1, 5)]
+        course.write(f"{name}_latency.json", {"results": rows, "metadata": {"num_layers": 8}})
+    report.write(course, "resume-latency", [])
+    page = (course.folder / "report.html").read_text()
+    assert page.count("<svg") == 1
+    assert "limit: the layers above alone" in page
+    assert figures.latencies(course.written).count("stroke-dasharray") == 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import inspect
 import time
 from typing import Any
 
@@ -128,9 +129,7 @@ class Eager:
         prompt = torch.tensor([tokens], device=self.device)
         self._synchronise()
         begun = time.perf_counter()
-        logits = self.model(prompt, use_cache=True, past_key_values=DynamicCache(config=self.model.config)).logits[
-            :, -1
-        ]
+        logits = self._next(prompt)
         self._synchronise()
         return {"milliseconds": 1000 * (time.perf_counter() - begun), "top": int(logits.argmax())}
 
@@ -168,11 +167,16 @@ class Eager:
             passed.append((module, module.forward))
             module.forward = _passing(module.forward, hidden_1TD if number == layer else None)
         try:
-            cache = DynamicCache(config=self.model.config)
-            logits: Tensor = self.model(prompt, use_cache=True, past_key_values=cache).logits[:, -1]
+            return self._next(prompt)
         finally:
             for module, forward in passed:
                 module.forward = forward
+
+    def _next(self, prompt: Tensor) -> Tensor:
+        """Logits [1, V] of the last position alone, as ours are: those of all positions cost more, and nobody asked."""
+        kept = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self.model.forward).parameters else {}
+        cache = DynamicCache(config=self.model.config)
+        logits: Tensor = self.model(prompt, use_cache=True, past_key_values=cache, **kept).logits[:, -1]
         return logits
 
     def _layers(self) -> Any:

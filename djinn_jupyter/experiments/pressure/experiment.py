@@ -144,6 +144,7 @@ def _fields(
     used = curve.gigabytes()
     return {
         "timestamp": now(),
+        "arithmetic": sums.sentences(),
         "num_sessions_requested": sums.sessions,
         "num_sessions_spawned": len(progression),
         "vram_progression": progression,

@@ -16,7 +16,6 @@ def of_file(fields: Fields) -> list[str]:
         _stops(fields.get("token_accuracy")),
         _pause(fields.get("concurrent_demo")),
         _progression(fields),
-        _latency(fields),
         _flatline(fields),
         _neighbour(fields.get("neighbour_tokens_per_s")),
     ]
@@ -59,20 +58,30 @@ def _progression(fields: Fields) -> str:
         curves,
         x="seconds",
         y="GiB",
-        level=fields["capacity_gb"],
-        marks=[event["timestamp"] for event in fields["swap_events"]],
+        level=("capacity", fields["capacity_gb"]),
+        marks={
+            f"swap {way}": [event["timestamp"] for event in fields["swap_events"] if event["direction"] == way]
+            for way in ("out", "in")
+        },
     )
 
 
-def _latency(fields: Fields) -> str:
-    results = fields.get("results")
-    if not isinstance(results, list) or not results or "resume_latency_median_ms" not in results[0]:
-        return ""
+def latencies(written: Mapping[str, Fields]) -> str:
+    """Median milliseconds of every side by layer, and what computing the layers above alone takes: plain Hugging Face's
+    time for all of them times their share. On a quiet machine nothing is faster."""
+    sides = {name: fields for name, fields in written.items() if name.endswith("_latency.json")}
     groups: dict[str, dict[str, float]] = {}
-    for result in results:
-        place = result.get("kv", "median")
-        groups.setdefault(f"layer {result['layer']}", {})[place] = result["resume_latency_median_ms"]
-    return plots.bars(groups, x="stopped after", y="ms")
+    limits: dict[str, float] = {}
+    for name, fields in sides.items():
+        for result in fields["results"]:
+            side = name.removesuffix("_latency.json").replace("_", " ")
+            place = f"{side}, KV {result['kv']}" if "kv" in result else side
+            layer, median = f"layer {result['layer']}", result["resume_latency_median_ms"]
+            groups.setdefault(layer, {})[place] = median
+            count = fields["metadata"].get("num_layers")
+            if name.startswith("recompute") and count:
+                limits[layer] = median * (count - result["layer"] - 1) / count
+    return plots.bars(groups, x="stopped after", y="ms", limits=("limit: the layers above alone", limits))
 
 
 def _neighbour(rates: Fields | None) -> str:
@@ -89,4 +98,4 @@ def _flatline(fields: Fields) -> str:
     begun = samples[0][3]
     chosen = samples[:: max(1, len(samples) // MOST_POINTS)]
     curve = [(at - begun, nbytes / seconds / 2**20) for _, nbytes, seconds, at, _ in chosen]
-    return plots.lines({"copies of layers": curve}, x="seconds", y="MiB/s", level=fields["required_mbps"])
+    return plots.lines({"copies of layers": curve}, x="seconds", y="MiB/s", level=("required", fields["required_mbps"]))

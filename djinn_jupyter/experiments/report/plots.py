@@ -7,7 +7,7 @@ from html import escape
 
 WIDTH, HEIGHT = 680, 220
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 34
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")  # Okabe and Ito: told apart by everybody
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: told apart by everybody
 
 
 def lines(
@@ -15,28 +15,35 @@ def lines(
     *,
     x: str,
     y: str,
-    level: float | None = None,
-    marks: Sequence[float] = (),
+    level: tuple[str, float] | None = None,
+    marks: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """Curves of (x, y); `level` draws a dashed line, such as a capacity; `marks` ticks on the x axis, such as swaps."""
+    """Curves of (x, y); `level` draws a dashed line, such as a capacity, `marks` ticks on the x axis, such as swaps,
+    a row for each name. All have their place in the legend."""
     points = [point for curve in curves.values() for point in curve]
     if not points:
         return ""
-    frame = _Frame(points, level)
+    named = {} if marks is None else dict(marks)
+    frame = _Frame(points, None if level is None else level[1])
     drawn = []
     for curve, colour in zip(curves.values(), COLOURS, strict=False):
         places = " ".join(frame.place(point) for point in curve)
         drawn.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
     if level is not None:
-        height = frame.y(level)
-        drawn.append(f'<path d="M{LEFT},{height}H{WIDTH - RIGHT}" stroke="#000" stroke-dasharray="5 4"/>')
-    base = HEIGHT - BOTTOM
-    drawn += [f'<path d="M{frame.x(mark)},{base}v-6" stroke="{COLOURS[1]}"/>' for mark in marks]
-    return _svg(frame.axes(x, y) + "".join(drawn), list(curves), f"{y} against {x}")
+        height = frame.y(level[1])
+        drawn.append(f'<path d="M{LEFT},{height}H{WIDTH - RIGHT}" stroke="currentColor" stroke-dasharray="5 4"/>')
+    for row, ticks in enumerate(named.values()):
+        base, colour = HEIGHT - BOTTOM - 8 * row, COLOURS[len(curves) + row]
+        drawn += [f'<path d="M{frame.x(tick)},{base}v-7" stroke="{colour}" stroke-width="1.4"/>' for tick in ticks]
+    names = [*curves, *named]
+    return _svg(frame.axes(x, y) + "".join(drawn), names, f"{y} against {x}", level and level[0])
 
 
-def bars(groups: Mapping[str, Mapping[str, float]], *, x: str, y: str) -> str:
-    """One group of bars for each key of `groups`, one bar for each series in it."""
+def bars(
+    groups: Mapping[str, Mapping[str, float]], *, x: str, y: str, limits: tuple[str, Mapping[str, float]] | None = None
+) -> str:
+    """One group of bars for each key of `groups`, one bar for each series in it; `limits` draws a dashed line across
+    the groups that it has a value for."""
     series = list(dict.fromkeys(name for group in groups.values() for name in group))
     top = max((value for group in groups.values() for value in group.values()), default=0.0)
     if not series or top <= 0:
@@ -53,8 +60,11 @@ def bars(groups: Mapping[str, Mapping[str, float]], *, x: str, y: str) -> str:
                     f'<rect x="{left}" y="{height}" width="{max(across, 1)}" height="{frame.y(0) - height}" '
                     f'fill="{COLOURS[number % len(COLOURS)]}"><title>{escape(name)}: {group[name]:.4g}</title></rect>'
                 )
+        if limits is not None and label in limits[1]:
+            line = f"M{frame.x(place + 0.04)},{frame.y(limits[1][label])}H{frame.x(place + 0.96)}"
+            drawn.append(f'<path d="{line}" stroke="currentColor" stroke-width="1.4" stroke-dasharray="5 4"/>')
         drawn.append(_text(frame.x(place + 0.5), HEIGHT - BOTTOM + 14, label, "middle"))
-    return _svg(frame.axes(x, y, ticks=False) + "".join(drawn), series, f"{y} by {x}")
+    return _svg(frame.axes(x, y, ticks=False) + "".join(drawn), series, f"{y} by {x}", limits and limits[0])
 
 
 class _Frame:
@@ -88,11 +98,13 @@ class _Frame:
         return "".join(parts)
 
 
-def _svg(inside: str, names: Sequence[str], title: str) -> str:
+def _svg(inside: str, names: Sequence[str], title: str, dashed: str | None = None) -> str:
     legend = "".join(
         f'<span class="key"><i style="background:{colour}"></i>{escape(name)}</span>'
         for name, colour in zip(names, COLOURS, strict=False)
     )
+    if dashed is not None:
+        legend += f'<span class="key"><i class="dashed"></i>{escape(dashed)}</span>'
     opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" font-size="11">'
     return f"<figure>{opening}{inside}</svg><figcaption>{legend}</figcaption></figure>"
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 LONGEST_LIST = 12
+MOST_ROWS = 60
 
 
 def rows(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Every scalar of a file by its dotted path; long lists by their length."""
+    """Every scalar of a file by its dotted path; long lists by their length. Without what has a place of its own."""
     for key, value in fields.items():
         name = f"{path}{key}"
-        if key == "reasons":
+        if key in ("reasons", "arithmetic", "summary_table"):
             continue
         if isinstance(value, Mapping):
             yield from rows(value, f"{name}.")
@@ -20,6 +21,27 @@ def rows(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]
             yield name, _list(value)
         else:
             yield name, spelled(value)
+
+
+def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
+    """Tables within a file: trials by layer, latencies by layer, the comparison of sides. Title, head and rows."""
+    accuracy, summary = fields.get("token_accuracy"), fields.get("summary_table")
+    if isinstance(accuracy, Mapping) and accuracy.get("entries"):
+        yield "Token accuracy", *_columns(accuracy["entries"])
+    if isinstance(fields.get("results"), Sequence) and fields["results"]:
+        yield "By layer", *_columns(fields["results"])
+    if isinstance(summary, Mapping):
+        sides = list(next(iter(summary.values())))
+        yield (
+            "Side by side",
+            ["", *sides],
+            [[row, *(spelled(cells[s]) for s in sides)] for row, cells in summary.items()],
+        )
+
+
+def _columns(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    head = list(found[0])
+    return head, [[spelled(one[key]) for key in head] for one in found[:MOST_ROWS]]
 
 
 def unmeasured(written: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ import platform
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib import metadata
+from pathlib import Path
 
 import psutil
 
@@ -18,8 +19,11 @@ body{font:14px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 12px 2px 0;text-align:left;vertical-align:top}
 td+td{font-variant-numeric:tabular-nums;word-break:break-word}h2{margin-top:1.6em;border-bottom:1px solid #ccc}
 figure{margin:1em 0}svg{width:100%;height:auto}.key{margin-right:1.2em}
-.key i{display:inline-block;width:10px;height:10px;margin-right:4px}.verdict{font-size:1.2em;font-weight:600}
-@media (prefers-color-scheme:dark){body{background:#111;color:#ddd}svg text{fill:#ddd}h2{border-color:#444}}
+.key i{display:inline-block;width:10px;height:10px;margin-right:4px}.key{white-space:nowrap;display:inline-block}
+.key i.dashed{height:0;width:16px;border-top:2px dashed currentColor;margin-bottom:3px}svg text{fill:currentColor}
+.wide{overflow-x:auto}.wide table{font-size:12px}.wide th{border-bottom:1px solid #ccc;font-weight:600}
+.wide td{word-break:normal;white-space:nowrap}.verdict{font-size:1.2em;font-weight:600}
+@media (prefers-color-scheme:dark){body{background:#111;color:#ddd}h2{border-color:#444}}
 """
 
 
@@ -33,7 +37,7 @@ def write(course: Course, name: str, failures: Sequence[str]) -> None:
 def machine() -> list[tuple[str, str]]:
     """What this ran on; versions of what is installed."""
     found = [
-        ("processor", platform.processor() or platform.machine()),
+        ("processor", _processor()),
         ("cores", str(psutil.cpu_count())),
         ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
         ("system", f"{platform.system()} {platform.release()}"),
@@ -47,15 +51,32 @@ def machine() -> list[tuple[str, str]]:
     return found
 
 
+def _processor() -> str:
+    """Its name where the system tells one."""
+    cpuinfo = Path("/proc/cpuinfo")
+    told = cpuinfo.read_text() if cpuinfo.exists() else ""
+    names = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
 def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
     parts = [
         f"<h1>{escape(name)}</h1><p class='verdict'>{verdict}</p>",
         "".join(f"<p>{escape(failure)}</p>" for failure in failures),
         f"<p>{now()}, {course.elapsed:.0f} seconds.</p>",
     ]
+    sums = _sums(course)
+    if sums:
+        parts.append("<h2>Arithmetic</h2>" + "".join(f"<p>{escape(line)}</p>" for line in sums))
+    parts.append(figures.latencies(course.written))
     for file, fields in course.written.items():
         parts.append(f"<h2>{escape(file)}</h2>")
         parts += figures.of_file(fields)
+        parts += [_grid(*grid) for grid in tables.grids(fields)]
         parts.append(_table(tables.rows(fields)))
     parts.append("<h2>Not measured</h2>")
     missing = list(tables.unmeasured(course.written))
@@ -65,6 +86,17 @@ def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> s
     return f"{head}<style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
 
 
+def _sums(course: Course) -> list[str]:
+    """What the files calculate beforehand, such as demand against capacity."""
+    return [line for fields in course.written.values() for line in fields.get("arithmetic", ())]
+
+
+def _grid(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    top = "".join(f"<th>{escape(name).replace('_', '_<wbr>')}</th>" for name in head)
+    below = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<h3>{escape(title)}</h3><div class='wide'><table><tr>{top}</tr>{below}</table></div>"
+
+
 def _table(rows: Iterable[tuple[str, str]]) -> str:
     cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
     return f"<table>{cells}</table>"
@@ -72,8 +104,13 @@ def _table(rows: Iterable[tuple[str, str]]) -> str:
 
 def _text(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
     lines = [f"# {name}: {verdict}", "", *failures, ""]
+    if sums := _sums(course):
+        lines += ["## Arithmetic", "", *(f"- {line}" for line in sums), ""]
     for file, fields in course.written.items():
-        lines += [f"## {file}", "", *(f"- {field}: {value}" for field, value in tables.rows(fields)), ""]
+        lines += [f"## {file}", ""]
+        for title, head, rows in tables.grids(fields):
+            lines += [f"### {title}", "", _row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
+        lines += [*(f"- {field}: {value}" for field, value in tables.rows(fields)), ""]
     lines += ["## Not measured", "", *(f"- {field}: {why}" for field, why in tables.unmeasured(course.written)), ""]
     lines += ["## Machine and versions", "", *(f"- {field}: {value}" for field, value in machine())]
     return "\n".join(lines) + "\n"

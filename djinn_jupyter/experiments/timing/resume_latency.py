@@ -46,15 +46,16 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
     with engine_for(course, file.model, dtype=file.dtype, threads=THREADS) as engine:
         _check(engine, file)
         prompt, dtype = prompt_of(engine, file.max_length, seed=1), engine.description.dtype
+        count = engine.description.layers
         if not file.skip_djinn:
             _djinn(course, engine, file, prompt, tops)
     if not (file.skip_recompute and file.skip_offload):
         with baseline("eager") as eager:
             eager.ask("load", model=file.model, dtype=dtype, threads=THREADS, **course.place.words())
             if not file.skip_recompute:
-                _plain(course, file, eager, "recompute", prompt, tops)
+                _plain(course, file, eager, "recompute", prompt, tops, count)
             if not file.skip_offload:
-                _plain(course, file, eager, "manual_offload", prompt, tops)
+                _plain(course, file, eager, "manual_offload", prompt, tops, count)
     return [
         f"The sides or resumes disagree on the next token at layer {n}." for n, found in tops.items() if len(found) > 1
     ]
@@ -79,7 +80,7 @@ def _djinn(
             tops[layer] |= named
             results.append({**side.fields(layer), "kv": place})
             course.tell(f"layer {layer}, KV {place}: {results[-1]['resume_latency_median_ms']:.2f} ms")
-    _write(course, "djinn_resume", file, results, {"kv": list(PLACES)})
+    _write(course, "djinn_resume", file, results, {"kv": list(PLACES), "num_layers": engine.description.layers})
 
 
 def _resumes(
@@ -115,6 +116,7 @@ def _plain(
     name: str,
     prompt: list[int],
     tops: dict[int, set[int]],
+    count: int,
 ) -> None:
     results = []
     for layer in file.layers:
@@ -125,7 +127,7 @@ def _plain(
         side = Side(milliseconds=tuple(r["milliseconds"] for r in replies), moved=replies[0].get("bytes", 0))
         results.append(side.fields(layer))
         course.tell(f"layer {layer}, {name}: {results[-1]['resume_latency_median_ms']:.2f} ms")
-    _write(course, name, file, results, {})
+    _write(course, name, file, results, {"num_layers": count})
 
 
 def _asking(eager: Baseline, name: str, prompt: list[int], layer: int) -> Callable[[], dict[str, Any]]:

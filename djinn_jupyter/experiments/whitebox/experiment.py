@@ -58,6 +58,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         fields["activation_steering"] = _steering(course, engine, file, prompt, reference, failures)
         fields["concurrent_demo"] = _meanwhile(course, engine, file, prompt, reference, failures)
         fields["memory_breakdown"] = _breakdown(engine, wanted.inference.input_length)
+        fields["arithmetic"] = _sums(fields["memory_breakdown"], len(prompt))
         fields |= _wire(engine, file, prompt, failures)
     fields["status"] = "failed" if failures else "success"
     course.write("djinn_breakpoint_results.json", fields)
@@ -147,6 +148,15 @@ def _breakdown(engine: RemoteEngine, positions: int) -> dict[str, Any]:
             "[positions, features]; keys and values are counted in whole pages."
         ),
     }
+
+
+def _sums(breakdown: dict[str, Any], positions: int) -> list[str]:
+    weights, session = breakdown["model_weights_gb"], breakdown["kv_cache_per_session_gb"]
+    hidden = breakdown["activation_stack_gb"]
+    return [
+        f"Weights {weights:.4g} GiB, once for all sessions. One of {positions} positions has {session:.4g} GiB of "
+        f"keys and values in whole pages, and {hidden:.4g} GiB of hidden state while it is stopped."
+    ]
 
 
 def _wire(engine: RemoteEngine, file: Whitebox, prompt: list[int], failures: list[str]) -> dict[str, int]:
