@@ -111,15 +111,16 @@ class Eager:
         finally:
             hook.remove()
         self._synchronise()
-        held = [self._held()]
+        held = [self._held(cache, kept)]
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             time.sleep(min(0.1, seconds / 10))  # holding is what it does
-            held.append(self._held())
+            held.append(self._held(cache, kept))
         return {
             "vram_held_during_pause_gb": held[-1] / GIB,
             "vram_variation_during_pause_gb": (max(held) - min(held)) / GIB,
             "gpu_free_during_pause_gb": self._free(),
+            "process_gb": psutil.Process().memory_info().rss / GIB,
             "weights_gb": sum(p.nbytes for p in self.model.parameters()) / GIB,
         }
 
@@ -182,12 +183,14 @@ class Eager:
     def _layers(self) -> Any:
         return weights.layers_of(self.model)
 
-    def _held(self) -> int:
-        """The whole device by the driver; without one this process."""
+    def _held(self, cache: Any, kept: list[Tensor]) -> int:
+        """The whole device by the driver; without one what this pause holds, counted as our books count: weights, keys
+        and values, the hidden state. The process's memory would add libraries to this side alone."""
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
             return int(total - free)
-        return int(psutil.Process().memory_info().rss)
+        rows = [part for layer in cache.layers for part in (layer.keys, layer.values) if isinstance(part, Tensor)]
+        return weights.size_of(self.model) + sum(tensor.nbytes for tensor in (*rows, *kept))
 
     def _free(self) -> float | None:
         return torch.cuda.mem_get_info(self.device)[0] / GIB if self.device.type == "cuda" else None

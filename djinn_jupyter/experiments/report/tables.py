@@ -7,6 +7,10 @@ from typing import Any
 
 LONGEST_LIST = 12
 MOST_ROWS = 60
+TRIAL = (
+    "trial layer token_accuracy bitwise_equal stopped_in_decode layers_run_before_stop layers_run_after_resume "
+    "os_overhead_percent checkpoint_time_ms restore_time_ms"
+).split()
 
 
 def rows(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -27,9 +31,9 @@ def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
     """Tables within a file: trials by layer, latencies by layer, the comparison of sides. Title, head and rows."""
     accuracy, summary = fields.get("token_accuracy"), fields.get("summary_table")
     if isinstance(accuracy, Mapping) and accuracy.get("entries"):
-        yield "Token accuracy", *_columns(accuracy["entries"])
+        yield "Token accuracy", *_columns(accuracy["entries"], TRIAL)
     if isinstance(fields.get("results"), Sequence) and fields["results"]:
-        yield "By layer", *_columns(fields["results"])
+        yield "By layer", *_columns(fields["results"], list(fields["results"][0]))
     if isinstance(summary, Mapping):
         sides = list(next(iter(summary.values())))
         yield (
@@ -39,9 +43,8 @@ def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
         )
 
 
-def _columns(found: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    head = list(found[0])
-    return head, [[spelled(one[key]) for key in head] for one in found[:MOST_ROWS]]
+def _columns(found: Sequence[Mapping[str, Any]], head: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    return list(head), [[spelled(one.get(key)) for key in head] for one in found[:MOST_ROWS]]
 
 
 def unmeasured(written: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
