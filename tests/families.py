@@ -266,7 +266,7 @@ def _default(kind: Any) -> Any:
 def _knows(kind: Any, field: str) -> bool:
     if isinstance(getattr(kind, field, None), property):
         return False
-    return field in kind.attribute_map or hasattr(_default(kind), field)
+    return field in kind.attribute_map or field in vars(_default(kind)) or hasattr(kind, field)
 
 
 def randomise(model: torch.nn.Module, seed: int) -> None:

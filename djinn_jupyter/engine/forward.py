@@ -54,7 +54,6 @@ class Forward:
         self.layers = len(anatomy.layers)
         self._rotary = RotaryBuffers(model)
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
-        self._keep_last = {"logits_to_keep": 1} if anatomy.keeps_logits else {}
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
@@ -100,7 +99,8 @@ class Forward:
 
     def _call(self, frame: Frame, crossing: PassCrossing, cache: PagedCache) -> Tensor:
         tokens_1T = torch.tensor([frame.tokens], device=self.device)
-        arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True, **self._keep_last}
+        arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
+        arguments.update(self.anatomy.keep_last)
         if self._takes_positions:  # as `generate` passes them; Bamba derives wrong ones by itself
             arguments["position_ids"] = torch.tensor([frame.positions], device=self.device)
 

@@ -160,6 +160,8 @@ _KNOWN = {"DynamicLayer", "DynamicSlidingWindowLayer", "LinearAttentionLayer", "
 _KNOWN |= {"LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer"}
 KNOWN_LAYERS = tuple(kind for name, kind in vars(cache_utils).items() if name in _KNOWN)
 
+_UNKNOWN = "only keys, values and the states of linear attention can be kept in pages and copied"
+
 # What a layer of the library gains when it is first used.
 _GAINED = {"dtype", "device"}
 
@@ -210,7 +212,7 @@ def _standard_cache(model: PreTrainedModel) -> DynamicCache:
         raise _refused(model, f"transformers makes no standard cache for it ({error!r})") from error
     for index, layer in enumerate(cache.layers):
         if type(layer) not in KNOWN_LAYERS:
-            raise _refused(model, f"cache layer {index} is a {type(layer).__name__}, which is not known here")
+            raise _refused(model, f"its cache layer {index} is a {type(layer).__name__}, and {_UNKNOWN}")
         if isinstance(layer, cache_utils.DynamicSlidingWindowLayer) and layer.sliding_window < 2:
             raise _refused(model, f"cache layer {index} has a window of {layer.sliding_window}")
     return cache
@@ -226,7 +228,7 @@ def _forward_one_token(
     count = len(cache.layers)
     try:
         output = model(token, **options)
-    except (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise _refused(model, f"its forward does not run on a standard cache ({error!r})") from error
     if output.get(argument) not in (None, cache):
         raise _refused(model, f"it returned a {type(output.get(argument)).__name__} for the cache it was given")

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.forms import LayerForm
 from djinn_jupyter.engine.model.modules import Modules
+from djinn_jupyter.engine.model.probe import KeepLast
 from djinn_jupyter.engine.model.stack import Stack
 from djinn_jupyter.engine.model.study import Study
 from djinn_jupyter.engine.model.taps import Tap
@@ -25,12 +26,11 @@ class Anatomy:
 
     `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
     reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
-    keyword arguments by which layers share something mutable. `keeps_logits`: forward can be asked for the last logits.
+    keyword arguments by which layers share something mutable.
     """
 
     stack: Stack
     hidden_size: int
-    keeps_logits: bool
     cache_layers: tuple[tuple[int, ...], ...]
     taps: dict[tuple[str, int | None], Tap | str]
     modules_found: Modules
@@ -46,6 +46,11 @@ class Anatomy:
     @property
     def mappings(self) -> tuple[str, ...]:
         return self.stack.mappings
+
+    @property
+    def keep_last(self) -> KeepLast:
+        """The argument by which forward is asked for the logits of the last position only; none where it cannot be."""
+        return self.stack.keep_last
 
     @property
     def modules(self) -> tuple[ModuleInfo, ...]:
@@ -115,7 +120,6 @@ def study(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
     return Anatomy(
         stack=learned.stack,
         hidden_size=boundaries[0].width or 0,
-        keeps_logits=learned.keeps_logits(),
         cache_layers=learned.cache_layers(),
         taps=learned.taps(boundaries),
         modules_found=learned.modules(boundaries),

@@ -7,7 +7,7 @@ shapes of their tensors and, where wanted, copies of them on the CPU. Probes run
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -195,6 +195,7 @@ class _Functions(TorchFunctionMode):
         )
 
 
+KeepLast = Mapping[str, int | Tensor]
 Hook = tuple[nn.Module, Callable[..., Any] | None, Callable[..., Any] | None]
 
 
@@ -206,12 +207,13 @@ def record(
     keep: Callable[[nn.Module], bool] = lambda module: False,
     hooks: Callable[[Recording], Iterable[Hook]] = lambda recording: (),
     cache: ProbeCache | None = None,
+    keep_last: KeepLast,
 ) -> Recording:
     """One pass over `tokens_BT`, after what is in `cache`. `hooks` are (module, before, after the recording looks)."""
     recording = Recording(keep)
     recording.cache = cache or ProbeCache(model)
     recording.cache.recording = recording
-    arguments = {cache_argument(model): recording.cache, "use_cache": True, **keep_last(model)}
+    arguments = {cache_argument(model): recording.cache, "use_cache": True, **keep_last}
     with ExitStack() as stack:
         for module in model.modules():
             stack.callback(module.register_forward_pre_hook(recording.enter, with_kwargs=True).remove)
@@ -234,9 +236,12 @@ def cache_argument(model: PreTrainedModel) -> str:
     raise ModelRefused(f"{type(model).__name__} takes no cache from its caller, so it cannot be stopped and resumed.")
 
 
-def keep_last(model: PreTrainedModel) -> dict[str, int]:
-    """The argument that asks for the logits of the last position only, where the family has it."""
-    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.forward).parameters else {}
+def ways_to_keep_last(model: PreTrainedModel) -> tuple[KeepLast, ...]:
+    """The arguments that ask for the logits of the last position only, where the family has them: `generate`'s own
+    first. Under it some families carry that position alone through their upper layers; given an index, they do not."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        return ({},)
+    return {"logits_to_keep": 1}, {"logits_to_keep": torch.tensor([-1])}
 
 
 def spread_tokens(model: PreTrainedModel, count: int, offset: int = 0) -> Tensor:

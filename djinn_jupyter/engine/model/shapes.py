@@ -14,6 +14,7 @@ from djinn_jupyter.engine.model.stack import Stack
 Shape = tuple[int, ...]
 LAST_ONLY = "it is computed for the last position only; use ln_final or logits"
 ALL_POSITIONS = "it is computed anew for all cached positions at every pass, so an edit would not last"
+PACKED = "in a decode step heads stand where positions stood in the prompt"
 NO_POSITIONS = "it holds no activations with an axis of positions"
 
 
@@ -93,7 +94,7 @@ def rows_of(shapes: Sequence[Shape], heads: Heads | None = None) -> Rows | str:
     if any(short[axis] != long[axis] for axis in axes if axis != position):
         return NO_POSITIONS
     if step[position] != 1:
-        return ALL_POSITIONS
+        return ALL_POSITIONS if step[position] > LENGTHS[0] else PACKED
     if many[position] == PROMPTS:
         return _unless_bare(Rows(position=position, batch=None, heads=heads), short)
     batch = [axis for axis in axes if axis != position and short[axis] == 1]

@@ -12,18 +12,20 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.forms import LayerForm
-from djinn_jupyter.engine.model.probe import Call, Hook, Recording, record
+from djinn_jupyter.engine.model.probe import Call, Hook, KeepLast, Recording, record, ways_to_keep_last
 from djinn_jupyter.errors import ModelRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The decoder layers with their paths, how each takes and returns the hidden state, and the mappings they share."""
+    """The decoder layers with their paths, how each takes and returns the hidden state, the mappings they share, and
+    the argument that asks for the last logits and leaves every layer all positions."""
 
     path: str
     layers: tuple[nn.Module, ...]
     forms: tuple[LayerForm, ...]
     mappings: tuple[str, ...]
+    keep_last: KeepLast
 
     def path_of(self, layer: int) -> str:
         return f"{self.path}.{layer}"
@@ -40,8 +42,22 @@ class Stack:
         return next((n for n, span in enumerate(spans) if span.entered <= at <= span.left), None)
 
 
+class _Thinned(ModelRefused):
+    """Positions were dropped between two layers."""
+
+
 def find_stack(model: PreTrainedModel, tokens_BT: Tensor) -> tuple[Stack, Recording]:
-    """The layers of `model`, with the recording of the pass that showed them."""
+    """The layers of `model`, with the recording of the pass that showed them. ModelRefused says why there are none."""
+    *ways, last_way = ways_to_keep_last(model)
+    for way in ways:
+        try:
+            return _find(model, tokens_BT, way)
+        except _Thinned:
+            continue
+    return _find(model, tokens_BT, last_way)
+
+
+def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tuple[Stack, Recording]:
     lists = _outermost_lists(model)
     elements = {element for _, group in lists for element in group}
     mappings = _MappingWatch()
@@ -52,8 +68,9 @@ def find_stack(model: PreTrainedModel, tokens_BT: Tensor) -> tuple[Stack, Record
             tokens_BT,
             keep=elements.__contains__,
             hooks=lambda recording: (hook for element in elements for hook in mappings.hooks(element)),
+            keep_last=keep_last,
         )
-    except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         raise ModelRefused(f"{name} does not run with the standard cache of transformers: {error}") from error
     if not recording.cache_calls:
         raise ModelRefused(
@@ -62,7 +79,7 @@ def find_stack(model: PreTrainedModel, tokens_BT: Tensor) -> tuple[Stack, Record
     path, group = _with_cache(name, lists, recording)
     layers = tuple(group)
     forms = _forms(name, path, layers, recording)
-    return Stack(path=path, layers=layers, forms=forms, mappings=mappings.changed()), recording
+    return Stack(path=path, layers=layers, forms=forms, mappings=mappings.changed(), keep_last=keep_last), recording
 
 
 def _outermost_lists(model: nn.Module) -> list[tuple[str, nn.ModuleList]]:
@@ -113,11 +130,33 @@ def _forms(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recor
 
 def _chained(name: str, path: str, index: int, spans: list[Call]) -> int | str:
     """The argument by which layer `index` gets what the layer before returned, bit for bit."""
-    handed = spans[index - 1].first_output
-    for slot, given in spans[index].inputs.items():
-        if handed is not None and same(handed.value, given.value):
-            return slot
-    raise ModelRefused(f"{name} changes the hidden state between {path}.{index - 1} and {path}.{index}.")
+    before, after = spans[index - 1], spans[index]
+    handed = before.first_output
+    between = f"{path}.{index - 1} and {path}.{index}"
+    slots = [slot for slot, given in after.inputs.items() if handed and same(handed.value, given.value)]
+    if slots and _hands_on_more(before, after):
+        raise ModelRefused(
+            f"{name} hands on more than the hidden state between {between}, and a pass that is resumed there lacks it."
+        )
+    if slots:
+        return slots[0]
+    if any(handed and _is_end_of(given.value, handed.value) for given in after.inputs.values()):
+        raise _Thinned(f"{name} drops all positions but the last between {between}.")
+    raise ModelRefused(f"{name} changes the hidden state between {between}.")
+
+
+def _hands_on_more(before: Call, after: Call) -> bool:
+    """Whether a layer makes something beside the hidden state that the next one is given."""
+    made = [seen.value for seen in list(before.outputs.values())[1:] if seen.floating]
+    known = [seen.value for seen in before.inputs.values()]
+    given = [seen.value for seen in after.inputs.values()]
+    new = [value for value in made if not any(same(value, old) for old in known)]
+    return any(same(value, one) for value in new for one in given)
+
+
+def _is_end_of(part: Tensor | None, whole: Tensor | None) -> bool:
+    """Whether `part` is the last position of `whole` [B, T, D]."""
+    return whole is not None and whole.ndim == 3 and whole.shape[1] > 1 and same(part, whole[:, -1:])
 
 
 def _only(span: Call) -> int | str:

@@ -27,7 +27,6 @@ from djinn_jupyter.engine.model.probe import (
     PROMPTS,
     Hook,
     Recording,
-    keep_last,
     kept,
     linears,
     record,
@@ -58,8 +57,9 @@ class Study:
         self.found: list[Found] = []
         self.others: list[dict[int | str, Tensor]] = []
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
-        step = record(model, spread_tokens(model, 1)[None], cache=first.cache)
-        self.probes = Probes(self.stack, (first, record(model, long), many, step))
+        keep_last = self.stack.keep_last
+        step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
+        self.probes = Probes(self.stack, (first, record(model, long, keep_last=keep_last), many, step))
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
 
@@ -68,7 +68,7 @@ class Study:
         other = tokens_1T.clone()
         other[:, -1] = tokens_1T[:, 0]
         last = self.stack.layers[-1]
-        again = record(self.model, other, keep=lambda module: module is last)
+        again = record(self.model, other, keep=lambda module: module is last, keep_last=self.stack.keep_last)
         one, two = (kept(recording.of(last)[0].first_output) for recording in (first, again))
         axis = one.shape.index(LENGTHS[0])
         allowed = max(CAUSAL, 4 * torch.finfo(one.dtype).eps)
@@ -93,7 +93,7 @@ class Study:
             if change is not None:
                 yield from change()
 
-        return record(self.model, tokens_BT, keep=lambda module: True, hooks=hooks)
+        return record(self.model, tokens_BT, keep=lambda module: True, hooks=hooks, keep_last=self.stack.keep_last)
 
     def _after(
         self, recording: Recording, index: int, look: Callable[[int, LayerRecord], None]
@@ -237,9 +237,6 @@ class Study:
             tuple(sorted({c.layer for c in recording.cache_calls if span.entered < c.at < span.left}))
             for span in self.probes.spans[0]
         )
-
-    def keeps_logits(self) -> bool:
-        return bool(keep_last(self.model))
 
     def modules(self, boundaries: tuple[Tap, ...]) -> Modules:
         return Modules(self.model, self.probes, boundaries, self.fixed)
