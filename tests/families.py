@@ -1,7 +1,8 @@
 """Tiny random models of many decoder families, built from their configurations alone.
 
 Every parameter is drawn at random (biases and norm weights too), so that tensors which differ in meaning differ in
-bits. `FAMILIES` names what an engine should serve; `REFUSED` what it must refuse, each a builder as well.
+bits. `FAMILIES` names what an engine should serve; `REFUSED` what it must refuse, each a builder as well. `MORE` and
+`MORE_REFUSED` are the same for families that only the slow tests go through whole.
 """
 
 from __future__ import annotations
@@ -13,68 +14,30 @@ from typing import Any
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-VOCAB = 128
-HIDDEN = 32
-HEADS = 4
-KV_HEADS = 2
-HEAD_DIM = 8
-POSITIONS = 512
-
-_COMMON: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": HIDDEN,
-    "intermediate_size": 48,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": KV_HEADS,
-    "head_dim": HEAD_DIM,
-    "max_position_embeddings": POSITIONS,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
-_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
-_MAMBA = {
-    "mamba_d_state": 8,
-    "mamba_d_conv": 4,
-    "mamba_expand": 2,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 8,
-    "mamba_n_groups": 2,
-}
-_GATED_DELTA = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-    "linear_conv_kernel_dim": 4,
-}
-_LATENT = {
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
-    "num_key_value_heads": 4,
-}
-
-
-def _every(layers: int, period: int, rare: str, usual: str) -> list[str]:
-    return [rare if i % period == period - 1 else usual for i in range(layers)]
-
-
-def _sliding(layers: int) -> dict[str, Any]:
-    return {"sliding_window": 8, "layer_types": _every(layers, 3, "full_attention", "sliding_attention")}
-
-
-Overrides = Callable[[int], dict[str, Any]]
+from tests.family_parts import (
+    COMMON,
+    GATED_DELTA,
+    HEADS,
+    HIDDEN,
+    KV_HEADS,
+    LATENT,
+    MAMBA,
+    MOE,
+    POSITIONS,
+    VOCAB,
+    Overrides,
+    every,
+    sliding,
+)
+from tests.more_families import SERVED, UNSERVED
 
 _SPECIAL: dict[str, Overrides] = {
     "llama": lambda n: {},
     "gpt2": lambda n: {"n_embd": HIDDEN, "n_head": HEADS, "n_positions": POSITIONS},
     "mistral": lambda n: {"sliding_window": 8},
     "qwen3": lambda n: {},
-    "gemma2": lambda n: {**_sliding(n), "query_pre_attn_scalar": 8},
-    "gemma3_text": lambda n: {**_sliding(n), "query_pre_attn_scalar": 8},
+    "gemma2": lambda n: {**sliding(n), "query_pre_attn_scalar": 8},
+    "gemma3_text": lambda n: {**sliding(n), "query_pre_attn_scalar": 8},
     "phi3": lambda n: {"sliding_window": None},
     "mixtral": lambda n: {"num_local_experts": 4, "sliding_window": None},
     "gpt_neox": lambda n: {},
@@ -84,7 +47,7 @@ _SPECIAL: dict[str, Overrides] = {
     "falcon:alibi": lambda n: {"multi_query": False, "alibi": True, "parallel_attn": False, "bias": True},
     "bloom": lambda n: {"n_head": HEADS},
     "deepseek_v3": lambda n: {
-        **_LATENT,
+        **LATENT,
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
         "n_group": 2,
@@ -110,14 +73,14 @@ _SPECIAL: dict[str, Overrides] = {
         "mamba_dt_rank": 4,
     },
     "qwen2": lambda n: {},
-    "qwen2_moe": lambda n: {**_MOE, "shared_expert_intermediate_size": 24},
-    "qwen3_moe": lambda n: {**_MOE},
+    "qwen2_moe": lambda n: {**MOE, "shared_expert_intermediate_size": 24},
+    "qwen3_moe": lambda n: {**MOE},
     "stablelm": lambda n: {"use_qkv_bias": True},
     "cohere": lambda n: {"use_qk_norm": True},
-    "cohere2": lambda n: {**_sliding(n)},
+    "cohere2": lambda n: {**sliding(n)},
     "olmo": lambda n: {},
     "olmo2": lambda n: {},
-    "olmo3": lambda n: {**_sliding(n)},
+    "olmo3": lambda n: {**sliding(n)},
     "olmoe": lambda n: {"num_experts": 4, "num_experts_per_tok": 2},
     "phi": lambda n: {},
     "gptj": lambda n: {"n_embd": HIDDEN, "n_head": HEADS, "rotary_dim": 4, "n_positions": POSITIONS},
@@ -131,7 +94,7 @@ _SPECIAL: dict[str, Overrides] = {
     "persimmon": lambda n: {},
     "gemma": lambda n: {},
     "gemma3n_text": lambda n: {
-        **_sliding(n),
+        **sliding(n),
         "num_kv_shared_layers": 2,
         "vocab_size_per_layer_input": VOCAB,
         "hidden_size_per_layer_input": 8,
@@ -140,30 +103,30 @@ _SPECIAL: dict[str, Overrides] = {
         "activation_sparsity_pattern": [0.0] * n,
         "intermediate_size": [48] * n,
     },
-    "bamba": lambda n: {**_MAMBA, "attn_layer_indices": [2, 5], "mamba_chunk_size": 8},
+    "bamba": lambda n: {**MAMBA, "attn_layer_indices": [2, 5], "mamba_chunk_size": 8},
     "zamba2": lambda n: {
-        **{key: value for key, value in _MAMBA.items() if key not in ("mamba_n_heads", "mamba_d_head")},
+        **{key: value for key, value in MAMBA.items() if key not in ("mamba_n_heads", "mamba_d_head")},
         "n_mamba_heads": 8,
         "mamba_headdim": 8,
         "mamba_ngroups": 2,
         "chunk_size": 8,
         "num_key_value_heads": HEADS,
         "attention_head_dim": 16,
-        "layers_block_type": _every(n, 3, "hybrid", "mamba"),
+        "layers_block_type": every(n, 3, "hybrid", "mamba"),
         "num_mem_blocks": 1,
         "adapter_rank": 4,
         "use_mamba_kernels": False,
     },
-    "falcon_h1": lambda n: {**_MAMBA, "mamba_d_ssm": 64, "mamba_chunk_size": 8},
+    "falcon_h1": lambda n: {**MAMBA, "mamba_d_ssm": 64, "mamba_chunk_size": 8},
     "recurrent_gemma": lambda n: {"lru_width": HIDDEN, "attention_window_size": 8},
-    "lfm2": lambda n: {"layer_types": _every(n, 3, "full_attention", "conv")},
+    "lfm2": lambda n: {"layer_types": every(n, 3, "full_attention", "conv")},
     "qwen3_next": lambda n: {
-        **_MOE,
-        **_GATED_DELTA,
+        **MOE,
+        **GATED_DELTA,
         "shared_expert_intermediate_size": 24,
-        "layer_types": _every(n, 4, "full_attention", "linear_attention"),
+        "layer_types": every(n, 4, "full_attention", "linear_attention"),
     },
-    "gpt_oss": lambda n: {"num_local_experts": 4, "num_experts_per_tok": 2, **_sliding(n)},
+    "gpt_oss": lambda n: {"num_local_experts": 4, "num_experts_per_tok": 2, **sliding(n)},
     "llama4_text": lambda n: {
         "num_local_experts": 4,
         "intermediate_size_mlp": 48,
@@ -173,12 +136,12 @@ _SPECIAL: dict[str, Overrides] = {
     "mamba": lambda n: {"state_size": 8, "expand": 2, "use_mambapy": False, "time_step_rank": 4},
     "falcon_mamba": lambda n: {"state_size": 8, "expand": 2, "use_mambapy": False, "time_step_rank": 4},
     "granitemoehybrid": lambda n: {
-        **_MAMBA,
+        **MAMBA,
         "mamba_chunk_size": 8,
         "num_local_experts": 4,
         "num_experts_per_tok": 2,
         "shared_intermediate_size": 24,
-        "layer_types": _every(n, 4, "attention", "mamba"),
+        "layer_types": every(n, 4, "attention", "mamba"),
     },
     "nemotron": lambda n: {},
     "nemotron_h": lambda n: {
@@ -194,7 +157,7 @@ _SPECIAL: dict[str, Overrides] = {
     "glm4": lambda n: {"partial_rotary_factor": 0.5},
     "helium": lambda n: {},
     "smollm3": lambda n: {"no_rope_layers": [1, 1, 1, 0] * (n // 4)},
-    "exaone4": lambda n: {**_sliding(n)},
+    "exaone4": lambda n: {**sliding(n)},
     "ernie4_5": lambda n: {},
     "seed_oss": lambda n: {},
     "hunyuan_v1_dense": lambda n: {},
@@ -211,9 +174,9 @@ _SPECIAL: dict[str, Overrides] = {
     },
     "phimoe": lambda n: {"num_local_experts": 4, "sliding_window": None},
     "apertus": lambda n: {},
-    "vaultgemma": lambda n: {**_sliding(n), "query_pre_attn_scalar": 8},
+    "vaultgemma": lambda n: {**sliding(n), "query_pre_attn_scalar": 8},
     "deepseek_v2": lambda n: {
-        **_LATENT,
+        **LATENT,
         "n_routed_experts": 4,
         "num_experts_per_tok": 2,
         "n_group": 2,
@@ -226,7 +189,7 @@ _SPECIAL: dict[str, Overrides] = {
     "jetmoe": lambda n: {"num_local_experts": 4, "num_experts_per_tok": 2, "kv_channels": 8, "num_key_value_heads": 2},
     "moshi": lambda n: {"audio_vocab_size": 32, "ffn_dim": 96, "sliding_window": 8},
     "zamba": lambda n: {
-        "layers_block_type": _every(n, 3, "hybrid", "mamba"),
+        "layers_block_type": every(n, 3, "hybrid", "mamba"),
         "attention_head_dim": 16,
         "attention_hidden_size": 64,
         "num_key_value_heads": HEADS,
@@ -241,7 +204,7 @@ _SPECIAL: dict[str, Overrides] = {
 _SPECIAL_REFUSED: dict[str, Overrides] = {
     "minimax": lambda n: {
         "num_local_experts": 4,
-        "layer_types": _every(n, 2, "full_attention", "linear_attention"),
+        "layer_types": every(n, 2, "full_attention", "linear_attention"),
         "block_size": 8,
     },
     "rwkv": lambda n: {"attention_hidden_size": HIDDEN, "context_length": POSITIONS},
@@ -253,8 +216,8 @@ _SPECIAL_REFUSED: dict[str, Overrides] = {
 def configuration(name: str, layers: int = 8) -> Any:
     """The tiny configuration of a family. `falcon:new` is a variant of `falcon`."""
     kind = CONFIG_MAPPING[name.partition(":")[0]]
-    special = (_SPECIAL.get(name) or _SPECIAL_REFUSED[name])(layers)
-    fields = {**{key: value for key, value in _COMMON.items() if _knows(kind, key)}, **special}
+    special = {**_SPECIAL, **_SPECIAL_REFUSED, **SERVED, **UNSERVED}[name](layers)
+    fields = {**{key: value for key, value in COMMON.items() if _knows(kind, key)}, **special}
     return kind(**{"num_hidden_layers": layers, **fields})
 
 
@@ -300,3 +263,5 @@ def build(
 
 FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL}
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL_REFUSED}
+MORE: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in SERVED}
+MORE_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in UNSERVED}

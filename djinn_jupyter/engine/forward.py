@@ -20,7 +20,7 @@ from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.geometry import CacheGeometry
 from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.gates import Gates, Leave
-from djinn_jupyter.engine.model.rotary import RotaryBuffers
+from djinn_jupyter.engine.model.rotary import RotaryBuffers, switches_at
 from djinn_jupyter.engine.model.taps import Tap, catch
 from djinn_jupyter.engine.moment import Lens
 from djinn_jupyter.engine.plan import Plan
@@ -53,6 +53,7 @@ class Forward:
         self.gates = Gates(anatomy)
         self.layers = len(anatomy.layers)
         self._rotary = RotaryBuffers(model)
+        self.switches_at = switches_at(model)
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
@@ -138,6 +139,10 @@ class Forward:
         with self.weights.passing(), self.gates.entered(crossing):
             logits: Tensor = self.model(tokens_1n, use_cache=False).logits
         return logits[0]
+
+    def crosses(self, committed: int, end: int) -> bool:
+        """Whether a pass over [committed, end) would read keys that were made with other rotary frequencies."""
+        return self.switches_at is not None and 0 < committed <= self.switches_at < end
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

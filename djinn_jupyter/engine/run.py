@@ -146,6 +146,11 @@ def _ending(engine: Engine, session: Session) -> tuple[FinishReason, str | None]
     context = engine.description.context_length
     if context is not None and len(session.tokens) > context:
         return "context", f"The model has {context} positions and all are taken."
+    if engine.forward.crosses(session.cache.length, len(session.tokens)):
+        return "context", (
+            f"The model changes its rotary frequencies at {engine.forward.switches_at} positions; "
+            "run all tokens as one prompt to go on."
+        )
     return None
 
 

@@ -115,7 +115,7 @@ class _Trial:
         index = isinstance(self.engine.anatomy.keep_last.get("logits_to_keep"), Tensor)
         over = " over all positions" if index else ""  # by itself it drops all but the last on the way
         yield f"uninterrupted run equals generate{over}", lambda: self.run("a").same(self.plain)
-        for layer in sorted({1, self.layers // 2, self.layers - 1}):
+        for layer in sorted({min(1, self.layers - 1), self.layers // 2, self.layers - 1}):
             yield (
                 f"stop before layer {layer}, edited branch, then unedited",
                 partial(self.stopped, f"resid_pre.{layer}"),

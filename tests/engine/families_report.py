@@ -17,7 +17,7 @@ import transformers
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.desk import build_desk
-from tests.families import FAMILIES, REFUSED, build
+from tests.families import FAMILIES, MORE, MORE_REFUSED, REFUSED, build
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 HEAD = f"""# Families
@@ -58,7 +58,7 @@ def absent(engine: Engine) -> str:
     return "; ".join(parts)
 
 
-def page(names: Iterable[str] = (*FAMILIES, *REFUSED)) -> str:
+def page(names: Iterable[str] = (*FAMILIES, *MORE, *REFUSED, *MORE_REFUSED)) -> str:
     rows = [row(name) for name in names]
     served, refused = ([text for is_served, text in rows if is_served is wanted] for wanted in (True, False))
     return "\n".join(

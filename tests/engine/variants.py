@@ -67,3 +67,20 @@ class Rolling(nn.Module):
 def nondeterministic(model: Any) -> Any:
     model.model.layers[4].mlp.act_fn = nn.Sequential(model.model.layers[4].mlp.act_fn, Rolling())
     return model
+
+
+def two_ropes() -> Any:
+    """A Phi-3 with short frequencies up to 20 positions, and long ones beyond."""
+    config = configuration("phi3")
+    config.original_max_position_embeddings = 20
+    config.rope_parameters = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0, 1.1, 1.2, 1.3],
+        "long_factor": [1.5, 2.0, 3.0, 4.0],
+        "original_max_position_embeddings": 20,
+    }
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    randomise(model, 0)
+    return model.eval().requires_grad_(False)

@@ -128,7 +128,7 @@ def test_an_unknown_layer_class_is_refused(monkeypatch):
     from djinn_jupyter.engine.memory import geometry
 
     monkeypatch.setitem(geometry.cache_utils.DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", ForeignLayer)
-    with pytest.raises(ModelRefused, match="cache layer 0 is a ForeignLayer, which is not known here"):
+    with pytest.raises(ModelRefused, match="cache layer 0 is a ForeignLayer, and only keys, values"):
         probe_geometry(build("llama"), CPU, 16)
 
 

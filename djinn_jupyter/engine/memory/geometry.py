@@ -168,13 +168,14 @@ _GAINED = {"dtype", "device"}
 
 @torch.no_grad()
 def probe_geometry(model: PreTrainedModel, device: torch.device, page_positions: int | None = None) -> CacheGeometry:
-    """Run one token through `model` on a standard cache and read what each layer then holds.
+    """Run one token through `model` on a standard cache, twice, and read what each layer then holds.
 
     Raises ModelRefused, naming the class and the reason, where the cache is not one that pages can stand in for.
     """
     argument = cache_argument(model)
     cache = _standard_cache(model)
     own, per_layer = set(vars(cache)), [set(vars(layer)) for layer in cache.layers]
+    _forward_one_token(model, _standard_cache(model), argument, device)  # what a first pass computes once and keeps
     in_modules = _tensors_in_modules(model)
     _forward_one_token(model, cache, argument, device)
     if changed := [name for name, tensor in _tensors_in_modules(model).items() if in_modules.get(name) is not tensor]:

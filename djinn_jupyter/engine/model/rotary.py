@@ -1,8 +1,9 @@
 """Rotary frequencies that a forward pass changes for everyone (`rope_type="dynamic"`), put back before each entry.
 
 A lone run only ever grows, so its frequencies are a function of the present length: starting each entry from the
-load-time values gives every session the bits it would have alone. Source: transformers,
-`modeling_rope_utils.dynamic_rope_update`."""
+load-time values gives every session the bits it would have alone. Where they change once for all at a length
+(`rope_type="longrope"`), a line that crosses it would read keys of both kinds. Source: transformers,
+`modeling_rope_utils.dynamic_rope_update`, `Phi3ForCausalLM.prepare_inputs_for_generation`."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +25,17 @@ def _is_dynamic(module: nn.Module) -> bool:
     kinds = getattr(module, "rope_type", None)
     named = kinds.values() if isinstance(kinds, dict) else [kinds]
     return any(isinstance(kind, str) and "dynamic" in kind for kind in named)
+
+
+def switches_at(model: PreTrainedModel) -> int | None:
+    """The length beyond which `generate` computes a line anew, from its first token, with other frequencies."""
+    own = getattr(type(model), "prepare_inputs_for_generation", None)
+    if own in (None, GenerationMixin.prepare_inputs_for_generation):
+        return None
+    if not any(getattr(module, "rope_type", None) == "longrope" for module in model.modules()):
+        return None
+    found = getattr(model.config, "original_max_position_embeddings", None)
+    return found if isinstance(found, int) else None
 
 
 class RotaryBuffers:

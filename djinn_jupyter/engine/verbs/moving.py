@@ -77,6 +77,11 @@ def _check_prompt(engine: Engine, tokens: list[int], committed: int, extends: bo
             f"The prompt has {len(tokens)} tokens and the model {context} positions; "
             f"shorten it by {len(tokens) - context}."
         )
+    if engine.forward.crosses(committed, len(tokens)):
+        raise PromptTooLong(
+            f"The model changes its rotary frequencies at {engine.forward.switches_at} positions, and the line's keys "
+            "were made with the earlier ones; run all tokens as one prompt."
+        )
 
 
 def _fresh_cache(engine: Engine, session: Session, positions: int) -> None:

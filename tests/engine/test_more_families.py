@@ -1,0 +1,131 @@
+"""Families beside the fourteen, newer ones first of all: a few in every run, all of them in the slow one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from djinn_jupyter.errors import ModelRefused, PromptTooLong
+from tests.engine.desk import Desk, Outcome, build_desk, tokens
+from tests.engine.plain import generate
+from tests.engine.variants import two_ropes
+from tests.families import MORE, MORE_REFUSED, build
+
+PROMPT = tokens(26)  # longer than every window, chunk and index of the tiny families
+NEW = 5
+FEWER = ("qwen3_5_text", "gemma4_text:shared", "ministral")
+
+
+def both(name: str) -> tuple[Desk, Outcome]:
+    """The engine, and what another copy of the model makes of the prompt by itself."""
+    desk = build_desk(build(name))
+    reference: Any = build(name)
+    reference.generation_config = GenerationConfig()  # that of BART forces the last token
+    return desk, generate(reference, PROMPT, NEW, **desk.engine.anatomy.keep_last)
+
+
+def stop_edit_and_go_back(desk: Desk, plain: Outcome, boundary: int, step: int) -> None:
+    desk.open("a")
+    desk.stop_at(f"resid_post.{boundary - 1}" if boundary else "resid_pre.0", f"step == {step}")
+    paused = desk.run(PROMPT, NEW)
+    assert (paused.layer, paused.step) == (boundary, step)
+    desk.fork("b")
+    desk.edit(name="b")
+    branch = desk.outcome(desk.resume("b"), "b")
+    assert boundary == desk.layers or not torch.equal(branch.logits, plain.logits), "the edit did nothing"
+    desk.edit()
+    assert desk.outcome(desk.resume()) == branch
+    for name in ("a", "b"):
+        desk.back(name=name)
+        assert desk.outcome(desk.resume(name), name) == plain
+    desk.close_all()
+
+
+@pytest.mark.parametrize("name", FEWER)
+def test_a_stop_changes_no_bit(name: str) -> None:
+    desk, plain = both(name)
+    for boundary, step in ((5, 0), (desk.layers - 1, 2)):
+        stop_edit_and_go_back(desk, plain, boundary, step)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MORE)
+def test_a_stop_at_every_boundary_changes_no_bit(name: str) -> None:
+    desk, plain = both(name)
+    desk.open()
+    assert desk.outcome(desk.run(PROMPT, NEW)) == plain
+    desk.close_all()
+    for step in (0, 1, 3):
+        for boundary in range(desk.layers + 1):
+            stop_edit_and_go_back(desk, plain, boundary, step)
+
+
+REASONS = {
+    "deepseek_v32": "its cache layer 0 is a DynamicIndexedLayer, and only keys, values and the states",
+    "zaya": "hands on more than the hidden state between model.layers.0 and model.layers.1",
+    "hrm_text": "has no single list of decoder layers",
+    "bert:encoder": "what a position holds depends on tokens after it",
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_a_refusal_gives_the_reason(name: str) -> None:
+    with pytest.raises(ModelRefused, match=REASONS[name]):
+        build_desk(MORE_REFUSED[name]())
+
+
+def test_all_positions_go_through_layers_that_share_keys() -> None:
+    desk = build_desk(build("gemma4_text:shared"))
+    desk.open()
+    desk.stop_at("resid_post.7")
+    desk.run(PROMPT, 1)
+    assert desk.value().shape == (len(PROMPT), 32)
+
+
+def test_wishes_for_generate_do_not_refuse_a_model() -> None:
+    model: Any = build("llama")
+    wishes = GenerationConfig(forced_eos_token_id=2, suppress_tokens=list(range(3, 120)), num_beams=2, min_new_tokens=2)
+    model.generation_config = wishes
+    build_desk(model)
+    assert model.generation_config is wishes
+
+
+def test_a_forward_that_fails_is_refused() -> None:
+    """Four heads for keys and two for what is rotated: only running it shows that this does not fit."""
+    model: Any = build("llama")
+    model.model.layers[3].mlp.up_proj.weight.data = torch.zeros(7, 7)
+    with pytest.raises(ModelRefused, match="LlamaForCausalLM cannot be served exactly: its forward does not run"):
+        build_desk(model)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mamba2", "gemma3_text"])
+def test_a_model_of_one_layer_is_served(name: str) -> None:
+    desk = build_desk(build(name, layers=1))
+    plain = generate(build(name, layers=1), PROMPT, NEW)
+    for boundary in (0, 1):
+        stop_edit_and_go_back(desk, plain, boundary, 1)
+
+
+def test_frequencies_that_change_at_a_length() -> None:
+    """Up to the length and beyond it a line is that of `generate`; across it, `generate` computes the line anew."""
+    desk, short, long = build_desk(two_ropes()), tokens(16), PROMPT
+    for prompt, new in ((short, 4), (long, NEW)):
+        plain = generate(two_ropes(), prompt, new)
+        for boundary, step in ((3, 0), (3, 2)):
+            desk.open("a")
+            desk.stop_at(f"resid_pre.{boundary}", f"step == {step}")
+            desk.run(prompt, new)
+            assert desk.outcome(desk.resume()) == plain
+            desk.close_all()
+    desk.open("a")
+    finished = desk.run(short, 12)
+    assert (finished.reason, len(finished.tokens)) == ("context", 5)
+    assert finished.tokens == generate(two_ropes(), short, 5).tokens
+    with pytest.raises(PromptTooLong, match="changes its rotary frequencies at 20 positions"):
+        desk.run((5, 6, 7), extend=True)
+    again = desk.run((*short, *finished.tokens), 4)
+    assert (*finished.tokens, *again.tokens) == generate(two_ropes(), short, 9).tokens
+    desk.close_all()
