@@ -36,6 +36,14 @@ test('a row says where the session stands and where its bytes are', async () => 
   expect(row('oslo').textContent).toContain('3.0 MiB on disk');
 });
 
+test('a session that holds nothing yet has no bytes to tell of, and still a place', async () => {
+  const empty = session('new', { device_bytes: 0 });
+  const recovered = session('old', { device_bytes: 0, residency: 'host' });
+  await sessions().has(empty, recovered);
+  expect(row('new').textContent).not.toContain('0 B');
+  expect(row('old').textContent).toContain('in host memory');
+});
+
 test('what can be done is offered for the chosen session, which a click chooses', async () => {
   const { has, executed } = sessions();
   await has(PARIS, OSLO);

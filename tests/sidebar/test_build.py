@@ -28,8 +28,18 @@ def project(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, copied / name)
     built = shutil.ignore_patterns("node_modules", "lib", "test")
     shutil.copytree(ROOT / "labextension", copied / "labextension", ignore=built)
-    (copied / "labextension" / "node_modules").symlink_to(ROOT / "labextension" / "node_modules")
+    _link_packages(ROOT / "labextension" / "node_modules", copied / "labextension" / "node_modules")
     return copied
+
+
+def _link_packages(installed: Path, here: Path) -> None:
+    """One link a package: an `npm ci` for other versions than these takes the links away, and not the packages."""
+    here.mkdir()
+    for entry in installed.iterdir():
+        if entry.is_dir():
+            (here / entry.name).symlink_to(entry)
+        else:
+            shutil.copy(entry, here / entry.name)
 
 
 def built(project: Path, path: str) -> tuple[str, set[str]]:

@@ -191,7 +191,11 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
     ...(info.step === null
       ? []
       : [info.step === 0 ? trans.__('prompt') : trans.__('step %1', info.step)]),
-    ...(bytes === 0 ? [] : [`${spellBytes(bytes)} ${where[info.residency]}`]),
+    ...(bytes > 0
+      ? [`${spellBytes(bytes)} ${where[info.residency]}`]
+      : info.residency === 'resident'
+        ? []
+        : [where[info.residency]]),
     ...(info.state === 'running' || idle_since === null || now - idle_since < IDLE_SHOWN
       ? []
       : [trans.__('idle %1', spellSeconds(now - idle_since))]),
