@@ -14,6 +14,7 @@ from typing import Any
 
 import djinn_jupyter as dj
 from benchmarks.environments import TOOLS, NotRun, python_of
+from benchmarks.layer_copies import on_gpu
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Checks, Figure, Result, at_least, at_most
 from benchmarks.serving_engine import Stopwatch, pid_of, prompt_of
@@ -56,6 +57,7 @@ def run(setting: Setting) -> Result:
         }
         readings = take_turns(sides, rounds=rounds)
         together = _lockstep(engine, shape, plain, setting.rounds(3), checks)
+        copies = [copy.bytes_moved / copy.seconds / 1e9 for copy in engine.copies()]
         anonymous = {"djinn": _anonymous(pid_of(engine)), **{n: _anonymous(o.pid) for n, o in others.items()}}
     settings = {
         "shape": shape,
@@ -67,7 +69,8 @@ def run(setting: Setting) -> Result:
         "anonymous_bytes_at_the_end": anonymous,
         "versions": {"accelerate": TOOLS["accelerate"]},
     }
-    figures = (*_figures(readings, moved[-rounds:], absent), *_of_sessions(together))
+    a_copy = Figure(name="a layer copy", unit="GB/s", value=Spread.of(copies))
+    figures = (*_figures(readings, moved[-rounds:], absent), a_copy, *_of_sessions(together), *on_gpu(setting.home))
     return Result(benchmark="streaming", settings=settings, figures=figures, checks=checks.counts)
 
 
