@@ -84,8 +84,8 @@ def settle(
     link = measure_link(loaded.device, allowed) if foreseen is None else foreseen.link
     geometry = probe_geometry(loaded.model, HOST, page_positions(config))
     placement = place(sizes, allowed, link=link, pages=least_page_bytes(geometry))
-    for line in placement.lines():
-        if foreseen is None or line not in foreseen.lines():
+    if foreseen is None or _layers(placement) != _layers(foreseen):
+        for line in placement.lines():
             tell(line)
     streamed = StreamedWeights(loaded.model, stack.layers, placement, loaded.device)
     if streamed.held_on_host and loaded.device.type == "cpu":
@@ -95,6 +95,11 @@ def settle(
             "save_original_format=False), they are mapped from the file"
         )
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
+
+
+def _layers(placement: Placement) -> tuple[tuple[int, ...], int]:
+    """Which stream, of how many: by this a plan is another one. Some bytes of alignment are seen only when loaded."""
+    return placement.streaming, len(placement.sizes.layers)
 
 
 def page_positions(config: EngineConfig) -> int | None:
