@@ -11,8 +11,8 @@ from benchmarks import machine, results
 from benchmarks.setting import setting
 
 NAMES = (
-    "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "sweep", "streaming",
-    "replay", "paint",
+    "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
+    "streaming", "replay", "paint",
 )  # fmt: skip
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from djinn_jupyter.engine.memory.disk import DiskTier
+from djinn_jupyter.engine.memory.host import HostTier
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire import requests as ask
-from tests.engine.desk import Desk
+from tests.engine.desk import Desk, tokens
 
 from .doubles import FileInMemory
 from .leaving import PROMPT, held, made, post, until_idle
@@ -90,6 +93,50 @@ def test_without_tiers_nobody_leaves_and_the_reply_says_how_to_allow_it() -> Non
             desk.swap_out("a", tier)
     assert desk.engine.reading.statistics.tiers == ()
     desk.close_all()
+
+
+def test_a_full_host_sends_on_who_has_rested_there_the_longest() -> None:
+    desk = made()
+    for name in "abcd":
+        desk.open(name)
+        desk.run(tokens(40, seed=ord(name)), 2, name)
+    expected = {name: desk.logits(name) for name in "abcd"}
+    size = desk.session("a").describe().device_bytes - desk.session("a").cache.working_bytes
+    desk.engine.tiers.host = HostTier(2 * size + size // 2)
+    where: dict[str, str] = {}
+    for name in "bacd":
+        desk.swap_out(name)
+        where = {each: desk.session(each).describe().residency for each in "abcd"}
+        desk.engine.check_books()
+    assert where == {"a": "disk", "b": "disk", "c": "host", "d": "host"}
+    for name in "abcd":
+        assert torch.equal(desk.logits(name), expected[name])
+    desk.close_all()
+
+
+def test_on_a_full_host_who_has_rested_the_longest_goes_to_the_disk_itself() -> None:
+    desk = made()
+    for name in "ab":
+        desk.open(name)
+        desk.run(tokens(40, seed=ord(name)), 2, name)
+    size = desk.session("a").describe().device_bytes - desk.session("a").cache.working_bytes
+    desk.engine.tiers.host = HostTier(size + size // 2)
+    assert desk.swap_out("b").session.residency == "host"
+    assert desk.swap_out("a").session.residency == "disk"
+    assert desk.session("b").describe().residency == "host"
+    desk.close_all()
+
+
+def test_closing_gives_the_tiers_back_at_once() -> None:
+    desk = made()
+    desk.open()
+    desk.stop_at(4)
+    desk.run(PROMPT, 3)
+    desk.swap_out()
+    replies: list[Any] = []
+    desk.post(ask.Close(session="a"), replies)
+    desk.engine.tick()
+    assert [tier.pages for tier in desk.engine.tiers.statistics()] == [0, 0]
 
 
 def test_a_full_host_sends_to_the_disk_and_a_full_disk_refuses() -> None:

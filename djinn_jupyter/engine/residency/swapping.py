@@ -191,16 +191,40 @@ class Swapping:
         assert moving.goal is not None
         if not items:
             return
-        try:
-            batches = self.tiers.store(items, moving.goal)
-        except TierFull:
-            if moving.goal == "disk":
-                raise
-            if not self._drop_copies_of_the_present():
+        while True:
+            try:
+                moving.batches.update(self.tiers.store(items, moving.goal))
+                return
+            except TierFull:
+                if moving.goal == "disk":
+                    raise
+            if self._drop_copies_of_the_present():
+                continue
+            if self._somebody_sinks():  # its end is a reason to look again
+                return
+            if not self._sink_another(session, sum(item.nbytes for item in items)):
                 self._store_further_down(session, moving)
                 return
-            batches = self.tiers.store(items, moving.goal)
-        moving.batches.update(batches)
+
+    def _somebody_sinks(self) -> bool:
+        places = (session.residence for session in self._sessions.values())
+        return any(here.state == "host" and here.moving is not None for here in places)
+
+    def _sink_another(self, session: Session, need: int) -> bool:
+        """The host is full: who has rested there for longer than this session makes room, if there is anybody."""
+        if self.tiers.disk is None or self.tiers.host is None or need > self.tiers.host.limit:
+            return False
+        rested = [
+            other
+            for other in self._sessions.values()
+            if other.residence.state == "host"
+            and other.residence.error is None
+            and other.residence.touched < session.residence.touched
+        ]
+        if not rested:
+            return False
+        self.swap_out(min(rested, key=lambda other: other.residence.touched), "disk", "pressure")
+        return True
 
     def _store_further_down(self, session: Session, moving: Moving) -> None:
         """The host is full: to the disk, where there is one."""

@@ -1,0 +1,90 @@
+"""How long a session that has left makes its user wait when it is used again: untold, told by the cell that is about to
+use it, and told by the focus some time before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+from benchmarks.measuring import Spread, differences, take_turns
+from benchmarks.results import Checks, Figure, Result
+from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.setting import Setting
+from benchmarks.worker import worker
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Activity, Tier
+
+POSITIONS = 900
+ROUNDS = 7
+MILLISECONDS = 1e3
+
+
+def run(setting: Setting) -> Result:
+    shape, checks, rounds = setting.shape(), Checks(), setting.rounds(ROUNDS)
+    with worker("plain") as plain:
+        folder = setting.saved(plain, shape)
+    with engine_of(folder, setting) as engine:
+        user = _User(engine, engine.session("wanted", fresh=True), checks)
+        user.session.run(prompt_of(POSITIONS, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
+        sides: dict[str, Callable[[], float]] = {"here": user.stays}
+        for tier in ("host", "disk"):
+            sides |= _of(user, tier)
+        times = take_turns(sides, rounds=rounds)
+    return Result(
+        benchmark="prefetch",
+        settings={"shape": shape, "positions": POSITIONS, "rounds": rounds},
+        figures=tuple(_figure(name, times[name], times["here"]) for name in times if name != "here"),
+        checks=checks.counts,
+    )
+
+
+def _of(user: _User, tier: Tier) -> dict[str, Callable[[], float]]:
+    return {
+        f"{tier}, untold": lambda: user.comes_back(tier),
+        f"{tier}, told by the cell": lambda: user.comes_back(tier, "expected"),
+        f"{tier}, told by the focus": lambda: user.comes_back(tier, "focused", in_time=True),
+    }
+
+
+class _User:
+    """Goes on by a token, each time from another beginning."""
+
+    def __init__(self, engine: RemoteEngine, session: RemoteSession, checks: Checks) -> None:
+        self._engine, self.session, self._checks = engine, session, checks
+
+    def stays(self) -> float:
+        self.session.swap_in()
+        return self._goes_on()
+
+    def comes_back(self, tier: Tier, signal: Activity | None = None, *, in_time: bool = False) -> float:
+        """`in_time`: the signal came long enough before for everything to be there."""
+        self._say("idle")
+        self._say("blurred")
+        self.session.swap_in()
+        self.session.swap_out(tier)
+        self._checks.same("where it is before", self.session.info().residency, tier)
+        if signal is not None:
+            self._say(signal)
+        while in_time and self.session.info().residency != "resident":
+            pass
+        return self._goes_on()
+
+    def _goes_on(self) -> float:
+        begun = perf_counter()
+        self.session.run([], max_new_tokens=1, extend=True, ignore_eos=True)
+        return perf_counter() - begun
+
+    def _say(self, activity: Activity) -> None:
+        self._engine.line.ask(ask.Note(session=self.session.name, activity=activity))
+
+
+def _figure(name: str, times: list[float], here: list[float]) -> Figure:
+    return Figure(
+        name=f"a token more of a session on the {name}: longer than one that is here",
+        unit="ms",
+        value=Spread.of(differences(times, here, MILLISECONDS)),
+        sides={"away": Spread.of(t * MILLISECONDS for t in times), "here": Spread.of(t * MILLISECONDS for t in here)},
+        sides_unit="ms",
+    )
