@@ -22,6 +22,7 @@ from djinn_jupyter.experiments.whitebox.trials import digest_of
 LOG = "exp3_memory_pressure_final.log"
 FILE = "memory_pressure_results.json"
 THREADS = 1
+LEAST_HERTZ = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +150,7 @@ def _fields(
         "num_sessions_spawned": len(progression),
         "vram_progression": progression,
         "vram_stats": {"min_gb": min(used), "max_gb": max(used), "avg_gb": statistics.fmean(used)},
+        "samples_per_second": len(curve.samples) / elapsed,
         "vram_samples": [[s.seconds, s.books / GIB, s.used / GIB] for s in curve.samples],
         "swap_latencies_ms": swaps.latencies(),
         "total_elapsed_seconds": elapsed,
@@ -183,6 +185,7 @@ def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]
         "An output differs from the session run alone.": fields["outputs_equal_alone"],
         "Nothing was evicted.": fields["swapping_active"],
         "Device use did not reach a plateau after the first eviction.": fields["plateau_achieved"],
+        f"Memory was sampled at less than {LEAST_HERTZ} Hz.": fields["samples_per_second"] >= LEAST_HERTZ,
         "Device memory was above the capacity.": fields["slab_books_gb"] <= fields["capacity_gb"],
     }
     return [sentence for sentence, held in checks.items() if not held]
