@@ -53,7 +53,7 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
     assert file.ring_gb is not None
     by_hand = manual(course, wanted.model_id, wanted.dtype, wanted.sample_duration_seconds / 2)
     card = card_for(file.ring_gb, imposed(file, file.limit_gb), by_hand.weights)
-    options = {"dtype": wanted.dtype, "device_memory": card.allowed, **options_of(file)}
+    options = {"dtype": wanted.dtype, **card.options(), **options_of(file)}
     with engine_for(course, wanted.model_id, **options) as engine:
         description, reading = engine.description, engine.statistics()
         gpu = description.device.startswith("cuda")

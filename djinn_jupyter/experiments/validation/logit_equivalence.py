@@ -41,7 +41,7 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
         plain = eager.ask("load", model=wanted.model_id, dtype=wanted.dtype, threads=1, **course.place.words())
         limit = imposed(file, file.hardware.vram_limit_gb)
         card = card_for(file.ring_buffer.capacity_gb, limit, plain["weight_bytes"])
-        options = {"dtype": wanted.dtype, "device_memory": card.allowed, **options_of(file)}
+        options = {"dtype": wanted.dtype, **card.options(), **options_of(file)}
         with engine_for(course, wanted.model_id, **options) as engine:
             per_pass = engine.wake().weights.bytes_streamed_per_pass
             prompts = [prompt_of(engine, PROMPT, seed=300 + n) for n in range(wanted.num_samples)]

@@ -14,6 +14,7 @@ from djinn_jupyter.experiments.memory import GIB
 
 Made = TypeVar("Made")
 PAGES_SHARE = 8  # an engine keeps an eighth of what it is allowed for pages
+SMALL_PAGE = 16
 STREAMING_SHARE = 3 / 4  # of a model's size, where the ring could hold all of it
 
 
@@ -28,6 +29,10 @@ class Card:
 
     allowed: int
     shrunk: bool
+
+    def options(self) -> dict[str, Any]:
+        """Small pages where the card is shrunk: they have to fit beside the slots of a small model too."""
+        return {"device_memory": self.allowed, "page_positions": SMALL_PAGE if self.shrunk else None}
 
 
 def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> Card:
