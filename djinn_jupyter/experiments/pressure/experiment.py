@@ -97,6 +97,7 @@ def _under_pressure(
             sessions.append(_stopped(engine, f"session {number + 1}", wanted.session_pause_layer, prompt, new))
             gigabytes = curve.take().gigabytes
             progression.append({"session": number + 1, "vram_gb": gigabytes, "timestamp": time.monotonic() - begun})
+            course.write(FILE, _so_far(sums, progression, swaps))
             course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {gigabytes:.4f} GiB")
         alive = len(engine.sessions())
         spawned = curve.samples[-1].seconds
@@ -108,6 +109,22 @@ def _under_pressure(
     for failure in failures:
         course.tell(f"FAILED: {failure}")
     return failures
+
+
+def _so_far(sums: Arithmetic, progression: list[dict[str, Any]], swaps: Swaps) -> dict[str, Any]:
+    """What the file holds should the run be broken off."""
+    return {
+        "status": "partial",
+        "num_sessions_requested": sums.sessions,
+        "num_sessions_spawned": len(progression),
+        "vram_progression": list(progression),
+        "swap_events": list(swaps.events),
+        "swap_latencies_ms": swaps.latencies(),
+        "swapping_active": swaps.first_out is not None,
+        "demand_gb": sums.demand / GIB,
+        "capacity_gb": sums.capacity / GIB,
+        "capacity_imposed": sums.capacity_imposed,
+    }
 
 
 def _stopped(engine: RemoteEngine, name: str, layer: int, prompt: list[int], new: int) -> RemoteSession:

@@ -80,7 +80,7 @@ def _djinn(
             tops[layer] |= named
             results.append({**side.fields(layer), "kv": place})
             course.tell(f"layer {layer}, KV {place}: {results[-1]['resume_latency_median_ms']:.2f} ms")
-    _write(course, "djinn_resume", file, results, {"kv": list(PLACES), "num_layers": engine.description.layers})
+        _write(course, "djinn_resume", file, results, {"kv": list(PLACES), "num_layers": engine.description.layers})
 
 
 def _resumes(
@@ -127,7 +127,7 @@ def _plain(
         side = Side(milliseconds=tuple(r["milliseconds"] for r in replies), moved=replies[0].get("bytes", 0))
         results.append(side.fields(layer))
         course.tell(f"layer {layer}, {name}: {results[-1]['resume_latency_median_ms']:.2f} ms")
-    _write(course, name, file, results, {"num_layers": count})
+        _write(course, name, file, results, {"num_layers": count})
 
 
 def _asking(eager: Baseline, name: str, prompt: list[int], layer: int) -> Callable[[], dict[str, Any]]:

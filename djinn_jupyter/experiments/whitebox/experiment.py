@@ -14,7 +14,7 @@ from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_o
 from djinn_jupyter.experiments.whitebox import comparison
 from djinn_jupyter.experiments.whitebox.meanwhile import run_meanwhile
 from djinn_jupyter.experiments.whitebox.steering import run_steering
-from djinn_jupyter.experiments.whitebox.trials import Reference, run_trials, summary
+from djinn_jupyter.experiments.whitebox.trials import RESULTS, Reference, run_trials, summary
 from djinn_jupyter.experiments.whitebox.wire import measure_wire
 
 LOG = "exp3_osdi.log"
@@ -53,15 +53,16 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         check_layers(engine, file.model.num_layers)
         prompt = prompt_of(engine, wanted.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
-        fields: dict[str, Any] = {"status": "success", "baseline_prompt": prompt}
-        fields["token_accuracy"] = _accuracy(course, engine, file, prompt, reference, failures)
-        fields["activation_steering"] = _steering(course, engine, file, prompt, reference, failures)
-        fields["concurrent_demo"] = _meanwhile(course, engine, file, prompt, reference, failures)
+        fields: dict[str, Any] = {"status": "partial", "baseline_prompt": prompt}
+        parts = {"token_accuracy": _accuracy, "activation_steering": _steering, "concurrent_demo": _meanwhile}
+        for name, part in parts.items():
+            fields[name] = part(course, engine, file, prompt, reference, failures)
+            course.write(RESULTS, fields)
         fields["memory_breakdown"] = _breakdown(engine, wanted.inference.input_length)
         fields["arithmetic"] = _sums(fields["memory_breakdown"], len(prompt))
         fields |= _wire(engine, file, prompt, failures)
     fields["status"] = "failed" if failures else "success"
-    course.write("djinn_breakpoint_results.json", fields)
+    course.write(RESULTS, fields)
     return fields
 
 
