@@ -60,7 +60,10 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
     if remote and not config.trust_remote_code and not _in_library(found):
         raise ModelRefused(_needs_code(config))
     if not remote and not _in_library(found):
-        raise ModelRefused(f"{config.model} is a {found.model_type} model, which is not a causal language model.")
+        raise ModelRefused(
+            f"{config.model} is a {found.model_type} model, which is not a causal language model to transformers: "
+            "AutoModelForCausalLM does not build it."
+        )
     return found
 
 
