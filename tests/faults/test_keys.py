@@ -221,7 +221,7 @@ COST = {
     "layer": of_cost("5", lambda ran: ran.times("breakpoint", "resid_post.5")),
     "max_length": of_cost("60", cost("bytes")),
     "neighbour_tokens": of_cost("25", lambda ran: ran.times("run", 25)),
-    "stop_interval_seconds": of_cost("60", cost("stops"), "neighbour_tokens=100"),
+    "stop_interval_seconds": of_cost("60", cost("stops"), "neighbour_tokens=50"),
     "repeat": of_cost("2", lambda ran: ran.times("run", 24)),
     "host_limit_gb": of_cost("0.01", lambda ran: ran.engines[0]["host_memory"]),
 }

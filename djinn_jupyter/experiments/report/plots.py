@@ -87,10 +87,10 @@ class _Frame:
     def axes(self, x: str, y: str, *, ticks: bool = True) -> str:
         base = HEIGHT - BOTTOM
         parts = [f'<path d="M{LEFT},{TOP}V{base}H{WIDTH - RIGHT}" fill="none" stroke="#888"/>']
-        parts += [_text(LEFT - 6, self.y(self.top * f) + 4, f"{self.top * f:.3g}", "end") for f in (0, 0.5, 1)]
+        parts += [_text(LEFT - 6, self.y(self.top * f) + 4, _tick(self.top * f), "end") for f in (0, 0.5, 1)]
         if ticks:
             middle = (self.low + self.high) / 2
-            parts += [_text(self.x(v), base + 14, f"{v:.3g}", "middle") for v in (self.low, middle, self.high)]
+            parts += [_text(self.x(v), base + 14, _tick(v), "middle") for v in (self.low, middle, self.high)]
         parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 4, x, "middle"))
         parts.append(
             f'<text transform="translate(12 {(TOP + base) / 2}) rotate(-90)" text-anchor="middle">{escape(y)}</text>'
@@ -107,6 +107,10 @@ def _svg(inside: str, names: Sequence[str], title: str, dashed: str | None = Non
         legend += f'<span class="key"><i class="dashed"></i>{escape(dashed)}</span>'
     opening = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}" font-size="11">'
     return f"<figure>{opening}{inside}</svg><figcaption>{legend}</figcaption></figure>"
+
+
+def _tick(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _text(x: float, y: float, text: object, anchor: str) -> str:

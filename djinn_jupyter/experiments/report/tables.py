@@ -24,7 +24,7 @@ def rows(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]
         elif isinstance(value, Sequence) and not isinstance(value, str):
             yield name, _list(value)
         else:
-            yield name, spelled(value)
+            yield name, "not set" if value is None and name.startswith("config.") else spelled(value)
 
 
 def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
@@ -65,4 +65,4 @@ def spelled(value: Any) -> str:
 def _list(values: Sequence[Any]) -> str:
     if len(values) > LONGEST_LIST or any(isinstance(value, (Mapping, list)) for value in values):
         return f"{len(values)} entries"
-    return ", ".join(spelled(value) for value in values)
+    return ", ".join(spelled(value) for value in values) or "none"
