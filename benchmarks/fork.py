@@ -23,7 +23,7 @@ def run(setting: Setting) -> Result:
     with engine_of(folder, setting) as engine:
         parent = engine.session("parent", fresh=True)
         parent.run(prompt_of(COMMITTED, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
-        checks.same("committed positions", parent.info().committed, COMMITTED)
+        checks.same("committed positions", parent.describe().committed, COMMITTED)
         at_fork, at_token = _copied(engine, parent, checks)
         times = take_turns({"fork": lambda: _timed(parent), "round trip": engine.ping}, rounds=rounds)
         page_positions = engine.description.cache_groups[0].page_positions
@@ -57,7 +57,7 @@ def _copied(engine: RemoteEngine, parent: RemoteSession, checks: Checks) -> tupl
     child = parent.fork("counted")
     forked = _in_use(engine, parent)
     child.run(extend=True, max_new_tokens=1, ignore_eos=True)
-    checks.same("committed positions of the child", child.info().committed, COMMITTED + 1)
+    checks.same("committed positions of the child", child.describe().committed, COMMITTED + 1)
     written = _in_use(engine, parent)
     child.close()
     checks.same("pages after the child was closed", _in_use(engine, parent), before)
@@ -66,5 +66,5 @@ def _copied(engine: RemoteEngine, parent: RemoteSession, checks: Checks) -> tupl
 
 def _in_use(engine: RemoteEngine, asked: RemoteSession) -> int:
     """From the slab's books. The engine publishes them after each turn of its thread, so one more turn is asked for."""
-    asked.info()
+    asked.describe()
     return sum(slab.pages - slab.pages_free for slab in engine.statistics().slabs)

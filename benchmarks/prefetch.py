@@ -64,10 +64,10 @@ class _User:
         self._say("blurred")
         self.session.swap_in()
         self.session.swap_out(tier)
-        self._checks.same("where it is before", self.session.info().residency, tier)
+        self._checks.same("where it is before", self.session.describe().residency, tier)
         if signal is not None:
             self._say(signal)
-        while in_time and self.session.info().residency != "resident":
+        while in_time and self.session.describe().residency != "resident":
             pass
         return self._goes_on()
 

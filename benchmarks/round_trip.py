@@ -44,7 +44,7 @@ def run(setting: Setting) -> Result:
 
 def _kinds(engine: RemoteEngine, session: RemoteSession) -> dict[str, Ask]:
     """Ping and status are answered by the service itself; a session's verb by the engine's thread, between layers."""
-    return {"ping": engine.ping, "status": engine.statistics, "session verb": session.info}
+    return {"ping": engine.ping, "status": engine.statistics, "session verb": session.describe}
 
 
 def _idle(kinds: dict[str, Ask], count: int) -> list[Figure]:

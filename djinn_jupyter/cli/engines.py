@@ -16,7 +16,7 @@ from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
-from djinn_jupyter.wire.nouns import SessionInfo
+from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
 
 KILL_SECONDS = 5.0
@@ -140,7 +140,7 @@ def _row(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _stands(session: SessionInfo) -> str:
+def _stands(session: SessionDescription) -> str:
     """`paused`, or `paused, on disk` for a session that has left the device."""
     return session.state if session.residency == "resident" else f"{session.state}, on {session.residency}"
 

@@ -15,12 +15,12 @@ from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import (
-    CheckpointInfo,
+    CheckpointDescription,
     EngineStatistics,
     LayerCopy,
     ModelDescription,
-    ModuleInfo,
-    SessionInfo,
+    ModuleDescription,
+    SessionDescription,
 )
 from djinn_jupyter.wire.registry import Entry
 
@@ -39,7 +39,7 @@ class RemoteEngine:
 
     @property
     def holder(self) -> str:
-        """The name by which the engine knows this kernel or process; `SessionInfo.holder` of our own sessions."""
+        """The name by which the engine knows this kernel or process: the `holder` of our own sessions."""
         return self.line.holder
 
     @property
@@ -54,7 +54,7 @@ class RemoteEngine:
         opened = ask_for(self.line, ask.Open(session=chosen, join=join, fresh=fresh), replies.Opened)
         return RemoteSession(self.line, opened.session.name)
 
-    def sessions(self) -> tuple[SessionInfo, ...]:
+    def sessions(self) -> tuple[SessionDescription, ...]:
         return ask_for(self.line, ask.ListSessions(), replies.Sessions).sessions
 
     def statistics(self) -> EngineStatistics:
@@ -70,7 +70,7 @@ class RemoteEngine:
         """Memory over time, sampled beside whatever else is done, until its `stop()`; `with` stops it too."""
         return MemoryTrace(self.line, hertz=hertz, seconds=seconds, heard=heard)
 
-    def checkpoints(self) -> tuple[CheckpointInfo, ...]:
+    def checkpoints(self) -> tuple[CheckpointDescription, ...]:
         """The checkpoints of this model that are kept in files, also those of earlier engines."""
         return ask_for(self.line, ask.ListCheckpoints(), replies.Checkpoints).checkpoints
 
@@ -107,7 +107,7 @@ class RemoteEngine:
 
         return ask_for(self.line, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
 
-    def modules(self) -> tuple[ModuleInfo, ...]:
+    def modules(self) -> tuple[ModuleDescription, ...]:
         return ask_for(self.line, ask.ListModules(), replies.Modules).modules
 
     def ping(self) -> float:

@@ -14,7 +14,7 @@ from djinn_jupyter.client.line import Line, ask_for
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import EngineStatistics, RingSlot, SessionInfo, Transfer
+from djinn_jupyter.wire.nouns import EngineStatistics, RingSlot, SessionDescription, Transfer
 
 LONGEST = 20_000  # readings; the older half is thinned out when there are more
 
@@ -61,7 +61,7 @@ class Move:
     transfer: Transfer
 
 
-def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionInfo, ...]) -> Reading:
+def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionDescription, ...]) -> Reading:
     """The books and the sessions of one moment as bytes by owner. Pages that sessions share count once, for the first
     of them by name."""
     weights = books.weights.bytes_on_device if books.weights is not None else books.weight_bytes
@@ -84,7 +84,7 @@ def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionInfo, 
     )
 
 
-def _by_session(sessions: tuple[SessionInfo, ...], held: int) -> tuple[tuple[str, int], ...]:
+def _by_session(sessions: tuple[SessionDescription, ...], held: int) -> tuple[tuple[str, int], ...]:
     found: list[tuple[str, int]] = []
     for session in sorted(sessions, key=lambda s: s.name):
         size = min(session.device_bytes, held)

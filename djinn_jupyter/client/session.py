@@ -17,7 +17,15 @@ from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
 from djinn_jupyter.errors import DjinnError, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import BreakpointInfo, RuleInfo, Sampling, SessionInfo, Tier, Transfer, WatchInfo
+from djinn_jupyter.wire.nouns import (
+    BreakpointDescription,
+    RuleDescription,
+    Sampling,
+    SessionDescription,
+    Tier,
+    Transfer,
+    WatchDescription,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,17 +120,17 @@ class RemoteSession:
 
     # -------------------------------------------------------------------------------------------- breakpoints
 
-    def breakpoint(self, site: str | int, when: str | None = None, *, once: bool = False) -> BreakpointInfo:
+    def breakpoint(self, site: str | int, when: str | None = None, *, once: bool = False) -> BreakpointDescription:
         """Stop at `site` in every pass that meets it and, if given, the condition. The same twice is one."""
         request = ask.SetBreakpoint(session=self.name, site=str(site), when=when, once=once)
         return self._ask(request, replies.BreakpointSet).breakpoint
 
-    def enable(self, number: int, enabled: bool = True) -> BreakpointInfo:
+    def enable(self, number: int, enabled: bool = True) -> BreakpointDescription:
         request = ask.EnableBreakpoint(session=self.name, number=number, enabled=enabled)
         return self._ask(request, replies.BreakpointSet).breakpoint
 
-    def breakpoints(self) -> tuple[BreakpointInfo, ...]:
-        return self.info().breakpoints
+    def breakpoints(self) -> tuple[BreakpointDescription, ...]:
+        return self.describe().breakpoints
 
     def clear(self, *sites: str | int) -> int:
         """Remove the breakpoints at these sites (or of these numbers), or all; how many there were."""
@@ -149,7 +157,7 @@ class RemoteSession:
     def effect(self, top: int = 5) -> Effect:
         return Effect(self._ask(ask.MeasureEffect(session=self.name, top=top), replies.Effect))
 
-    def steer(self, site: str | int, edit: object, positions: Positions = None) -> RuleInfo:
+    def steer(self, site: str | int, edit: object, positions: Positions = None) -> RuleDescription:
         """A rule that applies `edit` at every pass until `unsteer`."""
         spelled = spell_positions(positions, self._ends)
         request = ask.Steer(session=self.name, site=str(site), edit=as_edit(edit), positions=spelled)
@@ -186,7 +194,7 @@ class RemoteSession:
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
         return self._ask(request, replies.Evaluated).value
 
-    def watch(self, site: str | int, byte_cap: int = 256 * 2**20) -> WatchInfo:
+    def watch(self, site: str | int, byte_cap: int = 256 * 2**20) -> WatchDescription:
         """Record a site at every pass, without stopping."""
         request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap)
         return self._ask(request, replies.Watching).watch
@@ -199,7 +207,7 @@ class RemoteSession:
 
     # --------------------------------------------------------------------------------------------------- life
 
-    def info(self) -> SessionInfo:
+    def describe(self) -> SessionDescription:
         return self._ask(ask.Describe(session=self.name), replies.Described).session
 
     def fork(self, name: str) -> RemoteSession:
@@ -207,7 +215,7 @@ class RemoteSession:
         self._ask(ask.Fork(session=self.name, name=name), replies.Opened)
         return RemoteSession(self._line, name)
 
-    def accept_recomputed(self) -> SessionInfo:
+    def accept_recomputed(self) -> SessionDescription:
         """The user has seen that a recovery ran tokens of this session again; it counts as exact from now on."""
         return self._ask(ask.AcceptRecomputed(session=self.name), replies.Described).session
 
@@ -239,7 +247,7 @@ class RemoteSession:
         request = ask.SaveCheckpoint(session=self.name, name=name, replace=replace)
         return self._ask(request, replies.CheckpointSaved)
 
-    def restore(self, name: str) -> SessionInfo:
+    def restore(self, name: str) -> SessionDescription:
         """Go back to how a checkpoint (by name, or a file's path) was saved; what the session holds now is lost, as by
         `back`. CheckpointRefused for one of another model, or a damaged one."""
         self._complete_finished()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter.client.views import Effect, Lens, spell_top
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import replies
-from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleInfo, TopToken
+from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleDescription, TopToken
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,7 +86,7 @@ class Finished:
         self.tokens, self.texts, self.text = reply.tokens, reply.texts, reply.text
         self.prompt_tokens, self.prompt_texts = reply.prompt_tokens, reply.prompt_texts
         self.top: tuple[TopToken, ...] = reply.top
-        self.rules: tuple[RuleInfo, ...] = reply.rules
+        self.rules: tuple[RuleDescription, ...] = reply.rules
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
 
     @property

@@ -13,7 +13,7 @@ from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.dap.hits import Holds, read_hits
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, UnknownBreakpoint
-from djinn_jupyter.wire.nouns import BreakpointInfo
+from djinn_jupyter.wire.nouns import BreakpointDescription
 
 Kind = Literal["source", "function"]
 REFUSED_FROM = 1_000_000  # those that are set have the numbers of the session
@@ -72,7 +72,7 @@ class BreakpointBook:
     def clear(self, session: RemoteSession) -> None:
         self._take_away(session, set(self._kept))
 
-    def _set(self, session: RemoteSession, kind: Kind, wanted: Wanted, known: set[int]) -> BreakpointInfo:
+    def _set(self, session: RemoteSession, kind: Kind, wanted: Wanted, known: set[int]) -> BreakpointDescription:
         if wanted.failure is not None:
             raise wanted.failure
         assert wanted.site is not None
@@ -105,5 +105,5 @@ class BreakpointBook:
         return None if kept is None else kept.kind
 
 
-def _answer(point: BreakpointInfo, tree: ModelTree) -> dict[str, Any]:
+def _answer(point: BreakpointDescription, tree: ModelTree) -> dict[str, Any]:
     return {"id": point.number, "verified": True, "line": tree.line_of(point.site), "source": tree.source}

@@ -10,7 +10,7 @@ from djinn_jupyter.client.stops import Paused, Stop
 from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.values import Look
 from djinn_jupyter.errors import IllegalMove
-from djinn_jupyter.wire.nouns import SessionInfo
+from djinn_jupyter.wire.nouns import SessionDescription
 
 MoveName = Literal["run", "continue", "step", "back"]
 
@@ -57,5 +57,5 @@ class Followed:
             raise IllegalMove(f"Session {self.session.label!r} stands at no stop: its run is over or has not begun.")
 
 
-def state_of(session: SessionInfo) -> Literal["idle", "running", "paused"]:
+def state_of(session: SessionDescription) -> Literal["idle", "running", "paused"]:
     return "idle" if session.state == "closed" else session.state

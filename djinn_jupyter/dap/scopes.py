@@ -85,7 +85,7 @@ class Session(Container):
         self._look = look
 
     def fields(self) -> Sequence[Variable]:
-        stop, held = self._look.stop, self._look.session.info()
+        stop, held = self._look.stop, self._look.session.describe()
         first, last = stop.positions[0], stop.positions[-1]
         breakpoints = [
             Variable(name=str(b.number), value=f"{b.site}{f' when {b.when}' if b.when else ''}, hit {b.hits}")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from djinn_jupyter.errors import UnknownSite, UsageError
-from djinn_jupyter.wire.nouns import ModelDescription, ModuleInfo, PointInfo
+from djinn_jupyter.wire.nouns import ModelDescription, ModuleDescription, PointDescription
 from djinn_jupyter.wire.sites import LAYER_POINTS, Site, parse_site
 
 REFERENCE = 1
@@ -38,12 +38,12 @@ class Enclosing:
 class ModelTree:
     """Lines count from 1."""
 
-    def __init__(self, model: ModelDescription, modules: Sequence[ModuleInfo]) -> None:
+    def __init__(self, model: ModelDescription, modules: Sequence[ModuleDescription]) -> None:
         self.model = model
         self.name = f"{model.name.rstrip('/').rpartition('/')[2]}.djinn"
         self.modules = {module.path: module for module in modules}
         self._points = {point.point: point for point in model.points}
-        self._layers: dict[int, ModuleInfo] = {}
+        self._layers: dict[int, ModuleDescription] = {}
         for module in modules:
             if module.layer is not None:
                 self._layers.setdefault(module.layer, module)
@@ -125,12 +125,12 @@ class ModelTree:
         yield Row(text=f"{model.architecture}: {model.name}, {size}")
         yield from self._point("embed", None)
         for layer in range(model.layers):
-            info = self._layers.get(layer)
-            yield Row(text=f"layer {layer}: {info.path} {info.kind}" if info is not None else f"layer {layer}:")
+            block = self._layers.get(layer)
+            yield Row(text=f"layer {layer}: {block.path} {block.kind}" if block is not None else f"layer {layer}:")
             for point in LAYER_POINTS:
                 yield from self._point(point, layer)
             for module in self.modules.values():
-                if module.layer == layer and module is not info and module.called == 1:
+                if module.layer == layer and module is not block and module.called == 1:
                     yield Row(
                         text=f"{INDENT + module.path:<{COLUMN}}{module.kind}",
                         site=str(Site(point="output", path=module.path)),
@@ -148,7 +148,7 @@ class ModelTree:
         yield Row(text=f"{(INDENT if layer is not None else '') + site:<{COLUMN}}{_shape(point)}", site=site)
 
 
-def _shape(point: PointInfo) -> str:
+def _shape(point: PointDescription) -> str:
     sizes = {"H": point.heads, "D": point.features}
     axes = " ".join(axis if sizes.get(axis) is None else f"{axis}={sizes[axis]}" for axis in point.shape.split())
     return axes if point.editable else f"{axes}, to look at"

@@ -13,7 +13,7 @@ from djinn_jupyter.engine.conditions import Condition
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.errors import InvalidCondition
-from djinn_jupyter.wire.nouns import BreakpointInfo
+from djinn_jupyter.wire.nouns import BreakpointDescription
 from djinn_jupyter.wire.sites import Site
 
 LENS_ROWS = 256
@@ -49,8 +49,8 @@ class Breakpoint:
                 return position
         return None
 
-    def describe(self) -> BreakpointInfo:
-        return BreakpointInfo(
+    def describe(self) -> BreakpointDescription:
+        return BreakpointDescription(
             number=self.number,
             site=str(self.site),
             when=None if self.condition is None else self.condition.text,

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.residency.notebooks import Notebooks
 from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.weights.residence import Weights
-from djinn_jupyter.wire.nouns import EngineStatistics, SessionInfo
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 
 PERIOD: Final = 0.2
 
@@ -44,16 +44,14 @@ class EngineReading:
     `described` was last used, by the monotonic clock."""
 
     statistics: EngineStatistics
-    described: tuple[SessionInfo, ...]
+    described: tuple[SessionDescription, ...]
     used: tuple[float, ...]
 
     @property
-    def sessions(self) -> tuple[SessionInfo, ...]:
+    def sessions(self) -> tuple[SessionDescription, ...]:
         """As described, idle until now: nobody describes a session anew because it goes on doing nothing."""
         now = time.monotonic()
-        return tuple(
-            replace(info, idle_seconds=now - used) for info, used in zip(self.described, self.used, strict=True)
-        )
+        return tuple(replace(one, idle_seconds=now - used) for one, used in zip(self.described, self.used, strict=True))
 
 
 class Bulletin:
@@ -72,7 +70,7 @@ class Bulletin:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
         self._weights, self._tiers, self._notebooks = weights, tiers, notebooks
         self._touched: set[str] = set()
-        self._described: dict[str, SessionInfo] = {}
+        self._described: dict[str, SessionDescription] = {}
         self._published = 0.0
         self._outside = device.Usage.read(where)
         self.books = Books()
@@ -107,7 +105,7 @@ class Bulletin:
 
     def _read(self) -> EngineReading:
         described = tuple(self._described.values())
-        used = tuple(self._sessions[info.name].last_used for info in described)
+        used = tuple(self._sessions[one.name].last_used for one in described)
         return EngineReading(statistics=self._statistics(), described=described, used=used)
 
     def _statistics(self) -> EngineStatistics:

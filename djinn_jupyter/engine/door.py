@@ -15,7 +15,7 @@ from typing import Protocol
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import Departed, Failed, Pong, Reply, Sessions, ShuttingDown, Statistics, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, ListSessions, Open, Ping, ReadStatistics, Request, Shutdown
 
@@ -29,7 +29,7 @@ class Reading(Protocol):
     @property
     def statistics(self) -> EngineStatistics: ...
     @property
-    def sessions(self) -> tuple[SessionInfo, ...]: ...
+    def sessions(self) -> tuple[SessionDescription, ...]: ...
 
 
 class Served(Protocol):
@@ -165,7 +165,7 @@ class Door:
         present = {client.holder for client in self._clients.values() if self._present(client)}
         return known - present - self._left_behind.keys()
 
-    def _sessions_of(self, holder: Holder) -> list[SessionInfo]:
+    def _sessions_of(self, holder: Holder) -> list[SessionDescription]:
         return [s for s in self._engine.reading.sessions if s.holder == holder.name and s.owner == holder.user]
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.line import Line
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.wire.nouns import BreakpointInfo, PauseReason, StopInfo
+from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Checkpoint:
     tokens: tuple[int, ...]
     generator: Tensor
     reason: PauseReason
-    breakpoint: BreakpointInfo | None = None
+    breakpoint: BreakpointDescription | None = None
     also: tuple[str, ...] = ()
     matched: int | None = None
     left_as: Frame | None = None
@@ -95,13 +95,13 @@ class History:
         stops = [replace(stop, line=line_of(stop.line)) for stop in self.stops]
         return History(kept=self.kept, stops=stops, present=self.present, dropped=self.dropped)
 
-    def describe(self) -> tuple[StopInfo, ...]:
+    def describe(self) -> tuple[StopDescription, ...]:
         return tuple(_describe(index, stop) for index, stop in enumerate(self.stops))
 
 
-def _describe(index: int, stop: Checkpoint) -> StopInfo:
+def _describe(index: int, stop: Checkpoint) -> StopDescription:
     assert stop.frame.tap is not None
-    return StopInfo(
+    return StopDescription(
         index=index,
         site=str(stop.frame.tap.site),
         step=stop.frame.step,

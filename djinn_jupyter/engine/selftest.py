@@ -154,8 +154,8 @@ class _Trial:
         """A site within the middle layer that this architecture has."""
         middle = self.layers // 2
         for point in ("mlp_in", "z", "attn_out", "mlp_out"):
-            info = next(p for p in self.engine.anatomy.points() if p.point == point)
-            if info.editable and info.layers and middle in info.layers:
+            found = next(p for p in self.engine.anatomy.points() if p.point == point)
+            if found.editable and found.layers and middle in found.layers:
                 return f"{point}.{middle}"
         return None
 

@@ -25,7 +25,7 @@ from djinn_jupyter.engine.residency.residence import Residence
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
-from djinn_jupyter.wire.nouns import Exactness, SessionInfo, SessionState
+from djinn_jupyter.wire.nouns import Exactness, SessionDescription, SessionState
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.scheduler import Job
@@ -132,11 +132,11 @@ class Session:
         self.cache.rewind(committed)
         self.trail.cut(committed)
 
-    def describe(self) -> SessionInfo:
+    def describe(self) -> SessionDescription:
         frame = self.frame if self.state == "paused" else None
         pages = self.cache.statistics()
         own = Belongings.count(self, self.blobs) if self.blobs is not None else Belongings.nothing()
-        return SessionInfo(
+        return SessionDescription(
             name=self.name,
             owner=self.owner,
             holder=self.holder,

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.edits import Edit
-from djinn_jupyter.wire.nouns import RuleInfo
+from djinn_jupyter.wire.nouns import RuleDescription
 from djinn_jupyter.wire.sites import Site
 
 SIZES_TOLD: Final = 256
@@ -71,9 +71,9 @@ class Rule:
             self._sizes.clear()
         return tuple(self._read)
 
-    def describe(self) -> RuleInfo:
+    def describe(self) -> RuleDescription:
         sizes = self.sizes()
-        return RuleInfo(
+        return RuleDescription(
             number=self.number,
             site=str(self.site),
             edit=self.edit,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.moment import Moment
-from djinn_jupyter.wire.nouns import WatchInfo
+from djinn_jupyter.wire.nouns import WatchDescription
 from djinn_jupyter.wire.sites import Site
 
 
@@ -35,8 +35,8 @@ class Watch:
         self.positions.append(tuple(moment.row_positions()))
         self.bytes_held += size
 
-    def describe(self) -> WatchInfo:
-        return WatchInfo(
+    def describe(self) -> WatchDescription:
+        return WatchDescription(
             site=str(self.site),
             passes=len(self.values),
             bytes_held=self.bytes_held,

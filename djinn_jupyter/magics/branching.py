@@ -35,8 +35,8 @@ class BranchingMagics(Group):
             self.bench.outcomes[fork.name] = self.bench.outcomes[session.name]
         if args.use:
             self.bench.use(fork)
-        info = fork.info()
-        at = f" at {info.stopped_at}, step {info.step}" if info.stopped_at is not None else ""
+        described = fork.describe()
+        at = f" at {described.stopped_at}, step {described.step}" if described.stopped_at is not None else ""
         self.bench.keep(args.keep, fork)
         self.bench.screen.say(f"{fork.label} forked from {session.label}{at}; {self._in_use()}")
 
@@ -44,7 +44,7 @@ class BranchingMagics(Group):
         """Close the session of that full name. One that another kernel holds is refused, as by `%djinn_use`."""
         if name == but.name:
             raise UsageError(f"Session {but.label!r} cannot be forked into itself; choose another name.")
-        if name in {info.name for info in self.bench.engine.sessions()}:
+        if name in {one.name for one in self.bench.engine.sessions()}:
             former = self.bench.find(name)
             former.close()
             self.bench.drop(former)
@@ -54,7 +54,7 @@ class BranchingMagics(Group):
         """All sessions of the engine, with who holds them."""
         engine = self.bench.engine
         sessions = engine.sessions()
-        mine = {info.name for info in sessions if info.holder == engine.holder}
+        mine = {one.name for one in sessions if one.holder == engine.holder}
         self.bench.keep(args.keep, sessions)
         self.bench.screen.show(views.sessions_view(sessions, present=self.bench.present, mine=mine))
 

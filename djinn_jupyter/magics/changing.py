@@ -74,7 +74,7 @@ class ChangingMagics(Group):
         """A rule that holds: apply an edit at every pass until %djinn_unsteer."""
         session = self.bench.session(args.session)
         if args.site is None:
-            self.bench.screen.show(views.rules_view(session.info().rules))
+            self.bench.screen.show(views.rules_view(session.describe().rules))
             return
         edit = parse_edit(self.bench, args.edit, coef=args.coef, source=args.from_site, at=args.from_positions)
         rule = session.steer(args.site, edit, args.positions)

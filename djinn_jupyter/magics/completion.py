@@ -93,7 +93,7 @@ class Matcher:
     def _sessions(self) -> list[str]:
         if self.bench.loaded is None:
             return []
-        return [naming.label(info.name) for info in self.bench.loaded.sessions()]
+        return [naming.label(one.name) for one in self.bench.loaded.sessions()]
 
     def _checkpoints(self) -> list[str]:
         return [kept.name for kept in self.bench.loaded.checkpoints()] if self.bench.loaded is not None else []

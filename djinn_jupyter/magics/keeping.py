@@ -84,16 +84,16 @@ class KeepingMagics(Group):
                 self.bench.use(session)
         self.bench.outcomes.pop(session.name, None)
         self.bench.keep(args.keep, session)
-        info = session.info()
-        self.bench.screen.say(f"{session.label} restored from {args.name}: {views.armed(info)}")
-        if info.state == "paused":
+        described = session.describe()
+        self.bench.screen.say(f"{session.label} restored from {args.name}: {views.armed(described)}")
+        if described.state == "paused":
             self.bench.screen.show(outcome_view(session.stop, effect=False))
 
     @verb(SESSION)
     def djinn_accept(self, args: Namespace) -> None:
         """Take note that a recovery ran tokens of the session again: from now on it counts as exact."""
         session = self.bench.session(args.session)
-        if session.info().exactness == "exact":
+        if session.describe().exactness == "exact":
             raise UsageError(f"Session {naming.label(session.name)} is exact: there is nothing to accept.")
         session.accept_recomputed()
         self.bench.screen.say(f"{session.label} counts as exact from now on")

@@ -64,7 +64,7 @@ class LoadingMagics(Group):
         session = engine.session(name, join=args.join, fresh=args.fresh)
         self.bench.load(engine, session)
         self.bench.keep(args.keep, engine)
-        live.end(views.loaded_view(engine.description, session.info(), engine.statistics().weights))
+        live.end(views.loaded_view(engine.description, session.describe(), engine.statistics().weights))
 
     @verb()
     def djinn_unload(self, args: Namespace) -> None:
@@ -92,7 +92,7 @@ class LoadingMagics(Group):
         """The engine's books: model, self-test, sessions, work done, memory."""
         engine = self.bench.engine
         books = engine.statistics()
-        session = self.bench.session().info() if self.bench.present is not None else None
+        session = self.bench.session().describe() if self.bench.present is not None else None
         self.bench.keep(args.keep, books)
         self.bench.screen.show(views.status_view(engine.description, books, session))
 

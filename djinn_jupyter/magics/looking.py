@@ -84,7 +84,7 @@ class LookingMagics(Group):
             count = session.unwatch(args.site)
             self.bench.screen.say(f"{count} watch{'' if count == 1 else 'es'} ended")
         elif args.site is None:
-            self.bench.screen.show(views.watches_view(session.info().watches))
+            self.bench.screen.show(views.watches_view(session.describe().watches))
         elif args.show or args.hover:
             watched = session.watched(args.site)
             self.bench.keep(args.keep, watched)

@@ -133,7 +133,7 @@ class RunningMagics(Group):
     def _move(self, args: argparse.Namespace, session: RemoteSession, go: Callable[[Any], Any]) -> None:
         """Run until it stands still; an interrupt leaves it stopped, shows where, and ends the cell in one line."""
         live = self.bench.screen.live()
-        before = session.info()
+        before = session.describe()
         interrupted = self.bench.client.Interrupted
         try:
             outcome = go(lambda event: live.gained(event.text))

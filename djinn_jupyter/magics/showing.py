@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.widgets.diff import Line
     from djinn_jupyter.widgets.look import Look
     from djinn_jupyter.widgets.view import View
-    from djinn_jupyter.wire.nouns import SessionInfo, Transfer
+    from djinn_jupyter.wire.nouns import SessionDescription, Transfer
 
 FETCHED_BYTES = 8 * 2**20
 LENS_POINTS = ("resid_pre", "resid_mid", "resid_post")
@@ -38,11 +38,11 @@ def outcome_view(outcome: Stop, *, effect: bool, restored: Transfer | None = Non
     )
 
 
-def restored_by(session: RemoteSession, before: SessionInfo) -> Transfer | None:
+def restored_by(session: RemoteSession, before: SessionDescription) -> Transfer | None:
     """What brought the session back to the device since `before`; None where it was there, or came without bytes."""
     if before.residency == "resident":
         return None
-    moved = session.info().last_transfer
+    moved = session.describe().last_transfer
     return moved if moved is not None and moved.direction == "in" and moved != before.last_transfer else None
 
 

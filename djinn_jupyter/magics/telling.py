@@ -28,11 +28,11 @@ class Telling:
         self._bench = bench
         self._used: tuple[str, ...] = ()
 
-    def pre_run_cell(self, info: Any) -> None:
+    def pre_run_cell(self, execution: Any) -> None:
         if self._bench.loaded is None:
             return
         try:
-            self._used = tuple(self._mentioned(info.raw_cell or ""))
+            self._used = tuple(self._mentioned(execution.raw_cell or ""))
             for session in self._used:
                 self._tell(session, "expected")
         except Exception:  # noqa: BLE001  the user's cell comes first: what goes wrong here is not its business

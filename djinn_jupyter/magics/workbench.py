@@ -60,13 +60,13 @@ class Workbench:
         if name is not None:
             return self.find(name)
         if self._present is None:
-            there = ", ".join(naming.label(info.name) for info in engine.sessions()) or "none yet"
+            there = ", ".join(naming.label(one.name) for one in engine.sessions()) or "none yet"
             raise UsageError(f"No session is in use; choose one with %djinn_use NAME (there are: {there}).")
         return self._held[self._present]
 
     def find(self, name: str, *, join: bool = False) -> RemoteSession:
         """An existing session, held here or in the engine, by its full name or the short one it is shown by."""
-        known = [info.name for info in self.engine.sessions()]
+        known = [one.name for one in self.engine.sessions()]
         matching = [full for full in known if full == name] or [full for full in known if naming.label(full) == name]
         if len(matching) > 1:
             raise UnknownSession(f"{name!r} may be {' or '.join(matching)}; write the full name.")

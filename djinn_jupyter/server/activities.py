@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from djinn_jupyter.server.kernels import HOLDER_PREFIX, Kernels
-from djinn_jupyter.wire.nouns import Activity, SessionInfo
+from djinn_jupyter.wire.nouns import Activity, SessionDescription
 from djinn_jupyter.wire.requests import Note
 
 GONE = ("dead", "restarting", "autorestarting", "terminating")
@@ -27,7 +27,7 @@ class Activities:
     def __init__(self) -> None:
         self._told: dict[str, Told] = {}
 
-    def notes(self, sessions: Iterable[SessionInfo], kernels: Kernels, focused: Collection[str]) -> list[Note]:
+    def notes(self, sessions: Iterable[SessionDescription], kernels: Kernels, focused: Collection[str]) -> list[Note]:
         """The notes that bring the engine up to date; they count as told."""
         due: list[Note] = []
         present: dict[str, Told] = {}
@@ -61,7 +61,7 @@ def _news(before: Told, now: Told) -> list[Activity]:
     return news
 
 
-def _present(session: SessionInfo, before: Told, kernels: Kernels, focused: Collection[str]) -> Told:
+def _present(session: SessionDescription, before: Told, kernels: Kernels, focused: Collection[str]) -> Told:
     seen = kernels.notebook_of(session) in focused
     kernel = kernels.holding(session)
     if kernel is not None:

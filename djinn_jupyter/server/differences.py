@@ -48,4 +48,5 @@ def _settled(before: LiveSession | None, now: LiveSession) -> LiveSession:
     if before is None or abs(before.idle_since - now.idle_since) > CLOCK_SECONDS:
         return now
     same = replace(now, idle_since=before.idle_since)
-    return before if replace(same, info=replace(same.info, idle_seconds=before.info.idle_seconds)) == before else same
+    as_idle = replace(same.described, idle_seconds=before.described.idle_seconds)
+    return before if replace(same, described=as_idle) == before else same

@@ -12,8 +12,8 @@ from typing import Any
 
 from jupyter_core.utils import ensure_async
 
-from djinn_jupyter.server.messages import KernelInfo
-from djinn_jupyter.wire.nouns import SessionInfo
+from djinn_jupyter.server.messages import KernelDescription
+from djinn_jupyter.wire.nouns import SessionDescription
 
 HOLDER_PREFIX = "kernel-"
 
@@ -27,12 +27,12 @@ class Kernels:
     paths: Mapping[str, str] = field(default_factory=dict)
     root: PurePath | None = None
 
-    def holding(self, session: SessionInfo) -> KernelInfo | None:
+    def holding(self, session: SessionDescription) -> KernelDescription | None:
         """The kernel of this server that holds the session."""
         number = (session.holder or "").removeprefix(HOLDER_PREFIX)
-        return KernelInfo(id=number, state=self.states[number]) if number in self.states else None
+        return KernelDescription(id=number, state=self.states[number]) if number in self.states else None
 
-    def notebook_of(self, session: SessionInfo) -> str | None:
+    def notebook_of(self, session: SessionDescription) -> str | None:
         """The contents path of the notebook whose kernel holds the session, or else of the one it is called after."""
         kernel = self.holding(session)
         if kernel is not None and kernel.id in self.paths:

@@ -21,7 +21,7 @@ from djinn_jupyter.client.transport import Connection
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
 from djinn_jupyter.wire.host import host_name
-from djinn_jupyter.wire.nouns import EngineStatistics, SessionInfo
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry, Identity
 from djinn_jupyter.wire.replies import Event, Reply, SessionRunning, Sessions, Statistics, TokenSampled
 from djinn_jupyter.wire.requests import ListSessions, Note, ReadStatistics
@@ -67,7 +67,7 @@ class EngineLink:
         self._sampled: dict[str, _Sampling] = {}
         self._starting: dict[str, set[asyncio.Future[None]]] = {}
         self._reading: asyncio.Task[None] | None = None
-        self.sessions: tuple[SessionInfo, ...] = ()
+        self.sessions: tuple[SessionDescription, ...] = ()
         self.statistics: EngineStatistics | None = None
         self.read_at = 0.0  # when `sessions` were read, in seconds since the epoch
 

@@ -16,7 +16,7 @@ from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink, engine_id
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
-from djinn_jupyter.wire.nouns import SessionInfo
+from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import Event, SessionClosed, SessionOpened
 
 log = logging.getLogger(__name__)
@@ -170,9 +170,9 @@ class Lookout:
         sessions = {session.name: self._session(session, link.read_at) for session in link.sessions}
         return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
 
-    def _session(self, session: SessionInfo, at: float) -> LiveSession:
+    def _session(self, session: SessionDescription, at: float) -> LiveSession:
         return LiveSession(
-            info=session,
+            described=session,
             label=label(session.name),
             notebook=self._kernels.notebook_of(session),
             kernel=self._kernels.holding(session),

@@ -10,13 +10,13 @@ from typing import Literal
 import msgspec
 
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import Event, Reply
 
 EngineState = Literal["connecting", "ready", "refused"]
 
 
-class KernelInfo(Frozen, frozen=True):
+class KernelDescription(Frozen, frozen=True):
     """A kernel of this server. `state` is Jupyter's execution state: starting, idle, busy, restarting, dead..."""
 
     id: str
@@ -26,12 +26,12 @@ class KernelInfo(Frozen, frozen=True):
 class LiveSession(Frozen, frozen=True):
     """A session with what Jupyter knows of it. `notebook` is the contents path of the notebook that it belongs to,
     `kernel` the kernel that holds it, both None where this server has none. `idle_since` in seconds since the epoch;
-    `info.idle_seconds` is as of the last change of anything else."""
+    `described.idle_seconds` is as of the last change of anything else."""
 
-    info: SessionInfo
+    described: SessionDescription
     label: str
     notebook: str | None
-    kernel: KernelInfo | None
+    kernel: KernelDescription | None
     idle_since: float
 
 

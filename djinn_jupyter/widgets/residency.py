@@ -10,7 +10,7 @@ from djinn_jupyter.widgets.markup import table
 from djinn_jupyter.widgets.spelling import columns, duration, megabytes, plural
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import CheckpointInfo, SessionInfo, TierStatistics, Transfer
+from djinn_jupyter.wire.nouns import CheckpointDescription, SessionDescription, TierStatistics, Transfer
 from djinn_jupyter.wire.replies import CheckpointSaved
 
 PLACES = {"resident": "device", "storing": "leaving", "host": "host", "loading": "coming back", "disk": "disk"}
@@ -39,14 +39,14 @@ def swapped_line(name: str, transfer: Transfer | None, *, out: bool) -> str:
     return f"{label(name)}: nothing to move, {'it holds no bytes on the device' if out else 'it is on the device'}"
 
 
-def bytes_where(session: SessionInfo) -> int:
+def bytes_where(session: SessionDescription) -> int:
     """The bytes of a session in the place where it is."""
     if session.residency in ("resident", "storing"):
         return session.device_bytes
     return session.disk_bytes if session.residency == "disk" else session.host_bytes
 
 
-def copies(session: SessionInfo) -> str:
+def copies(session: SessionDescription) -> str:
     """What lies in the tiers besides: `1.2 MiB on host` of a resident session, or what is not stored yet."""
     held = [
         f"{megabytes(size)} on {tier}"
@@ -68,7 +68,7 @@ def saved_line(saved: CheckpointSaved) -> str:
     return f"checkpoint {kept.name} saved: {_moment(kept)}, {megabytes(kept.bytes_stored)}"
 
 
-def checkpoints_view(kept: Sequence[CheckpointInfo]) -> View:
+def checkpoints_view(kept: Sequence[CheckpointDescription]) -> View:
     """The checkpoints in files, the newest first."""
     if not kept:
         return View(plain="no checkpoints", html=card(title="Checkpoints", beside="no checkpoints"))
@@ -79,10 +79,10 @@ def checkpoints_view(kept: Sequence[CheckpointInfo]) -> View:
     return View(plain=columns(rows, head), html=card(part(table(head, made, numeric=(4,))), title="Checkpoints"))
 
 
-def _moment(kept: CheckpointInfo) -> str:
+def _moment(kept: CheckpointDescription) -> str:
     stop = "" if kept.stopped_at is None else f", stopped at {kept.stopped_at}, step {kept.step}"
     return f"{plural(kept.tokens, 'token')}{stop}"
 
 
-def _when(kept: CheckpointInfo) -> str:
+def _when(kept: CheckpointDescription) -> str:
     return datetime.fromtimestamp(kept.saved).strftime("%Y-%m-%d %H:%M")

@@ -11,7 +11,7 @@ from djinn_jupyter.widgets.spelling import clipped, figure, plural
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import RuleInfo, Transfer
+from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.replies import Finished
 
 PROMPT_SHOWN = 2000
@@ -61,7 +61,7 @@ def progress_view(line: str, before: Sequence[str] = ()) -> View:
     return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running"))
 
 
-def rule_line(rule: RuleInfo) -> str:
+def rule_line(rule: RuleDescription) -> str:
     """What a steering rule did so far, in one line; a rule that changed nothing says so."""
     kind = type(rule.edit).__name__.lower()
     size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"

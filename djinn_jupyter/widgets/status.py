@@ -9,10 +9,10 @@ from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import expected_line, streaming_rows, weights_line
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo, WeightsStatistics
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, WeightsStatistics
 
 
-def loaded_view(model: ModelDescription, session: SessionInfo, weights: WeightsStatistics | None = None) -> View:
+def loaded_view(model: ModelDescription, session: SessionDescription, weights: WeightsStatistics | None = None) -> View:
     """What `%djinn_load` says: the model, whether it streams, and what this session still holds from before."""
     held = armed(session)
     where = f"{model.dtype} on {model.device}"
@@ -48,7 +48,7 @@ def _streams(weights: WeightsStatistics | None) -> list[tuple[str, str]]:
 def status_view(
     model: ModelDescription,
     books: EngineStatistics,
-    session: SessionInfo | None,
+    session: SessionDescription | None,
 ) -> View:
     """The engine's books. Memory is as it was measured; what nobody measured says so."""
     slabs = books.slabs

@@ -12,22 +12,28 @@ from djinn_jupyter.widgets.spelling import columns, megabytes, plural, since
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_line
-from djinn_jupyter.wire.nouns import BreakpointInfo, RuleInfo, SessionInfo, StopInfo, WatchInfo
+from djinn_jupyter.wire.nouns import (
+    BreakpointDescription,
+    RuleDescription,
+    SessionDescription,
+    StopDescription,
+    WatchDescription,
+)
 
 Rows = Sequence[Sequence[str]]
 
 
-def breakpoints_view(points: Sequence[BreakpointInfo]) -> View:
+def breakpoints_view(points: Sequence[BreakpointDescription]) -> View:
     rows = [[str(p.number), p.site, p.when or "", _kind(p), str(p.hits)] for p in points]
     head = ["number", "site", "when", "", "hits"]
     return _listed("Breakpoints", head, rows, "no breakpoints", numeric=(0, 4), code=(1, 2))
 
 
-def _kind(point: BreakpointInfo) -> str:
+def _kind(point: BreakpointDescription) -> str:
     return " ".join(word for word, true in (("once", point.once), ("disabled", not point.enabled)) if true)
 
 
-def breakpoint_line(point: BreakpointInfo, *, existed: bool = False) -> str:
+def breakpoint_line(point: BreakpointDescription, *, existed: bool = False) -> str:
     """`breakpoint 1 at resid_post.20, the output of layer 20`."""
     line = f"breakpoint {point.number} at {point.site}"
     described = described_site(point.site)
@@ -44,16 +50,16 @@ def described_site(site: str) -> str | None:
     return f"{words[point]} {rest}" if point in words and rest.isdigit() else None
 
 
-def rules_view(rules: Sequence[RuleInfo]) -> View:
+def rules_view(rules: Sequence[RuleDescription]) -> View:
     lines = [rule_line(rule) for rule in rules]
     return _lines("Steering rules", lines, "no steering rules")
 
 
-def watches_view(watches: Sequence[WatchInfo]) -> View:
+def watches_view(watches: Sequence[WatchDescription]) -> View:
     return _lines("Watches", [watch_line(watch) for watch in watches], "no watches")
 
 
-def sessions_view(sessions: Sequence[SessionInfo], *, present: str | None, mine: Collection[str]) -> View:
+def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
     """All sessions of an engine: the one in use here is marked; where each lives, and who holds the others."""
     head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|and|idle|held by".split("|")
     rows = [_session(s, present, mine) for s in sorted(sessions, key=lambda s: s.name)]
@@ -66,7 +72,7 @@ def sessions_view(sessions: Sequence[SessionInfo], *, present: str | None, mine:
     )
 
 
-def _session(s: SessionInfo, present: str | None, mine: Collection[str]) -> list[str]:
+def _session(s: SessionDescription, present: str | None, mine: Collection[str]) -> list[str]:
     return [
         "\u25b8" if s.name == present else "",
         label(s.name),
@@ -83,7 +89,7 @@ def _session(s: SessionInfo, present: str | None, mine: Collection[str]) -> list
     ]
 
 
-def history_view(stops: Sequence[StopInfo], present: int | None) -> View:
+def history_view(stops: Sequence[StopDescription], present: int | None) -> View:
     rows = [
         [
             "\u25b8" if s.index == present else "",
@@ -98,7 +104,7 @@ def history_view(stops: Sequence[StopInfo], present: int | None) -> View:
     return _listed("Stops", ["", "stop", "site", "step", "why", ""], rows, "no stops yet", numeric=(1, 3), code=(2,))
 
 
-def armed(session: SessionInfo) -> str:
+def armed(session: SessionDescription) -> str:
     """What a session still holds, in words: `2 breakpoints (resid_post.4, z.3[1]), stopped at resid_post.4, step 0`."""
     parts = []
     if session.breakpoints:

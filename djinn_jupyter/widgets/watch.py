@@ -13,13 +13,13 @@ from djinn_jupyter.widgets.spelling import columns, figure, megabytes, plural
 from djinn_jupyter.widgets.svg import line_chart
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import WatchInfo
+from djinn_jupyter.wire.nouns import WatchDescription
 
 ROWS = 48
 
 
 def watch_view(
-    watch: WatchInfo,
+    watch: WatchDescription,
     values: Sequence[NDArray[np.generic]],
     positions: Sequence[Sequence[int]],
     *,
@@ -54,11 +54,11 @@ def watch_view(
     return View(plain=plain, html=html, hover=drawn if hover else None)
 
 
-def watch_line(watch: WatchInfo) -> str:
+def watch_line(watch: WatchDescription) -> str:
     return f"watching {watch.site}: {_books(watch)}"
 
 
-def _books(watch: WatchInfo) -> str:
+def _books(watch: WatchDescription) -> str:
     held = f"{plural(watch.passes, 'pass', 'passes')} recorded, {megabytes(watch.bytes_held)}"
     if watch.passes_left_out:
         held += (

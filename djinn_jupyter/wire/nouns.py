@@ -33,7 +33,7 @@ class Sampling(Noun, frozen=True):
     model_defaults: bool = False
 
 
-class PointInfo(Noun, frozen=True):
+class PointDescription(Noun, frozen=True):
     """A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
 
     `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing. `module` is
@@ -51,7 +51,7 @@ class PointInfo(Noun, frozen=True):
     module: str | None = None
 
 
-class ModuleInfo(Noun, frozen=True):
+class ModuleDescription(Noun, frozen=True):
     """A module of the model by its path. `layer` is None outside the decoder layers; `called`: calls in one pass."""
 
     path: str
@@ -96,7 +96,7 @@ class ModelDescription(Noun, frozen=True):
     has_tokenizer: bool
     has_chat_template: bool
     eos_token_ids: tuple[int, ...]
-    points: tuple[PointInfo, ...]
+    points: tuple[PointDescription, ...]
     cache_groups: tuple[CacheGroup, ...]
     recurrent_state_bytes: int
     feeding: Literal["chunks", "token by token"]
@@ -104,7 +104,7 @@ class ModelDescription(Noun, frozen=True):
     checks: tuple[CheckResult, ...]
 
 
-class BreakpointInfo(Noun, frozen=True):
+class BreakpointDescription(Noun, frozen=True):
     number: int
     site: str
     when: str | None
@@ -113,7 +113,7 @@ class BreakpointInfo(Noun, frozen=True):
     hits: int
 
 
-class RuleInfo(Noun, frozen=True):
+class RuleDescription(Noun, frozen=True):
     """A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first."""
 
     number: int
@@ -127,7 +127,7 @@ class RuleInfo(Noun, frozen=True):
     relative_sizes: tuple[float, ...] = ()
 
 
-class WatchInfo(Noun, frozen=True):
+class WatchDescription(Noun, frozen=True):
     """A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it."""
 
     site: str
@@ -137,7 +137,7 @@ class WatchInfo(Noun, frozen=True):
     passes_left_out: int
 
 
-class StopInfo(Noun, frozen=True):
+class StopDescription(Noun, frozen=True):
     """One stop of a session's history. `index` counts from the oldest kept stop."""
 
     index: int
@@ -158,7 +158,7 @@ class Transfer(Noun, frozen=True):
     cause: Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
 
 
-class CheckpointInfo(Noun, frozen=True):
+class CheckpointDescription(Noun, frozen=True):
     """A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle."""
 
     name: str
@@ -173,7 +173,7 @@ class CheckpointInfo(Noun, frozen=True):
     version: str
 
 
-class SessionInfo(Noun, frozen=True):
+class SessionDescription(Noun, frozen=True):
     """A session as others see it. `holder` is the kernel or process that has it open, None when detached.
 
     `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
@@ -189,9 +189,9 @@ class SessionInfo(Noun, frozen=True):
     committed: int
     stopped_at: str | None
     step: int | None
-    breakpoints: tuple[BreakpointInfo, ...]
-    rules: tuple[RuleInfo, ...]
-    watches: tuple[WatchInfo, ...]
+    breakpoints: tuple[BreakpointDescription, ...]
+    rules: tuple[RuleDescription, ...]
+    watches: tuple[WatchDescription, ...]
     stops_kept: int
     pages: int
     device_bytes: int

@@ -5,23 +5,23 @@ from __future__ import annotations
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import (
-    BreakpointInfo,
-    CheckpointInfo,
+    BreakpointDescription,
+    CheckpointDescription,
     EffectReading,
     EngineStatistics,
     FinishReason,
     LayerCopy,
     LensRow,
     ModelDescription,
-    ModuleInfo,
+    ModuleDescription,
     PauseReason,
-    RuleInfo,
-    SessionInfo,
+    RuleDescription,
+    SessionDescription,
     Snapshot,
-    StopInfo,
+    StopDescription,
     TopToken,
     Transfer,
-    WatchInfo,
+    WatchDescription,
     WeightsStatistics,
 )
 
@@ -50,7 +50,7 @@ class Pong(ReplyBase, frozen=True, tag="Pong"): ...
 
 
 class Modules(ReplyBase, frozen=True, tag="Modules"):
-    modules: tuple[ModuleInfo, ...]
+    modules: tuple[ModuleDescription, ...]
 
 
 class Tokenized(ReplyBase, frozen=True, tag="Tokenized"):
@@ -64,7 +64,7 @@ class Statistics(ReplyBase, frozen=True, tag="Statistics"):
 
 
 class Sessions(ReplyBase, frozen=True, tag="Sessions"):
-    sessions: tuple[SessionInfo, ...]
+    sessions: tuple[SessionDescription, ...]
 
 
 class ShuttingDown(ReplyBase, frozen=True, tag="ShuttingDown"):
@@ -75,12 +75,12 @@ class ShuttingDown(ReplyBase, frozen=True, tag="ShuttingDown"):
 
 
 class Opened(ReplyBase, frozen=True, tag="Opened"):
-    session: SessionInfo
+    session: SessionDescription
     created: bool
 
 
 class Described(ReplyBase, frozen=True, tag="Described"):
-    session: SessionInfo
+    session: SessionDescription
 
 
 class Detached(ReplyBase, frozen=True, tag="Detached"): ...
@@ -108,7 +108,7 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     session: str
     site: str
     reason: PauseReason
-    breakpoint: BreakpointInfo | None
+    breakpoint: BreakpointDescription | None
     also: tuple[str, ...]
     matched: int | None
     step: int
@@ -143,14 +143,14 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     prompt_tokens: tuple[int, ...]
     prompt_texts: tuple[str, ...]
     top: tuple[TopToken, ...]
-    rules: tuple[RuleInfo, ...]
+    rules: tuple[RuleDescription, ...]
     ignored_defaults: tuple[str, ...]
     layers_run: int
     passes: int
 
 
 class BreakpointSet(ReplyBase, frozen=True, tag="BreakpointSet"):
-    breakpoint: BreakpointInfo
+    breakpoint: BreakpointDescription
     existed: bool
 
 
@@ -176,7 +176,7 @@ class Effect(ReplyBase, frozen=True, tag="Effect"):
 
 
 class Steered(ReplyBase, frozen=True, tag="Steered"):
-    rule: RuleInfo
+    rule: RuleDescription
     existed: bool
 
 
@@ -198,13 +198,13 @@ class Evaluated(ReplyBase, frozen=True, tag="Evaluated"):
 
 
 class Watching(ReplyBase, frozen=True, tag="Watching"):
-    watch: WatchInfo
+    watch: WatchDescription
 
 
 class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
     """All recorded passes of a site, one value a pass, each with the absolute positions it covers."""
 
-    watch: WatchInfo
+    watch: WatchDescription
     axes: str
     values: tuple[Array, ...]
     positions: tuple[tuple[int, ...], ...]
@@ -215,14 +215,14 @@ class Logits(ReplyBase, frozen=True, tag="Logits"):
 
 
 class History(ReplyBase, frozen=True, tag="History"):
-    stops: tuple[StopInfo, ...]
+    stops: tuple[StopDescription, ...]
     present: int | None
 
 
 class Swapped(ReplyBase, frozen=True, tag="Swapped"):
     """`transfer` is None when nothing had to move."""
 
-    session: SessionInfo
+    session: SessionDescription
     transfer: Transfer | None
 
 
@@ -240,12 +240,12 @@ class Copies(ReplyBase, frozen=True, tag="Copies"):
 
 
 class CheckpointSaved(ReplyBase, frozen=True, tag="CheckpointSaved"):
-    checkpoint: CheckpointInfo
+    checkpoint: CheckpointDescription
     path: str
 
 
 class Checkpoints(ReplyBase, frozen=True, tag="Checkpoints"):
-    checkpoints: tuple[CheckpointInfo, ...]
+    checkpoints: tuple[CheckpointDescription, ...]
 
 
 class Noted(ReplyBase, frozen=True, tag="Noted"): ...

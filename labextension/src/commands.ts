@@ -48,7 +48,7 @@ export function addCommands(
   service.model.changed.connect(() => {
     const { body } = document;
     body.dataset.djinnStopped = String(service.model.stopped);
-    body.dataset.djinnRunning = String(service.model.session?.info.state === 'running');
+    body.dataset.djinnRunning = String(service.model.session?.described.state === 'running');
     [...MOVES, ...SESSION_COMMANDS].forEach(id => commands.notifyCommandChanged(id));
   });
 }
@@ -107,7 +107,7 @@ function addMove(commands: CommandRegistry, service: DjinnService, move: Move): 
     icon: move.icon,
     isEnabled: args => {
       const place = named(service, args);
-      return find(service.model.live, place)?.info.state === move.when;
+      return find(service.model.live, place)?.described.state === move.when;
     },
     execute: args => {
       const place = named(service, args);
@@ -168,13 +168,13 @@ function addSessionCommands(
     CommandIDs.acceptRecomputed,
     trans.__('Accept the Session as It Was Recomputed'),
     place => service.acceptRecomputed(place),
-    ({ info }) => info.exactness === 'recomputed'
+    ({ described }) => described.exactness === 'recomputed'
   );
   add(
     CommandIDs.clearBreakpoints,
     trans.__('Remove All Breakpoints of the Session'),
     place => service.clearBreakpoints(place, null),
-    ({ info }) => info.breakpoints.length > 0
+    ({ described }) => described.breakpoints.length > 0
   );
   add(CommandIDs.close, trans.__('Close the Session\u2026'), place => close(service, trans, place));
   commands.addCommand(CommandIDs.stopEngine, {

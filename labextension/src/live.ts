@@ -150,23 +150,27 @@ export function choose(
   const all = places(state);
   const best =
     ofNotebook(state, notebook)[0] ??
-    all.find(({ session }) => session.info.state === 'paused')?.place ??
+    all.find(({ session }) => session.described.state === 'paused')?.place ??
     all[0]?.place;
   return best ?? null;
 }
 
 /** Whether a session may be asked to leave the device: it is there, and no pass of it runs. */
-export function canLeave({ info }: LiveSession): boolean {
-  return info.residency === 'resident' && info.state !== 'running' && info.device_bytes > 0;
+export function canLeave({ described }: LiveSession): boolean {
+  return (
+    described.residency === 'resident' &&
+    described.state !== 'running' &&
+    described.device_bytes > 0
+  );
 }
 
-export function canReturn({ info }: LiveSession): boolean {
-  return info.residency === 'host' || info.residency === 'disk';
+export function canReturn({ described }: LiveSession): boolean {
+  return described.residency === 'host' || described.residency === 'disk';
 }
 
 /** The bytes of a session where it is: on the device, or where it has gone. */
-export function bytesOf({ info }: LiveSession): number {
-  const { residency, device_bytes, host_bytes, disk_bytes } = info;
+export function bytesOf({ described }: LiveSession): number {
+  const { residency, device_bytes, host_bytes, disk_bytes } = described;
   return residency === 'disk'
     ? disk_bytes
     : residency === 'host' || residency === 'loading'

@@ -80,7 +80,7 @@ export class DjinnModel {
   }
 
   get stopped(): boolean {
-    return this.session?.info.state === 'paused';
+    return this.session?.described.state === 'paused';
   }
 
   get remark(): Remark | null {

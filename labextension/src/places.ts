@@ -1,6 +1,6 @@
 /* Where one can stop in a model: what to offer for completion, the order of the points, the layer that a site is in. */
 
-import { ModelDescription, ModuleInfo, PointInfo } from './wire';
+import { ModelDescription, ModuleDescription, PointDescription } from './wire';
 
 /** A site's spelling without its selector, taken apart. `layer` is null outside the layers and in module paths. */
 export interface Spelled {
@@ -15,7 +15,7 @@ export function spelled(site: string): Spelled {
 }
 
 /** The points of one layer in the order in which a pass meets them, as the engine lists them. */
-export function pointsOf(model: ModelDescription, layer: number): readonly PointInfo[] {
+export function pointsOf(model: ModelDescription, layer: number): readonly PointDescription[] {
   return model.points.filter(({ layers }) => layers?.includes(layer));
 }
 
@@ -23,7 +23,7 @@ export function pointsOf(model: ModelDescription, layer: number): readonly Point
 export function modelPoints(
   model: ModelDescription,
   end: 'before' | 'after'
-): readonly PointInfo[] {
+): readonly PointDescription[] {
   const within = model.points.findIndex(({ layers }) => layers !== null);
   return model.points.filter(
     ({ layers, absent }, index) =>
@@ -32,12 +32,15 @@ export function modelPoints(
 }
 
 /** Spellings to offer: the residual stream first, as it is asked for most, then all points, then modules. */
-export function completions(model: ModelDescription, modules: readonly ModuleInfo[]): string[] {
-  const layered = (info: PointInfo): string[] =>
-    (info.layers ?? []).map(layer => `${info.point}.${layer}`);
+export function completions(
+  model: ModelDescription,
+  modules: readonly ModuleDescription[]
+): string[] {
+  const layered = (found: PointDescription): string[] =>
+    (found.layers ?? []).map(layer => `${found.point}.${layer}`);
   const residual = model.points.filter(({ point }) => point === 'resid_post').flatMap(layered);
-  const others = model.points.flatMap(info =>
-    info.layers === null ? (info.absent ? [] : [info.point]) : layered(info)
+  const others = model.points.flatMap(found =>
+    found.layers === null ? (found.absent ? [] : [found.point]) : layered(found)
   );
   const paths = modules.filter(({ path, called }) => path && called === 1).map(({ path }) => path);
   return [...new Set([...residual, ...others, ...paths])];

@@ -81,7 +81,7 @@ export class RunningEngines implements IRunningSessions.IManager {
       label: () => session.label,
       labelTitle: () => place.session,
       icon: () => icon,
-      detail: () => session.info.stopped_at ?? session.info.state,
+      detail: () => session.described.stopped_at ?? session.described.state,
       open: () => {
         this._service.model.choose(place);
         const command = session.notebook === null ? CommandIDs.show : CommandIDs.openNotebook;

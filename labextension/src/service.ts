@@ -5,10 +5,17 @@ import { ISignal, Signal } from '@lumino/signaling';
 import { AskFailed, ILine, RequestOf, reasonOf } from './line';
 import { Place, follows, reduce } from './live';
 import { DjinnModel } from './model';
-import { Answers, BreakpointInfo, Live, ModuleInfo, Shutdown, WireEvent } from './wire';
+import {
+  Answers,
+  BreakpointDescription,
+  Live,
+  ModuleDescription,
+  Shutdown,
+  WireEvent
+} from './wire';
 
 /** A breakpoint as a person asks for it. */
-export type Wanted = Pick<BreakpointInfo, 'site' | 'when' | 'once'>;
+export type Wanted = Pick<BreakpointDescription, 'site' | 'when' | 'once'>;
 
 export interface IHeardEvent {
   readonly engine: string;
@@ -50,7 +57,7 @@ export class DjinnService {
   }
 
   /** The modules of an engine's model. They do not change, so they are asked for once. */
-  modules(engine: string): Promise<readonly ModuleInfo[]> {
+  modules(engine: string): Promise<readonly ModuleDescription[]> {
     const known = this._modules.get(engine);
     const asked =
       known ??
@@ -101,7 +108,7 @@ export class DjinnService {
   }
 
   /** Rejects with AskFailed, for a form that says beside its fields what is wrong with them. */
-  async addBreakpoint(place: Place, wanted: Wanted): Promise<BreakpointInfo> {
+  async addBreakpoint(place: Place, wanted: Wanted): Promise<BreakpointDescription> {
     const { engine, session } = place;
     const { breakpoint } = await this.ask<'SetBreakpoint'>(engine, {
       request: 'SetBreakpoint',
@@ -112,7 +119,11 @@ export class DjinnService {
   }
 
   /** Give a breakpoint another condition; its hits are counted anew. One that is refused stays. Rejects as above. */
-  async changeBreakpoint(place: Place, before: BreakpointInfo, wanted: Wanted): Promise<void> {
+  async changeBreakpoint(
+    place: Place,
+    before: BreakpointDescription,
+    wanted: Wanted
+  ): Promise<void> {
     const { engine, session } = place;
     const { number } = await this.addBreakpoint(place, wanted);
     if (!before.enabled) {
@@ -208,6 +219,6 @@ export class DjinnService {
   }
 
   private readonly _line: ILine;
-  private readonly _modules = new Map<string, Promise<readonly ModuleInfo[]>>();
+  private readonly _modules = new Map<string, Promise<readonly ModuleDescription[]>>();
   private readonly _happened = new Signal<this, IHeardEvent>(this);
 }

@@ -1,7 +1,7 @@
 /* The model as rows of a tree: layers with their points and modules, which are open, where a row leads. Pure. */
 
 import { modelPoints, pointsOf, spelled } from './places';
-import { ModelDescription, ModuleInfo, PointInfo } from './wire';
+import { ModelDescription, ModuleDescription, PointDescription } from './wire';
 
 export interface TreeRow {
   readonly id: string;
@@ -19,7 +19,7 @@ export interface TreeRow {
 
 export function treeRows(
   model: ModelDescription,
-  modules: readonly ModuleInfo[],
+  modules: readonly ModuleDescription[],
   open: ReadonlySet<string>
 ): TreeRow[] {
   const layers = Array.from({ length: model.layers }, (_, layer) => layer);
@@ -36,7 +36,7 @@ export function layerId(layer: number): string {
 
 function layerRows(
   model: ModelDescription,
-  modules: readonly ModuleInfo[],
+  modules: readonly ModuleDescription[],
   open: ReadonlySet<string>,
   layer: number
 ): TreeRow[] {
@@ -59,14 +59,14 @@ function layerRows(
   return [head, ...points, ...moduleRows(modules, open, layer)];
 }
 
-function pointRow(point: PointInfo, layer: number | null, depth: number): TreeRow {
+function pointRow(point: PointDescription, layer: number | null, depth: number): TreeRow {
   const site = layer === null ? point.point : `${point.point}.${layer}`;
   const { point: label, shape: detail, editable } = point;
   return { id: site, label, detail, depth, site, readOnly: !editable, open: null };
 }
 
 function moduleRows(
-  modules: readonly ModuleInfo[],
+  modules: readonly ModuleDescription[],
   open: ReadonlySet<string>,
   layer: number
 ): TreeRow[] {

@@ -92,7 +92,7 @@ export interface Sampling {
  * the module whose input or output it is, or within whose call it is met: its path below the layer, or in the model
  * for points outside the layers; None for the layers' own borders and where it is not the same in all layers.
  */
-export interface PointInfo {
+export interface PointDescription {
   readonly point: string;
   readonly layers: readonly number[] | null;
   readonly shape: string;
@@ -104,7 +104,7 @@ export interface PointInfo {
 }
 
 /** A module of the model by its path. `layer` is None outside the decoder layers; `called`: calls in one pass. */
-export interface ModuleInfo {
+export interface ModuleDescription {
   readonly path: string;
   readonly kind: string;
   readonly layer: number | null;
@@ -144,7 +144,7 @@ export interface ModelDescription {
   readonly has_tokenizer: boolean;
   readonly has_chat_template: boolean;
   readonly eos_token_ids: readonly number[];
-  readonly points: readonly PointInfo[];
+  readonly points: readonly PointDescription[];
   readonly cache_groups: readonly CacheGroup[];
   readonly recurrent_state_bytes: number;
   readonly feeding: 'chunks' | 'token by token';
@@ -152,7 +152,7 @@ export interface ModelDescription {
   readonly checks: readonly CheckResult[];
 }
 
-export interface BreakpointInfo {
+export interface BreakpointDescription {
   readonly number: number;
   readonly site: string;
   readonly when: string | null;
@@ -162,7 +162,7 @@ export interface BreakpointInfo {
 }
 
 /** A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. */
-export interface RuleInfo {
+export interface RuleDescription {
   readonly number: number;
   readonly site: string;
   readonly edit: Edit;
@@ -175,7 +175,7 @@ export interface RuleInfo {
 }
 
 /** A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it. */
-export interface WatchInfo {
+export interface WatchDescription {
   readonly site: string;
   readonly passes: number;
   readonly bytes_held: number;
@@ -184,7 +184,7 @@ export interface WatchInfo {
 }
 
 /** One stop of a session's history. `index` counts from the oldest kept stop. */
-export interface StopInfo {
+export interface StopDescription {
   readonly index: number;
   readonly site: string;
   readonly step: number;
@@ -203,7 +203,7 @@ export interface Transfer {
 }
 
 /** A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle. */
-export interface CheckpointInfo {
+export interface CheckpointDescription {
   readonly name: string;
   readonly session: string;
   readonly model: string;
@@ -224,7 +224,7 @@ export interface CheckpointInfo {
  * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
  * user accepts. `last_transfer` says why the last resume was slow, if it was.
  */
-export interface SessionInfo {
+export interface SessionDescription {
   readonly name: string;
   readonly owner: string;
   readonly holder: string | null;
@@ -233,9 +233,9 @@ export interface SessionInfo {
   readonly committed: number;
   readonly stopped_at: string | null;
   readonly step: number | null;
-  readonly breakpoints: readonly BreakpointInfo[];
-  readonly rules: readonly RuleInfo[];
-  readonly watches: readonly WatchInfo[];
+  readonly breakpoints: readonly BreakpointDescription[];
+  readonly rules: readonly RuleDescription[];
+  readonly watches: readonly WatchDescription[];
   readonly stops_kept: number;
   readonly pages: number;
   readonly device_bytes: number;
@@ -737,7 +737,7 @@ export interface Pong {
 
 export interface Modules {
   readonly reply: 'Modules';
-  readonly modules: readonly ModuleInfo[];
+  readonly modules: readonly ModuleDescription[];
 }
 
 export interface Tokenized {
@@ -754,7 +754,7 @@ export interface Statistics {
 
 export interface Sessions {
   readonly reply: 'Sessions';
-  readonly sessions: readonly SessionInfo[];
+  readonly sessions: readonly SessionDescription[];
 }
 
 /** `sessions_kept` are in the journal and come back with the next engine of this model. */
@@ -766,13 +766,13 @@ export interface ShuttingDown {
 
 export interface Opened {
   readonly reply: 'Opened';
-  readonly session: SessionInfo;
+  readonly session: SessionDescription;
   readonly created: boolean;
 }
 
 export interface Described {
   readonly reply: 'Described';
-  readonly session: SessionInfo;
+  readonly session: SessionDescription;
 }
 
 export interface Detached {
@@ -803,7 +803,7 @@ export interface Paused {
   readonly session: string;
   readonly site: string;
   readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
-  readonly breakpoint: BreakpointInfo | null;
+  readonly breakpoint: BreakpointDescription | null;
   readonly also: readonly string[];
   readonly matched: number | null;
   readonly step: number;
@@ -840,7 +840,7 @@ export interface Finished {
   readonly prompt_tokens: readonly number[];
   readonly prompt_texts: readonly string[];
   readonly top: readonly TopToken[];
-  readonly rules: readonly RuleInfo[];
+  readonly rules: readonly RuleDescription[];
   readonly ignored_defaults: readonly string[];
   readonly layers_run: number;
   readonly passes: number;
@@ -848,7 +848,7 @@ export interface Finished {
 
 export interface BreakpointSet {
   readonly reply: 'BreakpointSet';
-  readonly breakpoint: BreakpointInfo;
+  readonly breakpoint: BreakpointDescription;
   readonly existed: boolean;
 }
 
@@ -877,7 +877,7 @@ export interface Effect {
 
 export interface Steered {
   readonly reply: 'Steered';
-  readonly rule: RuleInfo;
+  readonly rule: RuleDescription;
   readonly existed: boolean;
 }
 
@@ -902,13 +902,13 @@ export interface Evaluated {
 
 export interface Watching {
   readonly reply: 'Watching';
-  readonly watch: WatchInfo;
+  readonly watch: WatchDescription;
 }
 
 /** All recorded passes of a site, one value a pass, each with the absolute positions it covers. */
 export interface WatchRead {
   readonly reply: 'WatchRead';
-  readonly watch: WatchInfo;
+  readonly watch: WatchDescription;
   readonly axes: string;
   readonly values: readonly ArrayJson[];
   readonly positions: readonly (readonly number[])[];
@@ -921,14 +921,14 @@ export interface Logits {
 
 export interface HistoryRead {
   readonly reply: 'History';
-  readonly stops: readonly StopInfo[];
+  readonly stops: readonly StopDescription[];
   readonly present: number | null;
 }
 
 /** `transfer` is None when nothing had to move. */
 export interface Swapped {
   readonly reply: 'Swapped';
-  readonly session: SessionInfo;
+  readonly session: SessionDescription;
   readonly transfer: Transfer | null;
 }
 
@@ -947,13 +947,13 @@ export interface Copies {
 
 export interface CheckpointSaved {
   readonly reply: 'CheckpointSaved';
-  readonly checkpoint: CheckpointInfo;
+  readonly checkpoint: CheckpointDescription;
   readonly path: string;
 }
 
 export interface Checkpoints {
   readonly reply: 'Checkpoints';
-  readonly checkpoints: readonly CheckpointInfo[];
+  readonly checkpoints: readonly CheckpointDescription[];
 }
 
 export interface Noted {
@@ -1019,7 +1019,7 @@ export interface SessionChanged {
 }
 
 /** A kernel of this server. `state` is Jupyter's execution state: starting, idle, busy, restarting, dead... */
-export interface KernelInfo {
+export interface KernelDescription {
   readonly id: string;
   readonly state: string;
 }
@@ -1027,13 +1027,13 @@ export interface KernelInfo {
 /**
  * A session with what Jupyter knows of it. `notebook` is the contents path of the notebook that it belongs to,
  * `kernel` the kernel that holds it, both None where this server has none. `idle_since` in seconds since the epoch;
- * `info.idle_seconds` is as of the last change of anything else.
+ * `described.idle_seconds` is as of the last change of anything else.
  */
 export interface LiveSession {
-  readonly info: SessionInfo;
+  readonly described: SessionDescription;
   readonly label: string;
   readonly notebook: string | null;
-  readonly kernel: KernelInfo | null;
+  readonly kernel: KernelDescription | null;
   readonly idle_since: Float;
 }
 

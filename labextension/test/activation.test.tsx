@@ -3,11 +3,15 @@
 import { fireEvent, screen } from '@testing-library/react';
 
 import { Activation } from '../src/panels/activation';
-import { SessionInfo, WireRequest } from '../src/wire';
+import { SessionDescription, WireRequest } from '../src/wire';
 import { refuse, session } from './double';
 import { Drawn, drawn, settled } from './drawn';
 
-const STOPPED: Partial<SessionInfo> = { state: 'paused', stopped_at: 'resid_post.1', step: 0 };
+const STOPPED: Partial<SessionDescription> = {
+  state: 'paused',
+  stopped_at: 'resid_post.1',
+  step: 0
+};
 
 const PAUSED = {
   site: 'resid_post.1',
@@ -43,7 +47,7 @@ function answer(request: WireRequest): unknown {
   }
 }
 
-async function stopped(more: Partial<SessionInfo> = {}): Promise<Drawn> {
+async function stopped(more: Partial<SessionDescription> = {}): Promise<Drawn> {
   const panel = drawn(Activation, answer);
   await panel.has(session('a', { ...STOPPED, ...more }));
   return panel;

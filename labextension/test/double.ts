@@ -5,16 +5,16 @@ import { Signal } from '@lumino/signaling';
 import { AskFailed, Connection, ILine, RequestOf } from '../src/line';
 import {
   Answers,
-  BreakpointInfo,
+  BreakpointDescription,
   EngineFound,
   Live,
   LiveEngine,
   LiveSession,
   LiveSnapshot,
   ModelDescription,
-  PointInfo,
+  PointDescription,
   Said,
-  SessionInfo,
+  SessionDescription,
   WireRequest
 } from '../src/wire';
 
@@ -64,8 +64,8 @@ export function refuse(message: string): never {
 export function point(
   name: string,
   layers: number[] | null,
-  more: Partial<PointInfo> = {}
-): PointInfo {
+  more: Partial<PointDescription> = {}
+): PointDescription {
   const shape = 'T D';
   return {
     point: name,
@@ -136,17 +136,17 @@ export function found(id: string, more: Partial<EngineFound> = {}): EngineFound 
 export function breakpoint(
   number: number,
   site: string,
-  more: Partial<BreakpointInfo> = {}
-): BreakpointInfo {
+  more: Partial<BreakpointDescription> = {}
+): BreakpointDescription {
   return { number, site, when: null, once: false, enabled: true, hits: 0, ...more };
 }
 
 export function session(
   name: string,
-  more: Partial<SessionInfo> = {},
+  more: Partial<SessionDescription> = {},
   notebook: string | null = null
 ): LiveSession {
-  const info: SessionInfo = {
+  const described: SessionDescription = {
     name,
     owner: 'ada',
     holder: null,
@@ -170,11 +170,17 @@ export function session(
     last_transfer: null,
     ...more
   };
-  return { info, label: name.split('/').at(-1) ?? name, notebook, kernel: null, idle_since: 1 };
+  return {
+    described,
+    label: name.split('/').at(-1) ?? name,
+    notebook,
+    kernel: null,
+    idle_since: 1
+  };
 }
 
 export function engine(id: string, ...sessions: LiveSession[]): LiveEngine {
-  const named = Object.fromEntries(sessions.map(one => [one.info.name, one]));
+  const named = Object.fromEntries(sessions.map(one => [one.described.name, one]));
   return { found: found(id), statistics: null, sessions: named };
 }
 

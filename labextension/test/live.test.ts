@@ -22,7 +22,7 @@ test('a snapshot is taken at any time, other messages only in their order', () =
 test('a delta replaces sessions whole, drops those that are null, and leaves the rest as it is', () => {
   const sessions = { a: session('a', { state: 'paused' }), b: null };
   const after = reduce(begun, delta(8, { changed: { e1: { sessions } } }));
-  expect(find(after, { engine: 'e1', session: 'a' })?.info.state).toBe('paused');
+  expect(find(after, { engine: 'e1', session: 'a' })?.described.state).toBe('paused');
   expect(find(after, { engine: 'e1', session: 'b' })).toBeNull();
   expect(after.engines.e2).toBe(begun.engines.e2);
   expect(find(begun, { engine: 'e1', session: 'b' })).not.toBeNull();

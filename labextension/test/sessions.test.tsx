@@ -111,7 +111,7 @@ test('what was refused stands there until it is dismissed', async () => {
   const { has, line, service } = sessions();
   await has(PARIS);
   line.answer = () => refuse('It is not stopped.');
-  await settled(() => void service.resume({ engine: 'e1', session: PARIS.info.name }));
+  await settled(() => void service.resume({ engine: 'e1', session: PARIS.described.name }));
   expect(screen.getByRole('alert').textContent).toBe('It is not stopped.');
   await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Dismiss' })));
   expect(screen.queryByRole('alert')).toBeNull();

@@ -50,7 +50,7 @@ def test_a_layer_by_its_path_is_the_boundary_behind_or_before_it() -> None:
 @pytest.mark.parametrize("name", ["llama", "gpt2", "opt", "gemma3_text", "jamba", "mixtral"])
 def test_a_module_path_gives_what_a_plain_hook_on_it_gives(name: str) -> None:
     tiny = subject(name)
-    paths = [info.path for info in tiny.anatomy.modules if info.layer == 5 and info.called == 1]
+    paths = [one.path for one in tiny.anatomy.modules if one.layer == 5 and one.called == 1]
     seen: dict[str, Any] = {}
 
     def watching(path: str) -> Any:

@@ -66,15 +66,15 @@ def test_a_page_pauses_a_session_while_its_kernel_is_busy(lab: LabServer, notebo
     opened.wait_for_kernel()
     page.evaluate(LISTEN)
     page.evaluate("() => { void window.jupyterapp.commands.execute('notebook:run-all-cells') }")
-    page.wait_for_function(f"() => {SESSION}?.info.state === 'running' && {SESSION}.kernel.state === 'busy'")
+    page.wait_for_function(f"() => {SESSION}?.described.state === 'running' && {SESSION}.kernel.state === 'busy'")
     session: dict[str, Any] = page.evaluate(f"() => {SESSION}")
     assert session["label"] == Path(notebook).stem
-    asked = {"request": "Pause", "session": session["info"]["name"]}
+    asked = {"request": "Pause", "session": session["described"]["name"]}
     paused: dict[str, Any] = {"was_running": False}
     while not paused["was_running"]:  # between two runs of the cell there is nothing to pause
         paused = page.evaluate(ASK, [session["engine"], asked])
         assert paused["status"] == 200
-    page.wait_for_function(f"() => {SESSION}.info.state === 'paused' && {SESSION}.kernel.state === 'idle'")
+    page.wait_for_function(f"() => {SESSION}.described.state === 'paused' && {SESSION}.kernel.state === 'idle'")
     assert [output["text"] for output in opened.outputs() if output["output_type"] == "stream"] == ["interrupt\n"]
     accepted = page.evaluate(ASK, [session["engine"], asked | {"request": "Resume"}])
     assert accepted["status"] == 202

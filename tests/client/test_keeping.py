@@ -21,7 +21,7 @@ def test_a_session_leaves_and_comes_back(engine: RemoteEngine) -> None:
     out = session.swap_out("disk")
     assert out is not None
     assert (out.direction, out.tier) == ("out", "disk")
-    assert session.info().residency == "disk"
+    assert session.describe().residency == "disk"
     back = session.swap_in()
     assert back is not None
     assert (back.direction, back.tier) == ("in", "disk")

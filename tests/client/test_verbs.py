@@ -111,7 +111,7 @@ def test_failures_are_raised_as_what_they_are(near: Near) -> None:
     session = near.kernel().session("paris")
     session.close()
     with pytest.raises(UnknownSession):
-        session.info()
+        session.describe()
     with pytest.raises(IllegalMove):
         near.kernel().session("rome").resume()
 
@@ -122,7 +122,7 @@ def test_a_session_of_another_kernel_needs_join(near: Near) -> None:
     with pytest.raises(SessionHeld):
         other.session("paris")
     assert other.session("paris", join=True).name == "paris"
-    assert [info.holder for info in other.sessions()] == ["kernel-1"]
+    assert [one.holder for one in other.sessions()] == ["kernel-1"]
 
 
 def test_stop_needs_force_when_others_would_suffer(near: Near) -> None:

@@ -122,8 +122,8 @@ def test_a_condition_holds_where_a_plain_evaluation_says(
         expected = {m.step: m.position for m in moments if m.step in expected}
     number = desk.stop_at(LAYER, text)
     assert {stop.step: stop.matched for stop in stops(desk)} == expected
-    info = desk.ask(ask.Describe(session="a")).session.breakpoints[0]
-    assert (info.number, info.hits, info.when) == (number, len(expected), text)
+    described = desk.ask(ask.Describe(session="a")).session.breakpoints[0]
+    assert (described.number, described.hits, described.when) == (number, len(expected), text)
 
 
 def test_a_condition_reads_the_value_after_the_rules(desk: Desk) -> None:

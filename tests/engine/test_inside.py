@@ -41,11 +41,11 @@ def nothing_left(desk: Desk) -> Iterator[None]:
 def point_sites(desk: Desk, layers: tuple[int, ...]) -> list[str]:
     """Every point of these layers, and those of the whole model, as far as the anatomy says they are there."""
     found = []
-    for info in desk.engine.description.points:
-        if info.layers is None:
-            found.append(info.point)
+    for one in desk.engine.description.points:
+        if one.layers is None:
+            found.append(one.point)
         else:
-            found += [f"{info.point}.{layer}" for layer in layers if layer in info.layers]
+            found += [f"{one.point}.{layer}" for layer in layers if layer in one.layers]
     return found
 
 

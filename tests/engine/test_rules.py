@@ -14,7 +14,7 @@ from djinn_jupyter.engine.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, ProjectOut, Scale, Set, Zero
-from djinn_jupyter.wire.nouns import RuleInfo, WatchInfo
+from djinn_jupyter.wire.nouns import RuleDescription, WatchDescription
 from tests.engine.desk import Desk, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
@@ -101,7 +101,7 @@ def test_a_rule_of_negative_positions_means_the_end_of_each_pass(desk: Desk) -> 
     assert desk.outcome(desk.run(PROMPT, NEW)) == expected
 
 
-def rules(desk: Desk, name: str = "a") -> tuple[RuleInfo, ...]:
+def rules(desk: Desk, name: str = "a") -> tuple[RuleDescription, ...]:
     return tuple(desk.ask(ask.Describe(session=name)).session.rules)
 
 
@@ -180,7 +180,7 @@ def test_a_rule_is_taken_up_and_dropped_in_the_middle_of_a_run(desk: Desk) -> No
 # --- watches ---------------------------------------------------------------------------------------------------------
 
 
-def watched(desk: Desk, site: str, **options: Any) -> WatchInfo:
+def watched(desk: Desk, site: str, **options: Any) -> WatchDescription:
     return desk.ask(ask.Watch(session="a", site=site, **options)).watch
 
 
@@ -207,12 +207,14 @@ def test_a_watch_leaves_out_whole_passes_beyond_its_cap_and_counts_them(desk: De
     row = 32 * 4
     watched(desk, "resid_post.4", byte_cap=14 * row)
     desk.run(PROMPT, NEW)
-    info = desk.ask(ask.Describe(session="a")).session.watches[0]
-    assert (info.passes, info.bytes_held, info.passes_left_out) == (3, 14 * row, 2)
+    described = desk.ask(ask.Describe(session="a")).session.watches[0]
+    assert (described.passes, described.bytes_held, described.passes_left_out) == (3, 14 * row, 2)
     watched(desk, "resid_post.4", byte_cap=2 * row)
     desk.run(PROMPT, NEW)
-    info = desk.ask(ask.Describe(session="a")).session.watches[0]
-    assert (info.passes, info.bytes_held, info.passes_left_out) == (2, 2 * row, 3), "the prompt alone is too large"
+    described = desk.ask(ask.Describe(session="a")).session.watches[0]
+    assert (described.passes, described.bytes_held, described.passes_left_out) == (2, 2 * row, 3), (
+        "the prompt alone is too large"
+    )
 
 
 def test_a_watch_records_no_looks_and_each_pass_once(desk: Desk) -> None:

@@ -46,9 +46,16 @@ def reading(desk: Desk, name: str = "a") -> list[Any]:
     """All that can be seen of a session without moving it."""
     session = desk.session(name)
     seen: list[Any] = [session.state, list(session.tokens), desk.ask(ask.ReadHistory(session=name))]
-    info = session.describe()
-    seen += [info.breakpoints, info.rules, info.watches, info.committed, info.stopped_at, info.step]
-    seen += [desk.ask(ask.ReadWatch(session=name, site=watch.site)).values for watch in info.watches]
+    described = session.describe()
+    seen += [
+        described.breakpoints,
+        described.rules,
+        described.watches,
+        described.committed,
+        described.stopped_at,
+        described.step,
+    ]
+    seen += [desk.ask(ask.ReadWatch(session=name, site=watch.site)).values for watch in described.watches]
     if session.state == "paused":
         seen += [desk.ask(ask.ReadStop(session=name)), desk.value(name=name)]
     return seen

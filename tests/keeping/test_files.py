@@ -150,13 +150,13 @@ def test_names(stopped: Desk) -> None:
 
 
 def test_a_list_names_them_newest_first_and_what_is_dropped_is_gone(stopped: Desk) -> None:
-    for info in stopped.ask(ask.ListCheckpoints()).checkpoints:
-        stopped.ask(ask.DropCheckpoint(name=info.name))
+    for one in stopped.ask(ask.ListCheckpoints()).checkpoints:
+        stopped.ask(ask.DropCheckpoint(name=one.name))
     for name in ("one", "two words"):
         path = save(stopped, name)
     (path.parent / "strange.djinn").write_text("no")
     listed = stopped.ask(ask.ListCheckpoints()).checkpoints
-    assert [info.name for info in listed] == ["two words", "one"]
+    assert [one.name for one in listed] == ["two words", "one"]
     assert (listed[0].stopped_at, listed[0].step, listed[0].tokens) == ("resid_post.4", 1, 10)
     assert listed[0].bytes_stored == path.stat().st_size
     stopped.ask(ask.DropCheckpoint(name="one"))

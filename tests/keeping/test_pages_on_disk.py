@@ -93,7 +93,7 @@ def test_what_was_not_on_disk_or_has_changed_since_is_recomputed(tmp_path: Path,
             one.swap_out(name, "disk")
     one.run((), 4, "came back", extend=True)
     other = after(one, tmp_path, make)
-    told = {info.name: info.exactness for info in other.engine.reading.sessions}
+    told = {one.name: one.exactness for one in other.engine.reading.sessions}
     assert told == {"stayed": "recomputed", "went": "exact", "came back": "recomputed"}
     for name in told:
         other.ask(ask.Open(session=name))

@@ -57,7 +57,7 @@ def test_recomputed_holds_until_the_user_accepts_or_runs_anew(pair: tuple[Desk, 
     one.run(PROMPT, new=2, name="b")
     written(one)
     journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))
-    told = {info.name: info.exactness for info in other.engine.reading.sessions}
+    told = {one.name: one.exactness for one in other.engine.reading.sessions}
     assert told == {"a": "recomputed", "b": "recomputed", "new": "exact"}
     assert other.fork("c") == "c"
     assert other.session("c").describe().exactness == "recomputed"

@@ -37,9 +37,9 @@ class EngineDouble:
     """One engine; `line` is what a client speaks through."""
 
     def __init__(self) -> None:
-        self.sessions: dict[str, nouns.SessionInfo] = {}
+        self.sessions: dict[str, nouns.SessionDescription] = {}
         self.stops: dict[str, replies.Paused | None] = {}
-        self.kept: dict[str, tuple[nouns.SessionInfo, replies.Paused | None]] = {}
+        self.kept: dict[str, tuple[nouns.SessionDescription, replies.Paused | None]] = {}
         self.interrupt_runs = False
         self.dead = False
         welcome = replies.Welcome(version="1", model=samples.model(), attached=())
@@ -72,7 +72,7 @@ class EngineDouble:
         return replies.Sessions(sessions=tuple(self.sessions.values()))
 
     def _listmodules(self, _: Any) -> replies.Reply:
-        path = nouns.ModuleInfo(path="model.layers.2.mlp", kind="LlamaMLP", layer=2, called=1)
+        path = nouns.ModuleDescription(path="model.layers.2.mlp", kind="LlamaMLP", layer=2, called=1)
         return replies.Modules(modules=(path,))
 
     def _shutdown(self, request: requests.Shutdown) -> replies.Reply:
@@ -212,7 +212,9 @@ class EngineDouble:
         return done
 
     def _readhistory(self, request: Any) -> replies.Reply:
-        stop = nouns.StopInfo(index=0, site="resid_post.4", step=0, position=4, reason="breakpoint", edited=False)
+        stop = nouns.StopDescription(
+            index=0, site="resid_post.4", step=0, position=4, reason="breakpoint", edited=False
+        )
         return replies.History(stops=(stop,), present=0)
 
     def _readlogits(self, request: Any) -> replies.Reply:
@@ -238,7 +240,9 @@ class EngineDouble:
         for point in points:
             if (point.site, point.when) == (site, request.when):
                 return replies.BreakpointSet(breakpoint=point, existed=True)
-        made = samples.breakpoint_info(number=len(points) + 1, site=site, when=request.when, once=request.once, hits=0)
+        made = samples.described_breakpoint(
+            number=len(points) + 1, site=site, when=request.when, once=request.once, hits=0
+        )
         self._change(request.session, breakpoints=(*points, made))
         return replies.BreakpointSet(breakpoint=made, existed=False)
 

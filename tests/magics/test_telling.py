@@ -38,7 +38,7 @@ def test_other_cells_tell_nothing(notebook: Notebook, cell: str) -> None:
 
 def test_a_cell_that_uses_a_sessions_object_tells_its_name(notebook: Notebook) -> None:
     notebook.shell.push({"mine": notebook.client.load("demo", progress=str).session("rome")})
-    notebook.cell("mine.info()")
+    notebook.cell("mine.describe()")
     assert notes(notebook) == [("rome", "expected"), ("rome", "idle")]
 
 

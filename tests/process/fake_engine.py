@@ -13,7 +13,7 @@ from djinn_jupyter.errors import DjinnError, IllegalMove, SessionHeld, UnknownSe
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionInfo, Snapshot
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, Snapshot
 from djinn_jupyter.wire.replies import Event, Reply
 
 STOP_TOKEN = 99
@@ -251,8 +251,8 @@ class FakeEngine:
             passes=session.new,
         )
 
-    def _describe(self, session: FakeSession) -> SessionInfo:
-        return SessionInfo(
+    def _describe(self, session: FakeSession) -> SessionDescription:
+        return SessionDescription(
             name=session.name,
             owner=session.owner,
             holder=session.holder,

@@ -130,10 +130,10 @@ def goes_on(engine: RemoteEngine, name: str, twin: Twin) -> None:
     """Whatever state a session was found in: its tokens begin a twin's line, and end as that does, to the last bit."""
     session = engine.session(name)
     lines = {"plain": twin.plain, "drawn": twin.drawn, "edited": [*twin.edited, *twin.plain]}[name]
-    info = session.info()
-    if info.tokens == 0:
+    described = session.describe()
+    if described.tokens == 0:
         return
-    if info.state == "paused":
+    if described.state == "paused":
         assert Twin.beginning(lines, tuple(session.stop.tokens))
         ended = session.resume(free=True)
     elif name == "drawn":
@@ -183,10 +183,10 @@ def kills(house: House, count: int, seed: int) -> None:
     found_at_work = 0
     for turn in range(count):
         engine = house.engine()
-        assert {info.name for info in engine.sessions()} == set(NAMES)
-        assert {info.holder for info in engine.sessions()} == {None}
+        assert {one.name for one in engine.sessions()} == set(NAMES)
+        assert {one.holder for one in engine.sessions()} == {None}
         assert [b.hits >= 0 for b in engine.session("edited").breakpoints()] == [True]
-        found_at_work += any(info.tokens for info in engine.sessions())
+        found_at_work += any(one.tokens for one in engine.sessions())
         for name in NAMES:
             goes_on(engine, name, twin)
         with ThreadPoolExecutor() as workers:
@@ -215,14 +215,14 @@ def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_tol
         assert engine.stop() == ()
     found = []
     for engine in house.engines(2):
-        found.append({info.name for info in engine.sessions()})
+        found.append({one.name for one in engine.sessions()})
         assert engine.entry is not None
         os.kill(engine.entry.pid, signal.SIGKILL)
         await_end(engine.entry)
     assert set.union(*found) == {"one", "two"}
     assert not set.intersection(*found)
     first, second = house.engines(2)
-    assert {info.name for engine in (first, second) for info in engine.sessions()} == {"one", "two"}
+    assert {one.name for engine in (first, second) for one in engine.sessions()} == {"one", "two"}
     lost = [name for engine in (first, second) for name in engine.stop(forget=True)]
     assert sorted(lost) == ["one", "two"]
     assert house.engine().sessions() == ()
@@ -241,14 +241,14 @@ def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, tmp_p
     os.kill(engine.entry.pid, signal.SIGKILL)
     await_end(engine.entry)
     engine = house.engine()
-    found = {info.name: (info.exactness, info.residency) for info in engine.sessions()}
+    found = {one.name: (one.exactness, one.residency) for one in engine.sessions()}
     assert found == {"whole": ("recomputed", "resident"), "stopped": ("exact", "disk")}
     ended = engine.session("stopped").resume(free=True)
     assert isinstance(ended, Finished)
     assert isinstance(whole, Finished)
     assert tuple(ended.tokens) == tuple(whole.tokens)
     assert torch.equal(torch.from_numpy(engine.session("stopped").logits().copy()), logits)
-    assert engine.session("stopped").info().exactness == "exact"
+    assert engine.session("stopped").describe().exactness == "exact"
 
 
 def until(true: Callable[[], bool]) -> None:

@@ -100,7 +100,7 @@ def test_a_killed_engine_is_noticed_at_once_and_the_next_load_starts_anew() -> N
         session.run([1], max_new_tokens=10_000_000)
     assert time.monotonic() - begun < 5
     with pytest.raises(EngineUnavailable, match="has ended"):
-        session.info()
+        session.describe()
     new = dj.load("fake")
     assert new.entry is not None
     assert new.entry.pid != engine.entry.pid
@@ -196,7 +196,7 @@ def test_another_kernel_shares_the_engine_but_not_the_session() -> None:
     assert other.heard() == "(1, 2, 3)"
     assert other.heard() == SessionsWouldSuffer.__name__
     other.end()
-    assert mine.info().holder is not None
+    assert mine.describe().holder is not None
 
 
 def test_a_kernel_that_ends_lets_go_and_one_that_restarts_takes_up() -> None:
@@ -204,7 +204,7 @@ def test_a_kernel_that_ends_lets_go_and_one_that_restarts_takes_up() -> None:
     code = "session = dj.load('fake').session('paris')\ntell(session.run([1, 99]).site)\ninput()\n"
     first = Kernel(code, holder="kernel-1")
     assert first.heard() == "resid_post.4"
-    holders = {info.name: info.holder for info in engine.sessions()}
+    holders = {one.name: one.holder for one in engine.sessions()}
     assert holders == {"paris": "kernel-1"}
     first.process.kill()  # no goodbye: only its name tells the next one
     restarted = Kernel("tell(dj.load('fake').session('paris').stop.site)\ninput()\n", holder="kernel-1")

@@ -90,9 +90,9 @@ def test_an_unknown_site_names_what_there_is(engine: RemoteEngine) -> None:
 def test_a_session_is_listed_as_soon_as_it_is_open(engine: RemoteEngine) -> None:
     for name in ("a", "b", "c", "d"):
         session = engine.session(name)
-        assert name in {info.name for info in engine.sessions()}
+        assert name in {one.name for one in engine.sessions()}
         session.close()
-        assert name not in {info.name for info in engine.sessions()}
+        assert name not in {one.name for one in engine.sessions()}
 
 
 def test_tokens_stream_while_they_are_made(engine: RemoteEngine) -> None:
@@ -213,9 +213,9 @@ def test_a_round_trip_takes_a_few_bare_echoes(engine: RemoteEngine) -> None:
     """Nobody polls or sleeps on the way. The bar in milliseconds is the benchmark's (`benchmarks/round_trip.py`)."""
     session = engine.session("quick")
     session.run(PROMPT, max_new_tokens=1)
-    session.info()
+    session.describe()
     with echo() as bare:
-        ratios = [_median_seconds(session.info, 100) / _median_seconds(bare, 100) for _ in range(8)]
+        ratios = [_median_seconds(session.describe, 100) / _median_seconds(bare, 100) for _ in range(8)]
     assert min(ratios) <= ECHOES, ratios
     session.close()
 
@@ -229,10 +229,10 @@ def test_a_round_trip_stays_short_while_another_session_runs(engine: RemoteEngin
     running = threading.Thread(target=busy.run, args=[PROMPT], kwargs={"max_new_tokens": 480, "ignore_eos": True})
     medians = []
     running.start()
-    while busy.info().state != "running":
+    while busy.describe().state != "running":
         pass
     while running.is_alive() and len(medians) < 8:
-        medians.append(_median_seconds(session.info, 40))
+        medians.append(_median_seconds(session.describe, 40))
     busy.pause()
     running.join()
     assert min(medians) <= token, (medians, token)
@@ -261,6 +261,6 @@ def test_killed_it_is_noticed_and_the_next_load_starts_a_new_one(engine: RemoteE
     assert new.entry is not None
     assert new.entry.pid != engine.entry.pid
     again = new.session("found again")
-    assert again.info().exactness == "recomputed"
+    assert again.describe().exactness == "recomputed"
     assert again.run([], extend=True, max_new_tokens=0, ignore_eos=True).prompt_tokens[: len(PROMPT)] == tuple(PROMPT)
     assert again.run(PROMPT, max_new_tokens=9, ignore_eos=True).tokens == made.tokens

@@ -46,7 +46,7 @@ async def test_a_delta_has_what_changed_and_nothing_else(engine: Served, jupyter
     assert (delta["appeared"], delta["gone"]) == ({}, {})
     assert set(delta["changed"][fake]["sessions"]) == {"paris"}
     assert "found" not in delta["changed"][fake]
-    await window.until_seen(lambda engines: engines[fake]["sessions"]["paris"]["info"]["state"] == "paused")
+    await window.until_seen(lambda engines: engines[fake]["sessions"]["paris"]["described"]["state"] == "paused")
     await window.close()
 
 

@@ -27,7 +27,7 @@ from djinn_jupyter.server.reader import Reader
 from djinn_jupyter.server.statuses import STATUSES, status_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.nouns import SessionInfo, Snapshot, TopToken
+from djinn_jupyter.wire.nouns import SessionDescription, Snapshot, TopToken
 from djinn_jupyter.wire.registry import Identity
 from djinn_jupyter.wire.replies import Inspected
 from tests.process.fake_engine import FakeEngine, FakeSession
@@ -42,9 +42,9 @@ class Listener(Reader):
         self.post = posted.append  # type: ignore[method-assign]
 
 
-def session(name: str = "paris", holder: str | None = None, tokens: int = 0, idle: float = 0.0) -> SessionInfo:
-    info = FakeEngine()._describe(FakeSession(name=name, owner="ada", holder=holder))
-    return msgspec.structs.replace(info, tokens=tokens, idle_seconds=idle)
+def session(name: str = "paris", holder: str | None = None, tokens: int = 0, idle: float = 0.0) -> SessionDescription:
+    described = FakeEngine()._describe(FakeSession(name=name, owner="ada", holder=holder))
+    return msgspec.structs.replace(described, tokens=tokens, idle_seconds=idle)
 
 
 # ---------------------------------------------------------------------------------------------------- pictures
@@ -52,7 +52,7 @@ def session(name: str = "paris", holder: str | None = None, tokens: int = 0, idl
 names = st.sampled_from(["a", "b", "c"])
 sessions = st.builds(
     lambda tokens, idle, label: LiveSession(
-        info=session(tokens=tokens, idle=idle), label=label, notebook=None, kernel=None, idle_since=100.0 - idle
+        described=session(tokens=tokens, idle=idle), label=label, notebook=None, kernel=None, idle_since=100.0 - idle
     ),
     st.integers(0, 2),
     st.floats(0.0, 3.0),
@@ -101,7 +101,7 @@ def test_a_session_that_only_grew_idle_makes_no_delta_and_one_that_was_used_does
 
 
 def _idle(since: float, seconds: float) -> LiveEngine:
-    held = LiveSession(info=session(idle=seconds), label="a", notebook=None, kernel=None, idle_since=since)
+    held = LiveSession(described=session(idle=seconds), label="a", notebook=None, kernel=None, idle_since=since)
     found = EngineFound(
         id="e",
         model="m",
@@ -145,7 +145,7 @@ def kernels(**states: str) -> Kernels:
 
 
 def told(
-    activities: Activities, known: Kernels, *held: SessionInfo, focused: frozenset[str] = frozenset()
+    activities: Activities, known: Kernels, *held: SessionDescription, focused: frozenset[str] = frozenset()
 ) -> list[str]:
     return [note.activity for note in activities.notes(held, known, focused)]
 

@@ -96,13 +96,13 @@ async def test_a_session_is_paused_over_rest_while_its_kernel_is_busy(jupyter: J
     (engine,) = window.engines
     assert window.session(name)["label"] == "paris"
     assert window.session(name)["notebook"] == "work/paris.ipynb"
-    assert window.session(name)["info"]["holder"] == f"kernel-{kernel.number}"
+    assert window.session(name)["described"]["holder"] == f"kernel-{kernel.number}"
     paused = {"was_running": False}
     while not paused["was_running"]:  # between two runs of the cell there is nothing to pause
         status, paused = await jupyter.ask(engine, "Pause", session=name)
         assert status == 200
     assert (await kernel.printed(executed)).startswith("interrupt at ")
-    await window.until_seen(lambda engines: engines[engine]["sessions"][name]["info"]["state"] == "paused")
+    await window.until_seen(lambda engines: engines[engine]["sessions"][name]["described"]["state"] == "paused")
     await window.until_seen(lambda engines: engines[engine]["sessions"][name]["kernel"]["state"] == "idle")
     restarted: asyncio.Queue[str] = asyncio.Queue()
     jupyter.extension.lookout.kernel_restarted = restarted.put_nowait  # type: ignore[method-assign]

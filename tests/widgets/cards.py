@@ -55,10 +55,10 @@ def all_cards() -> dict[str, View]:
         texts=LONG,
         prompt_tokens=40,
         matched=3,
-        breakpoint=samples.breakpoint_info(when="norm > 15"),
+        breakpoint=samples.described_breakpoint(when="norm > 15"),
     )
     step_stop = samples.paused(texts=LATER, positions=(6,), step=2, reason="step", breakpoint=None, new_text=" Paris.")
-    point = samples.breakpoint_info()
+    point = samples.described_breakpoint()
     held = samples.session("rome", state="paused", stopped_at="resid_post.4", step=0, breakpoints=(point,), holder=None)
     return {
         "stop": views.stop_view(samples.paused(), value=wide, lens=rows),
@@ -96,7 +96,7 @@ def all_cards() -> dict[str, View]:
         "pattern of a head": views.snapshot_view(look("pattern.2[3]", pattern(1), "T H K")),
         "watch": views.watch_view(samples.watch(), [wide, wide[:1]], [range(5), (5,)]),
         "watch, empty": views.watch_view(samples.watch(passes=0, bytes_held=0), [], []),
-        "breakpoints": views.breakpoints_view([point, samples.breakpoint_info(number=2, when='p(" <b>") > 0.5')]),
+        "breakpoints": views.breakpoints_view([point, samples.described_breakpoint(number=2, when='p(" <b>") > 0.5')]),
         "no breakpoints": views.breakpoints_view([]),
         "rules": views.rules_view([samples.rule()]),
         "watches": views.watches_view([samples.watch(passes_left_out=2)]),

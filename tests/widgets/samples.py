@@ -9,22 +9,22 @@ from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add
 from djinn_jupyter.wire.nouns import (
-    BreakpointInfo,
-    CheckpointInfo,
+    BreakpointDescription,
+    CheckpointDescription,
     CheckResult,
     EffectReading,
     EngineStatistics,
     LensRow,
     ModelDescription,
-    PointInfo,
+    PointDescription,
     RingSlot,
-    RuleInfo,
-    SessionInfo,
+    RuleDescription,
+    SessionDescription,
     SlabStatistics,
     TierStatistics,
     TopToken,
     Transfer,
-    WatchInfo,
+    WatchDescription,
     WeightsStatistics,
 )
 
@@ -48,9 +48,9 @@ def top(count: int = 5, first: float = 0.62, seed: int = 0) -> tuple[TopToken, .
     )
 
 
-def breakpoint_info(**changes: object) -> BreakpointInfo:
+def described_breakpoint(**changes: object) -> BreakpointDescription:
     fields = {"number": 1, "site": "resid_post.4", "when": None, "once": False, "enabled": True, "hits": 1, **changes}
-    return BreakpointInfo(**fields)
+    return BreakpointDescription(**fields)
 
 
 def paused(
@@ -62,7 +62,7 @@ def paused(
         "session": "work/paris.ipynb",
         "site": site,
         "reason": "breakpoint",
-        "breakpoint": breakpoint_info(site=site),
+        "breakpoint": described_breakpoint(site=site),
         "also": (),
         "matched": None,
         "step": 0,
@@ -154,7 +154,7 @@ def edited(**changes: object) -> replies.Edited:
     return replies.Edited(**fields)
 
 
-def rule(**changes: object) -> RuleInfo:
+def rule(**changes: object) -> RuleDescription:
     fields = {
         "number": 1,
         "site": "resid_post.4",
@@ -166,10 +166,10 @@ def rule(**changes: object) -> RuleInfo:
         "mean_relative_size": 0.2987,
         **changes,
     }
-    return RuleInfo(**fields)
+    return RuleDescription(**fields)
 
 
-def watch(**changes: object) -> WatchInfo:
+def watch(**changes: object) -> WatchDescription:
     fields = {
         "site": "resid_post.4",
         "passes": 3,
@@ -178,10 +178,10 @@ def watch(**changes: object) -> WatchInfo:
         "passes_left_out": 0,
         **changes,
     }
-    return WatchInfo(**fields)
+    return WatchDescription(**fields)
 
 
-def session(name: str = "work/paris.ipynb", **changes: object) -> SessionInfo:
+def session(name: str = "work/paris.ipynb", **changes: object) -> SessionDescription:
     fields = {
         "name": name,
         "owner": "ada",
@@ -200,7 +200,7 @@ def session(name: str = "work/paris.ipynb", **changes: object) -> SessionInfo:
         "idle_seconds": 1.5,
         **changes,
     }
-    return SessionInfo(**fields)
+    return SessionDescription(**fields)
 
 
 def transfer(**changes: object) -> Transfer:
@@ -215,7 +215,7 @@ def transfer(**changes: object) -> Transfer:
     return Transfer(**fields)
 
 
-def checkpoint(**changes: object) -> CheckpointInfo:
+def checkpoint(**changes: object) -> CheckpointDescription:
     fields = {
         "name": "before",
         "session": "work/paris.ipynb",
@@ -229,7 +229,7 @@ def checkpoint(**changes: object) -> CheckpointInfo:
         "version": "1",
         **changes,
     }
-    return CheckpointInfo(**fields)
+    return CheckpointDescription(**fields)
 
 
 def weights(**changes: object) -> WeightsStatistics:
@@ -300,8 +300,10 @@ def moves() -> list[Move]:
 
 
 def model() -> ModelDescription:
-    def point(name: str, layers: tuple[int, ...] | None, shape: str = "T D", heads: int | None = None) -> PointInfo:
-        return PointInfo(point=name, layers=layers, shape=shape, heads=heads, features=WIDTH)
+    def point(
+        name: str, layers: tuple[int, ...] | None, shape: str = "T D", heads: int | None = None
+    ) -> PointDescription:
+        return PointDescription(point=name, layers=layers, shape=shape, heads=heads, features=WIDTH)
 
     every = tuple(range(LAYERS))
     return ModelDescription(

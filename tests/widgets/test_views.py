@@ -9,7 +9,7 @@ import pytest
 
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.diff import differing
-from djinn_jupyter.wire.nouns import StopInfo
+from djinn_jupyter.wire.nouns import StopDescription
 from tests.widgets import cards, samples
 
 CARDS = cards.all_cards()
@@ -199,14 +199,19 @@ def test_sessions_say_who_holds_them() -> None:
 
 
 def test_a_breakpoint_is_described_where_names_confuse() -> None:
-    assert views.breakpoint_line(samples.breakpoint_info(site="resid_pre.3")) == (
+    assert views.breakpoint_line(samples.described_breakpoint(site="resid_pre.3")) == (
         "breakpoint 1 at resid_pre.3, the input of layer 3"
     )
-    assert views.breakpoint_line(samples.breakpoint_info(site="z.3[1]", once=True)) == "breakpoint 1 at z.3[1], once"
+    assert (
+        views.breakpoint_line(samples.described_breakpoint(site="z.3[1]", once=True)) == "breakpoint 1 at z.3[1], once"
+    )
 
 
 def test_history_counts_from_one_and_marks_the_present() -> None:
-    stops = [StopInfo(index=i, site=f"resid_post.{i}", step=0, position=4, reason="step", edited=i > 0) for i in (0, 1)]
+    stops = [
+        StopDescription(index=i, site=f"resid_post.{i}", step=0, position=4, reason="step", edited=i > 0)
+        for i in (0, 1)
+    ]
     assert views.history_view(stops, 1).plain.splitlines()[2].split() == [
         "\u25b8",
         "2",

@@ -30,8 +30,8 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
     return _of(msgspec.inspect.type_info(kind))
 
 
-def _of(info: Any) -> st.SearchStrategy[Any]:
-    match info:
+def _of(shape: Any) -> st.SearchStrategy[Any]:
+    match shape:
         case msgspec.inspect.StructType(cls=cls, fields=fields):
             # deferred: only so can a struct contain itself
             return st.builds(cls, **{f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields})
@@ -58,4 +58,4 @@ def _of(info: Any) -> st.SearchStrategy[Any]:
             return st.none()
         case msgspec.inspect.LiteralType(values=values):
             return st.sampled_from(values)
-    raise NotImplementedError(f"no strategy for {info}")
+    raise NotImplementedError(f"no strategy for {shape}")

@@ -28,7 +28,7 @@ from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOur
 from djinn_jupyter.engine.keeping.shelf import Shelf, decode, placed
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import CheckpointInfo
+from djinn_jupyter.wire.nouns import CheckpointDescription
 
 SUFFIX: Final = ".djinn"
 LONGEST_NAME: Final = 100
@@ -38,7 +38,7 @@ _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS} 
 class Label(Frozen, frozen=True):
     """The first record of a file: what it holds and which model it is for. `bytes_stored` is filled in on reading."""
 
-    checkpoint: CheckpointInfo
+    checkpoint: CheckpointDescription
     model: ModelIdentity
 
 
@@ -97,13 +97,19 @@ class CheckpointFolder:
     # --------------------------------------------------------------------------------------------- verbs
 
     def save(
-        self, name: str, image: SessionImage, info: CheckpointInfo, *, replace: bool, abandoned: threading.Event
-    ) -> tuple[CheckpointInfo, Path]:
+        self,
+        name: str,
+        image: SessionImage,
+        entry: CheckpointDescription,
+        *,
+        replace: bool,
+        abandoned: threading.Event,
+    ) -> tuple[CheckpointDescription, Path]:
         """Write the file: aside, then under its name when it is whole and on the disk. StorageFailed when the disk
         refuses; then nothing is left of it. UsageError when the name was taken meanwhile."""
         path = self.file_of(name)
         body, arrays = Shelf().encode(image)
-        label = msgspec.msgpack.encode(Label(checkpoint=info, model=self.identity))
+        label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
         with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             with _aside(path) as (file, aside):
@@ -117,7 +123,7 @@ class CheckpointFolder:
                     raise Abandoned
                 _put_in_place(aside, path, name, replace=replace)
             _folder_to_disk(self.folder)
-        return msgspec.structs.replace(info, bytes_stored=writer.written), path
+        return msgspec.structs.replace(entry, bytes_stored=writer.written), path
 
     def read(self, path: Path) -> Kept:
         """The checkpoint in a file, every byte of it checked. CheckpointRefused says why it is none of this model."""
@@ -149,10 +155,10 @@ class CheckpointFolder:
                 raise Damaged
         return Kept(label=label, image=decode(content, SessionImage, arrays))
 
-    def list(self) -> tuple[CheckpointInfo, ...]:
+    def list(self) -> tuple[CheckpointDescription, ...]:
         """Those in the folder, newest first; files that are none or damaged at their beginning are left out."""
-        found = [info for path in self._files() if (info := _told(path)) is not None]
-        return tuple(sorted(found, key=lambda info: -info.saved))
+        found = [entry for path in self._files() if (entry := _told(path)) is not None]
+        return tuple(sorted(found, key=lambda entry: -entry.saved))
 
     def drop(self, name: str) -> None:
         path = self.find(name)
@@ -162,10 +168,10 @@ class CheckpointFolder:
             path.unlink()
 
 
-def describe(name: str, image: SessionImage, model: str, dtype: str) -> CheckpointInfo:
+def describe(name: str, image: SessionImage, model: str, dtype: str) -> CheckpointDescription:
     """What a list of checkpoints says of one that is about to be written."""
     frame = None if image.frame is None else image.frames[image.frame]
-    return CheckpointInfo(
+    return CheckpointDescription(
         name=name,
         session=image.name,
         model=model,
@@ -189,15 +195,15 @@ def _label(reader: Reader) -> Label:
     return decode(content, Label, {})
 
 
-def _told(path: Path) -> CheckpointInfo | None:
+def _told(path: Path) -> CheckpointDescription | None:
     """By the file's own name: it may have been renamed or come from elsewhere."""
     try:
         with path.open("rb") as file:
-            info = _label(Reader(file)).checkpoint
+            entry = _label(Reader(file)).checkpoint
             size = os.fstat(file.fileno()).st_size
     except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
         return None
-    return msgspec.structs.replace(info, name=path.name.removesuffix(SUFFIX), bytes_stored=size)
+    return msgspec.structs.replace(entry, name=path.name.removesuffix(SUFFIX), bytes_stored=size)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from torch import Tensor
 from djinn_jupyter.engine.keeping.values import Kept
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import BreakpointInfo, Exactness, PauseReason, Sampling
+from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, PauseReason, Sampling
 from djinn_jupyter.wire.sites import Site
 
 StatesImage = dict[int, Kept]
@@ -85,7 +85,7 @@ class StopImage(Part, frozen=True):
     tokens: TokensImage
     generator: Tensor
     reason: PauseReason
-    breakpoint: BreakpointInfo | None
+    breakpoint: BreakpointDescription | None
     also: tuple[str, ...]
     matched: int | None
     left_as: int | None

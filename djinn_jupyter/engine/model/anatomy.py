@@ -16,7 +16,7 @@ from djinn_jupyter.engine.model.stack import Stack
 from djinn_jupyter.engine.model.study import Study
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.errors import ModelRefused, UnknownSite
-from djinn_jupyter.wire.nouns import ModuleInfo, PointInfo
+from djinn_jupyter.wire.nouns import ModuleDescription, PointDescription
 from djinn_jupyter.wire.sites import LAYER_POINTS, MODEL_POINTS, POINTS, Site
 
 
@@ -53,8 +53,8 @@ class Anatomy:
         return self.stack.keep_last
 
     @property
-    def modules(self) -> tuple[ModuleInfo, ...]:
-        return self.modules_found.infos
+    def modules(self) -> tuple[ModuleDescription, ...]:
+        return self.modules_found.described
 
     def cache_layers_of(self, layer: int) -> tuple[int, ...]:
         return self.cache_layers[layer]
@@ -65,7 +65,7 @@ class Anatomy:
         _check_selector(site, tap)
         return replace(tap, site=site)
 
-    def points(self) -> tuple[PointInfo, ...]:
+    def points(self) -> tuple[PointDescription, ...]:
         return tuple(self._describe(point) for point in POINTS)
 
     def _point(self, site: Site) -> Tap:
@@ -87,13 +87,13 @@ class Anatomy:
         nearest = min((layer for layer in has if layer is not None), key=lambda layer: abs(layer - (site.layer or 0)))
         return f" Nearest: {site.point}.{nearest}."
 
-    def _describe(self, point: str) -> PointInfo:
+    def _describe(self, point: str) -> PointDescription:
         layers = range(len(self.layers)) if point in LAYER_POINTS else [None]
         found = {layer: self.taps[point, layer] for layer in layers}
         taps = {layer: tap for layer, tap in found.items() if isinstance(tap, Tap)}
         reasons = dict.fromkeys(tap for tap in found.values() if isinstance(tap, str))
         first = next(iter(taps.values()), None)
-        return PointInfo(
+        return PointDescription(
             point=point,
             layers=None if point in MODEL_POINTS else tuple(layer for layer in taps if layer is not None),
             shape=first.axes if first else "",

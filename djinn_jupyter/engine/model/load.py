@@ -107,8 +107,8 @@ def _read(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
     except ValueError as error:
         raise ModelRefused(f"{config.model} cannot be loaded: {str(error).splitlines()[0]}") from error
     model: PreTrainedModel
-    model, info = loaded
-    absent = sorted(info["missing_keys"]) or sorted(str(key) for key in info["mismatched_keys"])
+    model, report = loaded
+    absent = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
     if absent:
         raise ModelRefused(
             f"The checkpoint of {config.model} lacks {len(absent)} of the weights of {type(model).__name__}, "

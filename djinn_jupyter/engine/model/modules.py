@@ -11,7 +11,7 @@ from djinn_jupyter.engine.model.make_taps import border_tap, boundary_tap
 from djinn_jupyter.engine.model.shapes import NO_POSITIONS, Probes
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.errors import UnknownSite
-from djinn_jupyter.wire.nouns import ModuleInfo
+from djinn_jupyter.wire.nouns import ModuleDescription
 from djinn_jupyter.wire.sites import POINTS, Site
 
 
@@ -22,7 +22,7 @@ class Modules:
         self.probes, self.boundaries, self.fixed = probes, boundaries, fixed
         self._modules = dict(model.named_modules(remove_duplicate=False))
         self._layers = {layer: index for index, layer in enumerate(probes.stack.layers)}
-        self.infos = tuple(self._info(path) for path in self._modules if path)
+        self.described = tuple(self._describe(path) for path in self._modules if path)
 
     def path_of(self, module: nn.Module) -> str:
         return str(next(path for path, one in self._modules.items() if one is module))
@@ -37,10 +37,10 @@ class Modules:
         start = f"{self.probes.stack.path}."
         return int(path.removeprefix(start).split(".")[0]) if path.startswith(start) else None
 
-    def _info(self, path: str) -> ModuleInfo:
+    def _describe(self, path: str) -> ModuleDescription:
         module, layer = self._modules[path], self.layer_of(path)
         called = len(self.probes.calls(module, layer))
-        return ModuleInfo(path=path, kind=type(module).__name__, layer=layer, called=called)
+        return ModuleDescription(path=path, kind=type(module).__name__, layer=layer, called=called)
 
     def tap(self, site: Site) -> Tap:
         path = site.path or ""

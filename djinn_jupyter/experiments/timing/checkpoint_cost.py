@@ -118,7 +118,7 @@ def _move(a: RemoteSession, bystander: RemoteSession, costs: Costs) -> None:
     moved: list[Any] = []
     moving = threading.Thread(target=lambda: moved.append(a.swap_out()))
     moving.start()
-    _, dispatch = timed(bystander.info)
+    _, dispatch = timed(bystander.describe)
     moving.join()
     _, restore = timed(a.swap_in)
     if moved and moved[0] is not None:

@@ -99,7 +99,7 @@ def _resumes(
         if not isinstance(done, Finished):
             raise DjinnError(f"A resume was to end and did not: {done!r}")
         tops.add(done.tokens[0])
-        transfer = session.info().last_transfer
+        transfer = session.describe().last_transfer
         moved = (
             transfer.bytes_moved if place != "resident" and transfer is not None and transfer.direction == "in" else 0
         )

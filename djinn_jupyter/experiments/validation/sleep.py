@@ -116,7 +116,7 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
         night.gigabytes["before"] = device_gigabytes(engine.statistics())
         _sleep(course, engine, wanted, night, timeout)
         night.milliseconds["sleep"] = 1000 * (time.monotonic() - fell_asleep)
-        there = agent.info()
+        there = agent.describe()
         night.residency, night.agent_bytes = there.residency, there.device_bytes
         night.gigabytes["asleep"] = device_gigabytes(engine.statistics())
         course.tell(f"idle detected: the agent is on the {there.residency} after {night.milliseconds['sleep']:.0f} ms")

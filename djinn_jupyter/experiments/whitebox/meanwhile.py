@@ -35,7 +35,7 @@ def run_meanwhile(
         )
         while time.monotonic() - begun < wanted.pause_duration_seconds:
             time.sleep(0.02)  # the pause itself: A stands, the engine serves whoever asks
-        on_device = a.info().device_bytes
+        on_device = a.describe().device_bytes
         during = device_gigabytes(engine.statistics())
     _, back_ms = timed(a.swap_in)
     done = a.resume()

@@ -215,9 +215,9 @@ def _absent(engine: RemoteEngine, session: RemoteSession) -> Absence:
     moved: list[Transfer | None] = []
     moving = threading.Thread(target=lambda: moved.append(session.swap_out()))
     moving.start()
-    _, dispatch_ms = timed(bystander.info)
+    _, dispatch_ms = timed(bystander.describe)
     moving.join()
-    left = session.info().device_bytes
+    left = session.describe().device_bytes
     back, back_ms = timed(session.swap_in)
     if not moved or moved[0] is None or back is None:
         raise DjinnError("A stopped session was told to leave the device, and nothing moved.")

@@ -35,9 +35,9 @@ export function Activation({ service, trans }: PanelProps): React.JSX.Element {
   const model = useModel(service);
   const [sight, seen] = useInSight<HTMLDivElement>();
   const { chosen, session } = model;
-  const stopped = session?.info.state === 'paused' ? session : null;
+  const stopped = session?.described.state === 'paused' ? session : null;
   const stop = useStop(service, seen, chosen, stopped);
-  const past = session?.info.state === 'running' && stop !== null && 'value' in stop;
+  const past = session?.described.state === 'running' && stop !== null && 'value' in stop;
   return (
     <div ref={sight} className={`djinn-Activation-body${past ? ' djinn-mod-past' : ''}`}>
       {stopped === null && !past ? (
@@ -58,8 +58,8 @@ export function Activation({ service, trans }: PanelProps): React.JSX.Element {
 }
 
 /** Reading would bring the session back, which is the person's to ask for. */
-function isAway({ info }: LiveSession): boolean {
-  return info.residency !== 'resident';
+function isAway({ described }: LiveSession): boolean {
+  return described.residency !== 'resident';
 }
 
 function Away({ place, service, trans }: PanelProps & { place: Place }): React.JSX.Element {
@@ -78,7 +78,7 @@ function standing(session: LiveSession | null): string | null {
   if (session === null || isAway(session)) {
     return null;
   }
-  const { stopped_at, step, committed, stops_kept } = session.info;
+  const { stopped_at, step, committed, stops_kept } = session.described;
   return [stopped_at, step, committed, stops_kept, session.idle_since].join(' ');
 }
 

@@ -5,7 +5,7 @@ import * as React from 'react';
 import { reasonOf } from '../line';
 import { CONDITIONS, completions, matching } from '../places';
 import { Wanted } from '../service';
-import { ModuleInfo } from '../wire';
+import { ModuleDescription } from '../wire';
 import { PanelProps, Trans } from './react';
 
 /** What a form holds of a condition, and what was said against it. */
@@ -97,7 +97,7 @@ function intoSight(node: HTMLElement | null): void {
 }
 
 interface AddProps extends PanelProps {
-  readonly modules: readonly ModuleInfo[];
+  readonly modules: readonly ModuleDescription[];
 }
 
 export function AddBreakpoint({ service, trans, modules }: AddProps): React.JSX.Element {

@@ -3,7 +3,7 @@
 import { closeIcon, editIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { BreakpointInfo } from '../wire';
+import { BreakpointDescription } from '../wire';
 import { AddBreakpoint, ConditionFields, useCondition } from './adding';
 import { useModules } from './modules';
 import { Action, Empty } from './parts';
@@ -19,7 +19,7 @@ export function Breakpoints(props: PanelProps): React.JSX.Element {
   if (chosen === null || session === null) {
     return <Empty>{trans.__('Breakpoints of the session that is chosen appear here.')}</Empty>;
   }
-  const { breakpoints } = session.info;
+  const { breakpoints } = session.described;
   return (
     <>
       <AddBreakpoint key={chosen.engine} modules={modules} {...props} />
@@ -29,7 +29,7 @@ export function Breakpoints(props: PanelProps): React.JSX.Element {
           <Row
             key={`${chosen.engine} ${chosen.session} ${breakpoint.number}`}
             breakpoint={breakpoint}
-            here={session.info.stopped_at === breakpoint.site}
+            here={session.described.stopped_at === breakpoint.site}
             place={chosen}
             service={service}
             trans={trans}
@@ -41,7 +41,7 @@ export function Breakpoints(props: PanelProps): React.JSX.Element {
 }
 
 interface RowProps {
-  readonly breakpoint: BreakpointInfo;
+  readonly breakpoint: BreakpointDescription;
   readonly here: boolean;
   readonly place: Place;
   readonly service: DjinnService;

@@ -6,17 +6,20 @@ import * as React from 'react';
 import { Place } from '../live';
 import { DjinnService } from '../service';
 import { TreeRow, inside, plainSite, stopRow, treeRows } from '../tree';
-import { BreakpointInfo, ModuleInfo } from '../wire';
+import { BreakpointDescription, ModuleDescription } from '../wire';
 import { Empty, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 
-const NO_MODULES: readonly ModuleInfo[] = [];
+const NO_MODULES: readonly ModuleDescription[] = [];
 
 /** The modules of an engine's model, asked for once. Empty until they are here, or when they cannot be had. */
-export function useModules(service: DjinnService, engine: string | null): readonly ModuleInfo[] {
+export function useModules(
+  service: DjinnService,
+  engine: string | null
+): readonly ModuleDescription[] {
   const [found, setFound] = React.useState<{
     engine: string;
-    modules: readonly ModuleInfo[];
+    modules: readonly ModuleDescription[];
   } | null>(null);
   React.useEffect(() => {
     let wanted = true;
@@ -45,8 +48,8 @@ export function Modules({ service, trans }: PanelProps): React.JSX.Element {
         <Tree
           key={chosen.engine}
           rowsOf={open => treeRows(description, modules, open)}
-          breakpoints={session.info.breakpoints}
-          stop={session.info.stopped_at}
+          breakpoints={session.described.breakpoints}
+          stop={session.described.stopped_at}
           place={chosen}
           service={service}
           trans={trans}
@@ -60,7 +63,7 @@ export function Modules({ service, trans }: PanelProps): React.JSX.Element {
 
 interface TreeProps extends PanelProps {
   readonly rowsOf: (open: ReadonlySet<string>) => TreeRow[];
-  readonly breakpoints: readonly BreakpointInfo[];
+  readonly breakpoints: readonly BreakpointDescription[];
   readonly stop: string | null;
   readonly place: Place;
 }
@@ -152,7 +155,7 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
 }
 
 /** The breakpoints at the place of a row, whatever their selector. An open layer leaves its own to the point below. */
-function at(breakpoints: readonly BreakpointInfo[], row: TreeRow): BreakpointInfo[] {
+function at(breakpoints: readonly BreakpointDescription[], row: TreeRow): BreakpointDescription[] {
   return row.open && row.depth === 0
     ? []
     : breakpoints.filter(({ site }) => plainSite(site) === row.site);
@@ -160,7 +163,7 @@ function at(breakpoints: readonly BreakpointInfo[], row: TreeRow): BreakpointInf
 
 interface RowProps {
   readonly row: TreeRow;
-  readonly breakpoints: readonly BreakpointInfo[];
+  readonly breakpoints: readonly BreakpointDescription[];
   readonly inside: number;
   readonly stopped: boolean;
   readonly focusable: boolean;

@@ -128,7 +128,7 @@ interface RowProps extends EngineProps {
 
 function Row(props: RowProps): React.JSX.Element {
   const { place, session, service, trans, now } = props;
-  const { info } = session;
+  const { described } = session;
   const chosen = same(place, service.model.chosen);
   const row = React.useRef<HTMLLIElement>(null);
   React.useEffect(() => {
@@ -148,10 +148,13 @@ function Row(props: RowProps): React.JSX.Element {
         className="djinn-Session-main"
         aria-pressed={chosen}
         aria-label={trans.__('Session %1, %2', session.label, stateText(session, trans))}
-        title={trans.__('%1. Drag it into a notebook for a cell that attaches to it.', info.name)}
+        title={trans.__(
+          '%1. Drag it into a notebook for a cell that attaches to it.',
+          described.name
+        )}
         onClick={() => service.model.choose(place)}
       >
-        <span className={`djinn-dot djinn-mod-${info.state}`} aria-hidden="true" />
+        <span className={`djinn-dot djinn-mod-${described.state}`} aria-hidden="true" />
         <span className="djinn-Session-label">{session.label}</span>
         <span className="djinn-soft djinn-Session-state">{stateText(session, trans)}</span>
       </button>
@@ -163,9 +166,9 @@ function Row(props: RowProps): React.JSX.Element {
   );
 }
 
-function stateText({ info }: LiveSession, trans: Trans): string {
-  if (info.state === 'paused' && info.stopped_at) {
-    return trans.__('at %1', info.stopped_at);
+function stateText({ described }: LiveSession, trans: Trans): string {
+  if (described.state === 'paused' && described.stopped_at) {
+    return trans.__('at %1', described.stopped_at);
   }
   const names: Record<SessionState, string> = {
     idle: trans.__('idle'),
@@ -173,11 +176,11 @@ function stateText({ info }: LiveSession, trans: Trans): string {
     paused: trans.__('paused'),
     closed: trans.__('closed')
   };
-  return names[info.state];
+  return names[described.state];
 }
 
 function facts(session: LiveSession, now: number, trans: Trans): string[] {
-  const { info, idle_since, kernel } = session;
+  const { described, idle_since, kernel } = session;
   const bytes = bytesOf(session);
   const where: Record<Residency, string> = {
     resident: trans.__('on the device'),
@@ -187,19 +190,19 @@ function facts(session: LiveSession, now: number, trans: Trans): string[] {
     disk: trans.__('on disk')
   };
   return [
-    trans._n('%1 token', '%1 tokens', info.tokens),
-    ...(info.step === null
+    trans._n('%1 token', '%1 tokens', described.tokens),
+    ...(described.step === null
       ? []
-      : [info.step === 0 ? trans.__('prompt') : trans.__('step %1', info.step)]),
+      : [described.step === 0 ? trans.__('prompt') : trans.__('step %1', described.step)]),
     ...(bytes > 0
-      ? [`${spellBytes(bytes)} ${where[info.residency]}`]
-      : info.residency === 'resident'
+      ? [`${spellBytes(bytes)} ${where[described.residency]}`]
+      : described.residency === 'resident'
         ? []
-        : [where[info.residency]]),
-    ...(info.state === 'running' || idle_since === null || now - idle_since < IDLE_SHOWN
+        : [where[described.residency]]),
+    ...(described.state === 'running' || idle_since === null || now - idle_since < IDLE_SHOWN
       ? []
       : [trans.__('idle %1', spellSeconds(now - idle_since))]),
-    ...(info.exactness === 'recomputed' ? [trans.__('recomputed')] : []),
+    ...(described.exactness === 'recomputed' ? [trans.__('recomputed')] : []),
     ...(kernel === null || kernel.state === 'idle' ? [] : [trans.__('kernel %1', kernel.state)])
   ];
 }
@@ -230,7 +233,7 @@ function Actions({ place, session, trans, execute }: RowProps): React.JSX.Elemen
         label={trans.__('Fork %1', session.label)}
         act={() => execute(CommandIDs.fork, args)}
       />
-      {session.info.residency === 'resident' || session.info.residency === 'storing' ? (
+      {session.described.residency === 'resident' || session.described.residency === 'storing' ? (
         <Action
           icon={swapOutIcon}
           label={trans.__('Move %1 out of the device', session.label)}
