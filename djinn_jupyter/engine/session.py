@@ -52,6 +52,7 @@ class Session:
     lost: bool = False
     frame: Frame | None = None
     edits: list[str] = field(default_factory=list)
+    edits_made: int = 0
     line: Line | None = None
     logits_1V: Tensor | None = None
     breakpoints: dict[int, Breakpoint] = field(default_factory=dict)
@@ -149,6 +150,7 @@ class Session:
             rules=tuple(r.describe() for r in self.rules.values()),
             watches=tuple(w.describe() for w in self.watches.values()),
             stops_kept=len(self.history.stops),
+            edits_made=self.edits_made,
             pages=pages.pages,
             device_bytes=own.device + pages.working_bytes,
             exactness=self.exactness,

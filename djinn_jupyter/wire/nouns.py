@@ -179,7 +179,8 @@ class SessionDescription(Noun, frozen=True):
     `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
     while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
     `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
-    user accepts. `last_transfer` says why the last resume was slow, if it was."""
+    user accepts. `last_transfer` says why the last resume was slow, if it was. `edits_made` moves on whenever a stopped
+    value is edited or reverted: who shows it reads it again."""
 
     name: str
     owner: str
@@ -193,6 +194,7 @@ class SessionDescription(Noun, frozen=True):
     rules: tuple[RuleDescription, ...]
     watches: tuple[WatchDescription, ...]
     stops_kept: int
+    edits_made: int
     pages: int
     device_bytes: int
     idle_seconds: float

@@ -222,7 +222,8 @@ export interface CheckpointDescription {
  * `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
  * while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
  * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
- * user accepts. `last_transfer` says why the last resume was slow, if it was.
+ * user accepts. `last_transfer` says why the last resume was slow, if it was. `edits_made` moves on whenever a stopped
+ * value is edited or reverted: who shows it reads it again.
  */
 export interface SessionDescription {
   readonly name: string;
@@ -237,6 +238,7 @@ export interface SessionDescription {
   readonly rules: readonly RuleDescription[];
   readonly watches: readonly WatchDescription[];
   readonly stops_kept: number;
+  readonly edits_made: number;
   readonly pages: number;
   readonly device_bytes: number;
   readonly idle_seconds: Float;

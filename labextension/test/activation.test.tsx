@@ -97,12 +97,12 @@ test('what was read stays when the session leaves the device afterwards', async 
   expect(screen.getByText('\u00b7last')).toBeTruthy();
 });
 
-test('it is read again when somebody used the session, and not when its kernel did something else', async () => {
+test('it is read again when it was edited, and not when it was looked at or its kernel did something else', async () => {
   const { line, has } = await stopped();
   const same = session('a', STOPPED);
-  await has({ ...same, kernel: { id: 'k', state: 'busy' } });
+  await has({ ...same, kernel: { id: 'k', state: 'busy' }, idle_since: 61 });
   expect(line.verbs).toHaveLength(3);
-  await has({ ...same, idle_since: 61 });
+  await has(session('a', { ...STOPPED, edits_made: 1 }));
   expect(line.verbs).toHaveLength(6);
 });
 

@@ -159,6 +159,7 @@ export function session(
     rules: [],
     watches: [],
     stops_kept: 0,
+    edits_made: 0,
     pages: 1,
     device_bytes: 1024,
     idle_seconds: 0,

@@ -265,6 +265,7 @@ class FakeEngine:
             rules=(),
             watches=(),
             stops_kept=0,
+            edits_made=0,
             pages=0,
             device_bytes=0,
             idle_seconds=time.monotonic() - session.opened,

@@ -195,6 +195,7 @@ def session(name: str = "work/paris.ipynb", **changes: object) -> SessionDescrip
         "rules": (),
         "watches": (),
         "stops_kept": 0,
+        "edits_made": 0,
         "pages": 0,
         "device_bytes": 0,
         "idle_seconds": 1.5,

@@ -129,6 +129,7 @@ def apply_edit(engine: Engine, request: ask.ApplyEdit, holder: Holder) -> Steps:
         raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
     session.frame = frame.with_value(tap.write(frame.raw, edits.put(value, after, rows, site.selector)))
     session.edits.append(edits.spell(request.edit))
+    session.edits_made += 1
     return _edited(site, edits.spell(request.edit), before, after, positions)
 
 
@@ -209,6 +210,7 @@ def revert_edits(engine: Engine, request: ask.RevertEdits, holder: Holder) -> Pa
     assert checkpoint is not None
     session.frame = checkpoint.frame
     session.edits.clear()
+    session.edits_made += 1
     return reports.paused(engine, session)
 
 

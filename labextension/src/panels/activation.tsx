@@ -73,13 +73,13 @@ function Away({ place, service, trans }: PanelProps & { place: Place }): React.J
   );
 }
 
-/** Other whenever the stop may be: it moved, or somebody used the session. Null where there is nothing to read. */
+/** Other whenever the stop may be: it moved, or was edited. Null where there is nothing to read. */
 function standing(session: LiveSession | null): string | null {
   if (session === null || isAway(session)) {
     return null;
   }
-  const { stopped_at, step, committed, stops_kept } = session.described;
-  return [stopped_at, step, committed, stops_kept, session.idle_since].join(' ');
+  const { stopped_at, step, committed, stops_kept, edits_made } = session.described;
+  return [stopped_at, step, committed, stops_kept, edits_made].join(' ');
 }
 
 /** Read again when the session stands otherwise. What was read stays until then. */

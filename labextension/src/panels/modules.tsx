@@ -71,6 +71,7 @@ interface TreeProps extends PanelProps {
 function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): React.JSX.Element {
   const open = service.model.opened;
   const [active, setActive] = React.useState<string | null>(null);
+  const [, draw] = React.useReducer((count: number) => count + 1, 0);
   const list = React.useRef<HTMLDivElement>(null);
   const rows = rowsOf(open);
   const marked = stopRow(rows, stop);
@@ -85,6 +86,7 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
       next.add(row.id);
     }
     service.model.opened = next;
+    draw(); // at once: the next key may come before the model's frame
   };
   const move = (id: string | undefined): void => {
     if (id !== undefined) {
