@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -13,9 +14,8 @@ from djinn_jupyter.server import answers, messages
 from djinn_jupyter.wire import edits, nouns, replies, requests
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
-HEAD = """/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
-
-/** What an engine measured or computed; null when it is not finite. */
+HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
+VALUES = """/** What an engine measured or computed; null when it is not finite. */
 export type Float = number | null;
 
 /** Little-endian, row-major. */
@@ -35,41 +35,64 @@ ASKED = (
 )
 
 
-def wire_ts() -> str:
-    """Every struct that crosses between browser and server, the unions over them, and the map from request to reply."""
-    parts = [
-        HEAD % " | ".join(f"'{name}'" for name in ITEM_BYTES),
-        *_aliases(),
-        *(_interface(kind) for kind in _structs()),
-        _union("Edit", typing.get_args(edits.Edit)),
-        _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
-        _union("WireReply", typing.get_args(replies.Reply)),
-        _union("WireEvent", typing.get_args(replies.Event)),
-        _union("Live", typing.get_args(messages.Live)),
-        _union("Said", typing.get_args(messages.Said)),
-        _answers(),
-    ]
-    return "\n".join(parts)
+def wire_ts() -> dict[str, str]:
+    """A file's name to its text: one for each module whose structs cross between browser and server, with the unions
+    over them and the map from request to reply, and `index` for all of them."""
+    parts = {
+        "values": [VALUES % " | ".join(f"'{name}'" for name in ITEM_BYTES)],
+        "edits": [*_interfaces(edits), _union("Edit", typing.get_args(edits.Edit))],
+        "nouns": [*_aliases(nouns), *_interfaces(nouns)],
+        "requests": [
+            *_interfaces(requests),
+            _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
+        ],
+        "replies": [
+            *_interfaces(replies),
+            _union("WireReply", typing.get_args(replies.Reply)),
+            _union("WireEvent", typing.get_args(replies.Event)),
+        ],
+        "messages": [
+            *_aliases(messages),
+            *_interfaces(messages),
+            _union("Live", typing.get_args(messages.Live)),
+            _union("Said", typing.get_args(messages.Said)),
+        ],
+        "answers": [_answers()],
+    }
+    texts = {name: "\n".join(part) for name, part in parts.items()}
+    files = {name: "\n".join([HEAD, *_imports(name, texts), text]) for name, text in texts.items()}
+    index = "".join(f"export * from './{name}';\n" for name in texts)
+    return {f"{name}.ts": text for name, text in (*files.items(), ("index", f"{HEAD}\n{index}"))}
 
 
-def _structs() -> list[type]:
-    """All of them, in the order of their modules; requests that a browser may not send are left out."""
-    found: list[type] = []
-    for module in (edits, nouns, requests, replies, messages):
-        own = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
-        found += [kind for kind in own if issubclass(kind, msgspec.Struct) and not _is_base(kind)]
-    return [kind for kind in found if not issubclass(kind, requests.RequestBase) or kind in answers.ANSWERS]
+def _imports(name: str, texts: dict[str, str]) -> Iterator[str]:
+    """What the text of a file names and another defines."""
+    words = set(
+        re.findall(r"\b[A-Z]\w+\b", re.sub(r"/\*.*?\*/|'[^']*'|readonly \w+\??:", "", texts[name], flags=re.DOTALL))
+    )
+    for other, text in texts.items():
+        defined = set(re.findall(r"^export (?:type|interface) (\w+)", text, flags=re.MULTILINE))
+        if other != name and words & defined:
+            names = "".join(f"  {word},\n" for word in sorted(words & defined))
+            yield f"import {{\n{names}}} from './{other}';\n"
+
+
+def _interfaces(module: types.ModuleType) -> Iterator[str]:
+    """Its structs in their order; requests that a browser may not send are left out."""
+    for kind in vars(module).values():
+        ours = isinstance(kind, type) and kind.__module__ == module.__name__ and issubclass(kind, msgspec.Struct)
+        if ours and not _is_base(kind) and (not issubclass(kind, requests.RequestBase) or kind in answers.ANSWERS):
+            yield _interface(kind)
 
 
 def _is_base(kind: type) -> bool:
     return bool(kind.__subclasses__())
 
 
-def _aliases() -> Iterable[str]:
-    for module in (nouns, messages):
-        for name, value in vars(module).items():
-            if typing.get_origin(value) is typing.Literal:
-                yield f"export type {name} = {_spell(value, asked=True)};\n"
+def _aliases(module: types.ModuleType) -> Iterator[str]:
+    for name, value in vars(module).items():
+        if typing.get_origin(value) is typing.Literal:
+            yield f"export type {name} = {_spell(value, asked=True)};\n"
 
 
 def _interface(kind: type[Any]) -> str:

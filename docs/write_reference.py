@@ -8,6 +8,7 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ PAGES = {
     "magics.md": magics,
     "dap.md": dap,
     "checkpoint.md": checkpoint,
-    "../../labextension/src/wire.ts": wire_ts,
+    **{f"../../labextension/src/wire/{name}": partial(str, text) for name, text in wire_ts().items()},
 }
 
 

@@ -1,4 +1,4 @@
-"""What a browser may ask of an engine, and the reply that each request has. `wire.ts` is typed by this map too."""
+"""What a browser may ask of an engine, and the reply that each request has; the sidebar is typed by this map too."""
 
 from __future__ import annotations
 

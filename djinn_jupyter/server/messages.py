@@ -1,6 +1,6 @@
 """What the server extension and a browser say to each other, beyond the wire's own requests, replies and events.
 
-`docs/server.md` is the contract around these; `labextension/src/wire.ts` is written from them.
+`docs/server.md` is the contract around these; `labextension/src/wire/` is written from them.
 """
 
 from __future__ import annotations

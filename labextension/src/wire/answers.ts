@@ -1,0 +1,83 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  BreakpointSet,
+  CheckpointSaved,
+  Checkpoints,
+  Cleared,
+  Closed,
+  Copies,
+  Described,
+  Edited,
+  Effect,
+  Evaluated,
+  HistoryRead,
+  Inspected,
+  LensRead,
+  Logits,
+  Modules,
+  Opened,
+  Paused,
+  Pausing,
+  Pong,
+  Sessions,
+  ShuttingDown,
+  Statistics,
+  Steered,
+  Swapped,
+  Tokenized,
+  WatchRead,
+  Watching,
+  WeightsMoved,
+} from './replies';
+
+import {
+  Accepted,
+} from './messages';
+
+/** What each request is answered with; `Failed` comes as an error. */
+export interface Answers {
+  readonly Ping: Pong;
+  readonly ListModules: Modules;
+  readonly Tokenize: Tokenized;
+  readonly Detokenize: Tokenized;
+  readonly ReadStatistics: Statistics;
+  readonly ListSessions: Sessions;
+  readonly Shutdown: ShuttingDown;
+  readonly Open: Opened;
+  readonly Describe: Described;
+  readonly Close: Closed;
+  readonly Fork: Opened;
+  readonly Run: Accepted;
+  readonly Resume: Accepted;
+  readonly Step: Accepted;
+  readonly Pause: Pausing;
+  readonly Back: Accepted;
+  readonly SetBreakpoint: BreakpointSet;
+  readonly EnableBreakpoint: BreakpointSet;
+  readonly ClearBreakpoints: Cleared;
+  readonly ApplyEdit: Edited;
+  readonly RevertEdits: Paused;
+  readonly MeasureEffect: Effect;
+  readonly Steer: Steered;
+  readonly Unsteer: Cleared;
+  readonly Inspect: Inspected;
+  readonly Lens: LensRead;
+  readonly Watch: Watching;
+  readonly Unwatch: Cleared;
+  readonly ReadWatch: WatchRead;
+  readonly ReadStop: Paused;
+  readonly ReadLogits: Logits;
+  readonly ReadHistory: HistoryRead;
+  readonly SwapOut: Swapped;
+  readonly SwapIn: Swapped;
+  readonly Nap: WeightsMoved;
+  readonly Wake: WeightsMoved;
+  readonly ReadCopies: Copies;
+  readonly SaveCheckpoint: CheckpointSaved;
+  readonly RestoreCheckpoint: Opened;
+  readonly ListCheckpoints: Checkpoints;
+  readonly DropCheckpoint: Cleared;
+  readonly Evaluate: Evaluated;
+  readonly AcceptRecomputed: Described;
+}

@@ -1,0 +1,63 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+} from './values';
+
+/** x * factor */
+export interface ScaleEdit {
+  readonly edit: 'scale';
+  readonly factor: number;
+}
+
+/** x + coef * vector; `vector` broadcasts against [positions, features] (or [positions, heads, head features]). */
+export interface AddEdit {
+  readonly edit: 'add';
+  readonly vector: ArrayJson;
+  readonly coef?: number;
+}
+
+/** An array (a number is one of shape ()) that broadcasts to the selected part. */
+export interface SetEdit {
+  readonly edit: 'set';
+  readonly value: ArrayJson;
+}
+
+/** 0 */
+export interface ZeroEdit {
+  readonly edit: 'zero';
+}
+
+/** min(max(x, low), high); a bound of None is open. */
+export interface ClampEdit {
+  readonly edit: 'clamp';
+  readonly low?: number | null;
+  readonly high?: number | null;
+}
+
+/** x - (x . d) d / |d|^2 along the last axis: removes the component along `direction`. */
+export interface ProjectOutEdit {
+  readonly edit: 'projectout';
+  readonly direction: ArrayJson;
+}
+
+/**
+ * The value that another session's stopped pass has there.
+ *
+ * `site` defaults to the edited one; `positions` (absolute, in the source) to the edited positions.
+ */
+export interface PatchFromEdit {
+  readonly edit: 'patchfrom';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+}
+
+export type Edit =
+  | ScaleEdit
+  | AddEdit
+  | SetEdit
+  | ZeroEdit
+  | ClampEdit
+  | ProjectOutEdit
+  | PatchFromEdit;

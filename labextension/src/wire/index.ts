@@ -1,0 +1,9 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+export * from './values';
+export * from './edits';
+export * from './nouns';
+export * from './requests';
+export * from './replies';
+export * from './messages';
+export * from './answers';

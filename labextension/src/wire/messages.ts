@@ -1,0 +1,152 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  Float,
+} from './values';
+
+import {
+  EngineStatistics,
+  ModelDescription,
+  SessionDescription,
+} from './nouns';
+
+import {
+  WireEvent,
+  WireReply,
+} from './replies';
+
+export type EngineState = 'connecting' | 'ready' | 'refused';
+
+/** A kernel of this server. `state` is Jupyter's execution state: starting, idle, busy, restarting, dead... */
+export interface KernelDescription {
+  readonly id: string;
+  readonly state: string;
+}
+
+/**
+ * A session with what Jupyter knows of it. `notebook` is the contents path of the notebook that it belongs to,
+ * `kernel` the kernel that holds it, both None where this server has none. `idle_since` in seconds since the epoch;
+ * `described.idle_seconds` is as of the last change of anything else.
+ */
+export interface LiveSession {
+  readonly described: SessionDescription;
+  readonly label: string;
+  readonly notebook: string | null;
+  readonly kernel: KernelDescription | null;
+  readonly idle_since: Float;
+}
+
+/**
+ * An engine of the registry. `refused` cannot be spoken to, for `reason`; `description` is None until `ready`.
+ * `model` is as it was asked for, `load` what `%djinn_load` is given to mean this engine; `started` in seconds since
+ * the epoch.
+ */
+export interface EngineFound {
+  readonly id: string;
+  readonly model: string;
+  readonly load: string;
+  readonly pid: number;
+  readonly host: string;
+  readonly version: string;
+  readonly started: Float;
+  readonly state: 'connecting' | 'ready' | 'refused';
+  readonly reason: string | null;
+  readonly description: ModelDescription | null;
+}
+
+/** An engine with its books and its sessions by name. `statistics` is None until they were first read. */
+export interface LiveEngine {
+  readonly found: EngineFound;
+  readonly statistics: EngineStatistics | null;
+  readonly sessions: { readonly [name: string]: LiveSession };
+}
+
+/** The answer of GET engines; `version` is the server's own. */
+export interface Engines {
+  readonly version: string;
+  readonly engines: readonly EngineFound[];
+}
+
+/** The engine has taken a move; its outcome comes over the WebSocket under the same number. */
+export interface Accepted {
+  readonly reply: 'Accepted';
+  readonly move: number;
+}
+
+/** Tokens that a session sampled since the last delta, and the text that (at most the last 1000 of) them gave. */
+export interface Sampled {
+  readonly count: number;
+  readonly step: number;
+  readonly text: string;
+}
+
+/** What is other than before; what is left out is as before. A session that is null has been closed. */
+export interface EngineChange {
+  readonly found?: EngineFound;
+  readonly statistics?: EngineStatistics;
+  readonly sessions?: { readonly [name: string]: LiveSession | null };
+  readonly sampled?: { readonly [name: string]: Sampled };
+}
+
+/** The end of an accepted move: Paused, Finished or Failed. `request` is the verb's name. */
+export interface LiveOutcome {
+  readonly live: 'outcome';
+  readonly sequence: number;
+  readonly engine: string;
+  readonly session: string;
+  readonly request: string;
+  readonly move: number;
+  readonly reply: WireReply;
+}
+
+/**
+ * All there is, at each connect and after a gap: what was known before is to be forgotten. `outcomes` are the last
+ * ones, oldest first, which somebody who was away may have missed. `at` in seconds since the epoch.
+ */
+export interface LiveSnapshot {
+  readonly live: 'snapshot';
+  readonly sequence: number;
+  readonly at: Float;
+  readonly version: string;
+  readonly engines: { readonly [name: string]: LiveEngine };
+  readonly outcomes: readonly LiveOutcome[];
+}
+
+/** What has changed since the message before. `gone` says of each engine that has ended why. */
+export interface LiveDelta {
+  readonly live: 'delta';
+  readonly sequence: number;
+  readonly at: Float;
+  readonly appeared: { readonly [name: string]: LiveEngine };
+  readonly changed: { readonly [name: string]: EngineChange };
+  readonly gone: { readonly [name: string]: string };
+}
+
+/** An engine's event, as it came. TokenSampled is not among them: see `EngineChange.sampled`. */
+export interface LiveEvent {
+  readonly live: 'event';
+  readonly sequence: number;
+  readonly engine: string;
+  readonly event: WireEvent;
+}
+
+/** The notebook that this browser window shows now, by its contents path; None for none. */
+export interface Focus {
+  readonly say: 'focus';
+  readonly notebook: string | null;
+}
+
+/** A message was missed: send a snapshot. */
+export interface Resync {
+  readonly say: 'resync';
+}
+
+export type Live =
+  | LiveSnapshot
+  | LiveDelta
+  | LiveEvent
+  | LiveOutcome;
+
+export type Said =
+  | Focus
+  | Resync;

@@ -1,0 +1,353 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+  Float,
+} from './values';
+
+import {
+  Edit,
+} from './edits';
+
+export type SessionState = 'idle' | 'running' | 'paused' | 'closed';
+
+export type PauseReason = 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+
+export type FinishReason = 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
+
+export type Tier = 'host' | 'disk';
+
+export type Residency = 'resident' | 'storing' | 'host' | 'loading' | 'disk';
+
+export type Exactness = 'exact' | 'recomputed';
+
+export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'gone';
+
+/** How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation. */
+export interface Sampling {
+  readonly temperature?: number;
+  readonly top_k?: number | null;
+  readonly top_p?: number | null;
+  readonly repetition_penalty?: number | null;
+  readonly seed?: number;
+  readonly model_defaults?: boolean;
+}
+
+/**
+ * A point of this model: on which layers it exists, the shape of its value and whether it can be changed.
+ *
+ * `shape` is a legend such as `T H D` (positions, heads, features); `absent` says why layers are missing. `module` is
+ * the module whose input or output it is, or within whose call it is met: its path below the layer, or in the model
+ * for points outside the layers; None for the layers' own borders and where it is not the same in all layers.
+ */
+export interface PointDescription {
+  readonly point: string;
+  readonly layers: readonly number[] | null;
+  readonly shape: string;
+  readonly heads: number | null;
+  readonly features: number | null;
+  readonly editable: boolean;
+  readonly absent: string | null;
+  readonly module: string | null;
+}
+
+/** A module of the model by its path. `layer` is None outside the decoder layers; `called`: calls in one pass. */
+export interface ModuleDescription {
+  readonly path: string;
+  readonly kind: string;
+  readonly layer: number | null;
+  readonly called: number;
+}
+
+/** One check of the load-time self-test. */
+export interface CheckResult {
+  readonly name: string;
+  readonly passed: boolean;
+  readonly detail: string;
+}
+
+/** A page group: layers that share one page table. `window` in positions, None for full attention. */
+export interface CacheGroup {
+  readonly kind: string;
+  readonly layers: readonly number[];
+  readonly window: number | null;
+  readonly page_positions: number;
+  readonly page_bytes: number;
+}
+
+/** What an engine serves, and what was found in it. */
+export interface ModelDescription {
+  readonly name: string;
+  readonly revision: string | null;
+  readonly architecture: string;
+  readonly dtype: string;
+  readonly device: string;
+  readonly attention: string;
+  readonly layers: number;
+  readonly hidden_size: number;
+  readonly vocab_size: number;
+  readonly context_length: number | null;
+  readonly parameters: number;
+  readonly weight_bytes: number;
+  readonly has_tokenizer: boolean;
+  readonly has_chat_template: boolean;
+  readonly eos_token_ids: readonly number[];
+  readonly points: readonly PointDescription[];
+  readonly cache_groups: readonly CacheGroup[];
+  readonly recurrent_state_bytes: number;
+  readonly feeding: 'chunks' | 'token by token';
+  readonly generation_defaults: { readonly [name: string]: string };
+  readonly checks: readonly CheckResult[];
+}
+
+export interface BreakpointDescription {
+  readonly number: number;
+  readonly site: string;
+  readonly when: string | null;
+  readonly once: boolean;
+  readonly enabled: boolean;
+  readonly hits: number;
+}
+
+/** A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. */
+export interface RuleDescription {
+  readonly number: number;
+  readonly site: string;
+  readonly edit: Edit;
+  readonly positions: readonly number[] | null;
+  readonly passes_met: number;
+  readonly passes_changed: number;
+  readonly last_relative_size: Float | null;
+  readonly mean_relative_size: Float | null;
+  readonly relative_sizes: readonly Float[];
+}
+
+/** A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it. */
+export interface WatchDescription {
+  readonly site: string;
+  readonly passes: number;
+  readonly bytes_held: number;
+  readonly byte_cap: number;
+  readonly passes_left_out: number;
+}
+
+/** One stop of a session's history. `index` counts from the oldest kept stop. */
+export interface StopDescription {
+  readonly index: number;
+  readonly site: string;
+  readonly step: number;
+  readonly position: number;
+  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+  readonly edited: boolean;
+}
+
+/** One move of a session's bytes between the device and a tier: how many really moved, and how long it took. */
+export interface Transfer {
+  readonly direction: 'out' | 'in';
+  readonly tier: 'host' | 'disk';
+  readonly bytes_moved: number;
+  readonly seconds: Float;
+  readonly cause: 'asked' | 'pressure' | 'idleness' | 'prefetch' | 'needed' | 'write_through';
+}
+
+/** A checkpoint in a file. `saved` in seconds since the epoch, `stopped_at` None for a session that stood idle. */
+export interface CheckpointDescription {
+  readonly name: string;
+  readonly session: string;
+  readonly model: string;
+  readonly dtype: string;
+  readonly tokens: number;
+  readonly stopped_at: string | null;
+  readonly step: number | null;
+  readonly bytes_stored: number;
+  readonly saved: Float;
+  readonly version: string;
+}
+
+/**
+ * A session as others see it. `holder` is the kernel or process that has it open, None when detached.
+ *
+ * `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
+ * while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
+ * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
+ * user accepts. `last_transfer` says why the last resume was slow, if it was. `edits_made` moves on whenever a stopped
+ * value is edited or reverted: who shows it reads it again.
+ */
+export interface SessionDescription {
+  readonly name: string;
+  readonly owner: string;
+  readonly holder: string | null;
+  readonly state: 'idle' | 'running' | 'paused' | 'closed';
+  readonly tokens: number;
+  readonly committed: number;
+  readonly stopped_at: string | null;
+  readonly step: number | null;
+  readonly breakpoints: readonly BreakpointDescription[];
+  readonly rules: readonly RuleDescription[];
+  readonly watches: readonly WatchDescription[];
+  readonly stops_kept: number;
+  readonly edits_made: number;
+  readonly pages: number;
+  readonly device_bytes: number;
+  readonly idle_seconds: Float;
+  readonly residency: 'resident' | 'storing' | 'host' | 'loading' | 'disk';
+  readonly host_bytes: number;
+  readonly disk_bytes: number;
+  readonly dirty_bytes: number;
+  readonly exactness: 'exact' | 'recomputed';
+  readonly last_transfer: Transfer | null;
+}
+
+/** A token with its probability under the softmax of fp32 logits. */
+export interface TopToken {
+  readonly token: number;
+  readonly text: string;
+  readonly probability: Float;
+  readonly logit: Float;
+}
+
+export interface SlabStatistics {
+  readonly pages: number;
+  readonly pages_free: number;
+  readonly pages_shared: number;
+  readonly page_bytes: number;
+  readonly bytes_allocated: number;
+  readonly bytes_limit: number;
+  readonly working_copies: number;
+  readonly working_bytes: number;
+}
+
+/**
+ * The books of the host or the disk tier, in bytes; `bytes_out` have come to it since the start, `bytes_in` gone
+ * back from it.
+ */
+export interface TierStatistics {
+  readonly tier: 'host' | 'disk';
+  readonly pages: number;
+  readonly bytes_used: number;
+  readonly bytes_allocated: number;
+  readonly bytes_limit: number;
+  readonly bytes_out: number;
+  readonly bytes_in: number;
+}
+
+/**
+ * One slot of the ring on the device: the layer whose weights it holds or awaits, None before the first; the
+ * generation counts its fillings since the slots were taken. `computing`: a pass is in that layer.
+ */
+export interface RingSlot {
+  readonly layer: number | null;
+  readonly generation: number;
+  readonly bytes_allocated: number;
+  readonly computing: boolean;
+}
+
+/**
+ * Where the weights are. `napping`: all have left the device. Streamed ones go through a ring of slots;
+ * `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
+ * `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
+ * `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was
+ * measured before loading; with `bytes_enough` allowed nothing would stream. Unmeasured is None.
+ */
+export interface WeightsStatistics {
+  readonly residency: 'resident' | 'napping' | 'streamed';
+  readonly bytes_total: number;
+  readonly bytes_on_device: number;
+  readonly bytes_streamed_per_pass: number;
+  readonly layers_streamed: number;
+  readonly ring_slots: number;
+  readonly ring: readonly RingSlot[];
+  readonly layer_copies: number;
+  readonly bytes_moved: number;
+  readonly copy_gigabytes_per_second: Float | null;
+  readonly waited_seconds: Float;
+  readonly pass_seconds: Float;
+  readonly used_fraction: Float | null;
+  readonly bytes_held_on_host: number | null;
+  readonly link_bytes_per_second: Float | null;
+  readonly bytes_enough: number | null;
+}
+
+/**
+ * One copy of a streamed layer to a slot of the ring. `begun` in seconds since the epoch; `seconds` by device
+ * events on a GPU; `stalled_seconds`: what computing waited for it, None while no pass has come to the layer.
+ */
+export interface LayerCopy {
+  readonly number: number;
+  readonly layer: number;
+  readonly bytes_moved: number;
+  readonly seconds: Float;
+  readonly begun: Float;
+  readonly stalled_seconds: Float | null;
+}
+
+/**
+ * Sessions that were brought back before they were asked for: `hits` were there when asked for, `late` still on
+ * their way, `wasted` left again unused or were not used within a minute. `trust_in_focus`: the part of notebooks that
+ * came into focus whose session is expected to be used.
+ */
+export interface PrefetchStatistics {
+  readonly begun: number;
+  readonly hits: number;
+  readonly late: number;
+  readonly wasted: number;
+  readonly trust_in_focus: Float;
+}
+
+/**
+ * The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
+ * `other_bytes` belong to other processes on the device.
+ */
+export interface EngineStatistics {
+  readonly pid: number;
+  readonly uptime_seconds: Float;
+  readonly sessions: number;
+  readonly sessions_running: number;
+  readonly passes: number;
+  readonly layers_run: number;
+  readonly tokens_sampled: number;
+  readonly requests_answered: number;
+  readonly preemptions: number;
+  readonly weight_bytes: number;
+  readonly slabs: readonly SlabStatistics[];
+  readonly process_bytes: number | null;
+  readonly device_bytes_in_use: number | null;
+  readonly device_bytes_total: number | null;
+  readonly other_bytes: number | null;
+  readonly tiers: readonly TierStatistics[];
+  readonly weights: WeightsStatistics | null;
+  readonly prefetches: PrefetchStatistics | null;
+}
+
+/**
+ * A copy of a site's value to look at; cannot be resumed.
+ *
+ * `value` has the site's own axes with positions first: [T, features], [T, heads, features] or [T, heads, keys].
+ * `positions` are absolute. `exactness` says how it was had.
+ */
+export interface Snapshot {
+  readonly site: string;
+  readonly value: ArrayJson;
+  readonly axes: string;
+  readonly positions: readonly number[];
+  readonly dtype: string;
+  readonly exactness: 'exact' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
+}
+
+/** The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for. */
+export interface LensRow {
+  readonly position: number;
+  readonly token: number;
+  readonly text: string;
+  readonly top: readonly TopToken[];
+  readonly chosen: readonly TopToken[];
+}
+
+/** The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without). */
+export interface EffectReading {
+  readonly before: readonly TopToken[];
+  readonly after: readonly TopToken[];
+  readonly kl: Float;
+  readonly top1_changed: boolean;
+  readonly logit_difference_norm: Float;
+}

@@ -1,0 +1,377 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+  Float,
+} from './values';
+
+import {
+  BreakpointDescription,
+  CheckpointDescription,
+  EffectReading,
+  EngineStatistics,
+  LayerCopy,
+  LensRow,
+  ModelDescription,
+  ModuleDescription,
+  RuleDescription,
+  SessionDescription,
+  Snapshot,
+  StopDescription,
+  TopToken,
+  Transfer,
+  WatchDescription,
+  WeightsStatistics,
+} from './nouns';
+
+/** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
+export interface Failed {
+  readonly reply: 'Failed';
+  readonly code: string;
+  readonly message: string;
+}
+
+export interface Welcome {
+  readonly reply: 'Welcome';
+  readonly version: string;
+  readonly model: ModelDescription;
+  readonly attached: readonly string[];
+}
+
+export interface Departed {
+  readonly reply: 'Departed';
+}
+
+export interface Pong {
+  readonly reply: 'Pong';
+}
+
+export interface Modules {
+  readonly reply: 'Modules';
+  readonly modules: readonly ModuleDescription[];
+}
+
+export interface Tokenized {
+  readonly reply: 'Tokenized';
+  readonly tokens: readonly number[];
+  readonly texts: readonly string[];
+  readonly text: string;
+}
+
+export interface Statistics {
+  readonly reply: 'Statistics';
+  readonly statistics: EngineStatistics;
+}
+
+export interface Sessions {
+  readonly reply: 'Sessions';
+  readonly sessions: readonly SessionDescription[];
+}
+
+/** `sessions_kept` are in the journal and come back with the next engine of this model. */
+export interface ShuttingDown {
+  readonly reply: 'ShuttingDown';
+  readonly sessions_lost: readonly string[];
+  readonly sessions_kept: readonly string[];
+}
+
+export interface Opened {
+  readonly reply: 'Opened';
+  readonly session: SessionDescription;
+  readonly created: boolean;
+}
+
+export interface Described {
+  readonly reply: 'Described';
+  readonly session: SessionDescription;
+}
+
+export interface Detached {
+  readonly reply: 'Detached';
+}
+
+export interface Closed {
+  readonly reply: 'Closed';
+  readonly pages_freed: number;
+}
+
+/** The run will stop at its next layer boundary; `was_running` is False when there was nothing to stop. */
+export interface Pausing {
+  readonly reply: 'Pausing';
+  readonly was_running: boolean;
+}
+
+/**
+ * A forward pass that stands still.
+ *
+ * `layer` layers have run in this pass, layers `layer`.. have not (a stop inside layer n has run n whole layers).
+ * `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass.
+ * `norms` are L2 norms of the value at each position of the pass, over all other axes. `matched` is the position
+ * for which the breakpoint's condition held. `also` names further breakpoints met at the same place.
+ */
+export interface Paused {
+  readonly reply: 'Paused';
+  readonly session: string;
+  readonly site: string;
+  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+  readonly breakpoint: BreakpointDescription | null;
+  readonly also: readonly string[];
+  readonly matched: number | null;
+  readonly step: number;
+  readonly layer: number;
+  readonly layers: number;
+  readonly positions: readonly number[];
+  readonly tokens: readonly number[];
+  readonly texts: readonly string[];
+  readonly prompt_tokens: number;
+  readonly new_text: string;
+  readonly shape: readonly number[];
+  readonly axes: string;
+  readonly dtype: string;
+  readonly norms: readonly Float[];
+  readonly edits: readonly string[];
+  readonly history_index: number;
+  readonly history_length: number;
+  readonly layers_run: number;
+}
+
+/**
+ * A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the distribution they
+ * ended with: of the position after the last token fed. `layers_run` counts since the run began. `ignored_defaults`
+ * are the model's own generation settings that were not applied.
+ */
+export interface Finished {
+  readonly reply: 'Finished';
+  readonly session: string;
+  readonly reason: 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
+  readonly detail: string | null;
+  readonly tokens: readonly number[];
+  readonly texts: readonly string[];
+  readonly text: string;
+  readonly prompt_tokens: readonly number[];
+  readonly prompt_texts: readonly string[];
+  readonly top: readonly TopToken[];
+  readonly rules: readonly RuleDescription[];
+  readonly ignored_defaults: readonly string[];
+  readonly layers_run: number;
+  readonly passes: number;
+}
+
+export interface BreakpointSet {
+  readonly reply: 'BreakpointSet';
+  readonly breakpoint: BreakpointDescription;
+  readonly existed: boolean;
+}
+
+export interface Cleared {
+  readonly reply: 'Cleared';
+  readonly count: number;
+}
+
+/** What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part. */
+export interface Edited {
+  readonly reply: 'Edited';
+  readonly site: string;
+  readonly edit: string;
+  readonly shape: readonly number[];
+  readonly positions: readonly number[];
+  readonly norm_before: Float;
+  readonly norm_after: Float;
+  readonly relative_size: Float | null;
+  readonly entries_changed: number;
+}
+
+export interface Effect {
+  readonly reply: 'Effect';
+  readonly effect: EffectReading;
+}
+
+export interface Steered {
+  readonly reply: 'Steered';
+  readonly rule: RuleDescription;
+  readonly existed: boolean;
+}
+
+export interface Inspected {
+  readonly reply: 'Inspected';
+  readonly snapshot: Snapshot;
+}
+
+export interface LensRead {
+  readonly reply: 'LensRead';
+  readonly site: string;
+  readonly rows: readonly LensRow[];
+}
+
+/** `value` of the expression at the absolute `position`. */
+export interface Evaluated {
+  readonly reply: 'Evaluated';
+  readonly value: boolean | number | Float | string;
+  readonly site: string;
+  readonly position: number;
+}
+
+export interface Watching {
+  readonly reply: 'Watching';
+  readonly watch: WatchDescription;
+}
+
+/** All recorded passes of a site, one value a pass, each with the absolute positions it covers. */
+export interface WatchRead {
+  readonly reply: 'WatchRead';
+  readonly watch: WatchDescription;
+  readonly axes: string;
+  readonly values: readonly ArrayJson[];
+  readonly positions: readonly (readonly number[])[];
+}
+
+export interface Logits {
+  readonly reply: 'Logits';
+  readonly logits: ArrayJson;
+}
+
+export interface HistoryRead {
+  readonly reply: 'History';
+  readonly stops: readonly StopDescription[];
+  readonly present: number | null;
+}
+
+/** `transfer` is None when nothing had to move. */
+export interface Swapped {
+  readonly reply: 'Swapped';
+  readonly session: SessionDescription;
+  readonly transfer: Transfer | null;
+}
+
+/** `seconds` is 0 when they were there already. */
+export interface WeightsMoved {
+  readonly reply: 'WeightsMoved';
+  readonly weights: WeightsStatistics;
+  readonly seconds: Float;
+}
+
+/** Oldest first. The first number is more than one above `since` where older ones are not kept any more. */
+export interface Copies {
+  readonly reply: 'Copies';
+  readonly copies: readonly LayerCopy[];
+}
+
+export interface CheckpointSaved {
+  readonly reply: 'CheckpointSaved';
+  readonly checkpoint: CheckpointDescription;
+  readonly path: string;
+}
+
+export interface Checkpoints {
+  readonly reply: 'Checkpoints';
+  readonly checkpoints: readonly CheckpointDescription[];
+}
+
+export interface Noted {
+  readonly reply: 'Noted';
+}
+
+export interface SessionOpened {
+  readonly event: 'SessionOpened';
+  readonly session: string;
+}
+
+export interface SessionClosed {
+  readonly event: 'SessionClosed';
+  readonly session: string;
+}
+
+export interface SessionRunning {
+  readonly event: 'SessionRunning';
+  readonly session: string;
+}
+
+/** `text` is what the streamed text gained; it may be empty while a character is incomplete. */
+export interface TokenSampled {
+  readonly event: 'TokenSampled';
+  readonly session: string;
+  readonly step: number;
+  readonly token: number;
+  readonly text: string;
+}
+
+export interface SessionPaused {
+  readonly event: 'SessionPaused';
+  readonly session: string;
+  readonly site: string;
+  readonly step: number;
+  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+}
+
+export interface SessionFinished {
+  readonly event: 'SessionFinished';
+  readonly session: string;
+  readonly reason: 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
+  readonly new_tokens: number;
+}
+
+export interface SessionFailed {
+  readonly event: 'SessionFailed';
+  readonly session: string;
+  readonly code: string;
+  readonly message: string;
+}
+
+export interface SessionSwapped {
+  readonly event: 'SessionSwapped';
+  readonly session: string;
+  readonly transfer: Transfer;
+}
+
+/** Its breakpoints, rules, watches or holder are others than before. */
+export interface SessionChanged {
+  readonly event: 'SessionChanged';
+  readonly session: string;
+}
+
+export type WireReply =
+  | Failed
+  | Welcome
+  | Departed
+  | Pong
+  | Modules
+  | Tokenized
+  | Statistics
+  | Sessions
+  | ShuttingDown
+  | Opened
+  | Described
+  | Detached
+  | Closed
+  | Pausing
+  | Paused
+  | Finished
+  | BreakpointSet
+  | Cleared
+  | Edited
+  | Effect
+  | Steered
+  | Inspected
+  | LensRead
+  | Evaluated
+  | Watching
+  | WatchRead
+  | Logits
+  | HistoryRead
+  | Swapped
+  | WeightsMoved
+  | Copies
+  | CheckpointSaved
+  | Checkpoints
+  | Noted;
+
+export type WireEvent =
+  | SessionOpened
+  | SessionClosed
+  | SessionRunning
+  | TokenSampled
+  | SessionPaused
+  | SessionFinished
+  | SessionFailed
+  | SessionSwapped
+  | SessionChanged;

@@ -1,0 +1,365 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  Edit,
+} from './edits';
+
+import {
+  Sampling,
+} from './nouns';
+
+export interface Ping {
+  readonly request: 'Ping';
+}
+
+export interface ListModules {
+  readonly request: 'ListModules';
+}
+
+export interface Tokenize {
+  readonly request: 'Tokenize';
+  readonly text: string;
+  readonly chat?: boolean;
+}
+
+export interface Detokenize {
+  readonly request: 'Detokenize';
+  readonly tokens: readonly number[];
+}
+
+export interface ReadStatistics {
+  readonly request: 'ReadStatistics';
+}
+
+export interface ListSessions {
+  readonly request: 'ListSessions';
+}
+
+/**
+ * Refused while other holders have sessions, unless `force`. The sessions come back with the next engine of this
+ * model, where a journal is kept, unless `forget`.
+ */
+export interface Shutdown {
+  readonly request: 'Shutdown';
+  readonly force?: boolean;
+  readonly forget?: boolean;
+}
+
+/**
+ * Open or attach. A live session of another holder needs `join`.
+ *
+ * `fresh` forgets tokens, breakpoints and rules first.
+ */
+export interface Open {
+  readonly request: 'Open';
+  readonly session: string;
+  readonly join?: boolean;
+  readonly fresh?: boolean;
+}
+
+export interface Describe {
+  readonly request: 'Describe';
+  readonly session: string;
+}
+
+export interface Close {
+  readonly request: 'Close';
+  readonly session: string;
+}
+
+/** A new session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. */
+export interface Fork {
+  readonly request: 'Fork';
+  readonly session: string;
+  readonly name: string;
+}
+
+/**
+ * Run a prompt (text or token ids) until a stop or the end.
+ *
+ * A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
+ * `free` ignores breakpoints.
+ */
+export interface Run {
+  readonly request: 'Run';
+  readonly session: string;
+  readonly text?: string | null;
+  readonly tokens?: readonly number[] | null;
+  readonly max_new_tokens?: number;
+  readonly sampling?: Sampling;
+  readonly stop?: readonly string[];
+  readonly ignore_eos?: boolean;
+  readonly chat?: boolean;
+  readonly extend?: boolean;
+  readonly free?: boolean;
+}
+
+export interface Resume {
+  readonly request: 'Resume';
+  readonly session: string;
+  readonly free?: boolean;
+}
+
+/**
+ * By layers, by tokens (to the same site of a later pass), or by points: to the next point of the layer that the
+ * pass stands before or inside, at its end to the layer's output.
+ */
+export interface Step {
+  readonly request: 'Step';
+  readonly session: string;
+  readonly count?: number;
+  readonly by?: 'layer' | 'token' | 'point';
+}
+
+export interface Pause {
+  readonly request: 'Pause';
+  readonly session: string;
+}
+
+export interface Back {
+  readonly request: 'Back';
+  readonly session: string;
+  readonly count?: number;
+  readonly by?: 'stop' | 'layer' | 'token';
+}
+
+export interface SetBreakpoint {
+  readonly request: 'SetBreakpoint';
+  readonly session: string;
+  readonly site: string;
+  readonly when?: string | null;
+  readonly once?: boolean;
+}
+
+export interface EnableBreakpoint {
+  readonly request: 'EnableBreakpoint';
+  readonly session: string;
+  readonly number: number;
+  readonly enabled: boolean;
+}
+
+/** `sites` None clears all; otherwise spellings or numbers. */
+export interface ClearBreakpoints {
+  readonly request: 'ClearBreakpoints';
+  readonly session: string;
+  readonly sites?: readonly string[] | null;
+}
+
+/**
+ * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
+ * negative from the end of the pass, None for all of the pass.
+ */
+export interface ApplyEdit {
+  readonly request: 'ApplyEdit';
+  readonly session: string;
+  readonly edit: Edit;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+}
+
+export interface RevertEdits {
+  readonly request: 'RevertEdits';
+  readonly session: string;
+}
+
+export interface MeasureEffect {
+  readonly request: 'MeasureEffect';
+  readonly session: string;
+  readonly top?: number;
+}
+
+export interface Steer {
+  readonly request: 'Steer';
+  readonly session: string;
+  readonly site: string;
+  readonly edit: Edit;
+  readonly positions?: readonly number[] | null;
+}
+
+/** `number` None removes all rules. */
+export interface Unsteer {
+  readonly request: 'Unsteer';
+  readonly session: string;
+  readonly number?: number | null;
+}
+
+/** A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one. */
+export interface Inspect {
+  readonly request: 'Inspect';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly ahead?: boolean;
+}
+
+/**
+ * Logit lens at a residual site of the stopped pass; `site` None is the stopped one. `tokens`, by text or number,
+ * are read besides the `top` most probable.
+ */
+export interface Lens {
+  readonly request: 'Lens';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly top?: number;
+  readonly tokens?: readonly (number | string)[];
+}
+
+/**
+ * What an expression of the condition language is at a position of the stopped pass, as a breakpoint there would
+ * read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass.
+ */
+export interface Evaluate {
+  readonly request: 'Evaluate';
+  readonly session: string;
+  readonly expression: string;
+  readonly site?: string | null;
+  readonly position?: number;
+}
+
+export interface Watch {
+  readonly request: 'Watch';
+  readonly session: string;
+  readonly site: string;
+  readonly byte_cap?: number;
+}
+
+/** `site` None ends all watches. */
+export interface Unwatch {
+  readonly request: 'Unwatch';
+  readonly session: string;
+  readonly site?: string | null;
+}
+
+export interface ReadWatch {
+  readonly request: 'ReadWatch';
+  readonly session: string;
+  readonly site: string;
+}
+
+/** The present stop once more, as it was reported. */
+export interface ReadStop {
+  readonly request: 'ReadStop';
+  readonly session: string;
+}
+
+/** fp32 logits of the last position of the last finished pass. */
+export interface ReadLogits {
+  readonly request: 'ReadLogits';
+  readonly session: string;
+}
+
+export interface ReadHistory {
+  readonly request: 'ReadHistory';
+  readonly session: string;
+}
+
+/** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
+export interface SwapOut {
+  readonly request: 'SwapOut';
+  readonly session: string;
+  readonly tier?: 'host' | 'disk';
+}
+
+/** Bring the session back now. Answered at once when it is resident. */
+export interface SwapIn {
+  readonly request: 'SwapIn';
+  readonly session: string;
+}
+
+/** The weights leave the device until the next request that needs them. Refused while a session runs. */
+export interface Nap {
+  readonly request: 'Nap';
+}
+
+export interface Wake {
+  readonly request: 'Wake';
+}
+
+/**
+ * The copies of streamed layers that have arrived, with higher numbers than `since`; the last few thousand are
+ * kept.
+ */
+export interface ReadCopies {
+  readonly request: 'ReadCopies';
+  readonly since?: number;
+}
+
+/** Keep the session as it stands in a file called `name`. A file of that name is replaced only with `replace`. */
+export interface SaveCheckpoint {
+  readonly request: 'SaveCheckpoint';
+  readonly session: string;
+  readonly name: string;
+  readonly replace?: boolean;
+}
+
+/**
+ * Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
+ * is replaced only with `replace`.
+ */
+export interface RestoreCheckpoint {
+  readonly request: 'RestoreCheckpoint';
+  readonly session: string;
+  readonly name: string;
+  readonly replace?: boolean;
+}
+
+export interface ListCheckpoints {
+  readonly request: 'ListCheckpoints';
+}
+
+export interface DropCheckpoint {
+  readonly request: 'DropCheckpoint';
+  readonly name: string;
+}
+
+/** The user has seen that the session was recomputed after a recovery; from now on it counts as exact again. */
+export interface AcceptRecomputed {
+  readonly request: 'AcceptRecomputed';
+  readonly session: string;
+}
+
+export type WireRequest =
+  | Ping
+  | ListModules
+  | Tokenize
+  | Detokenize
+  | ReadStatistics
+  | ListSessions
+  | Shutdown
+  | Open
+  | Describe
+  | Close
+  | Fork
+  | Run
+  | Resume
+  | Step
+  | Pause
+  | Back
+  | SetBreakpoint
+  | EnableBreakpoint
+  | ClearBreakpoints
+  | ApplyEdit
+  | RevertEdits
+  | MeasureEffect
+  | Steer
+  | Unsteer
+  | Inspect
+  | Lens
+  | Evaluate
+  | Watch
+  | Unwatch
+  | ReadWatch
+  | ReadStop
+  | ReadLogits
+  | ReadHistory
+  | SwapOut
+  | SwapIn
+  | Nap
+  | Wake
+  | ReadCopies
+  | SaveCheckpoint
+  | RestoreCheckpoint
+  | ListCheckpoints
+  | DropCheckpoint
+  | AcceptRecomputed;
