@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import pkgutil
 from pathlib import Path
 
 import pytest
+
+import djinn_jupyter.magics
 
 ROOT = Path(__file__).resolve().parents[2]
 _spec = importlib.util.spec_from_file_location("write_reference", ROOT / "docs" / "write_reference.py")
@@ -22,20 +26,9 @@ def test_reference_page_is_current(name: str) -> None:
 
 
 def test_every_magic_is_in_the_reference() -> None:
-    from djinn_jupyter.magics import (
-        branching,
-        breaking,
-        changing,
-        debugging,
-        keeping,
-        loading,
-        looking,
-        memory,
-        running,
-    )
-
     page = write_reference.magics()
-    for module in (branching, breaking, changing, debugging, keeping, loading, looking, memory, running):
+    for found in pkgutil.iter_modules(djinn_jupyter.magics.__path__, "djinn_jupyter.magics."):
+        module = importlib.import_module(found.name)
         for kind in vars(module).values():
             for name in vars(kind) if isinstance(kind, type) else ():
                 assert not name.startswith("djinn_") or f"## %{name}\n" in page
