@@ -14,24 +14,12 @@ import numpy
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel
-from transformers.generation.streamers import BaseStreamer
 
 from benchmarks.workers import gpt2
+from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
 
 SHOWN = 8  # logits of a row that cross the line, to be compared with those of tools that compute other bits
-
-
-class Timestamps(BaseStreamer):
-    """When `generate` had each token; the first is the prompt's."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def put(self, value: Tensor) -> None:
-        self.times.append(perf_counter())
-
-    def end(self) -> None: ...
 
 
 class Beside:
@@ -88,19 +76,7 @@ class Plain:
     @torch.inference_mode()
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
         """`decoding` are the seconds from the first new token to the last."""
-        model: Any = self.model
-        prompt, stamps = torch.tensor([tokens]), Timestamps()
-        begun = perf_counter()
-        made = model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=new,
-            do_sample=False,
-            streamer=stamps,
-        )
-        seconds = perf_counter() - begun
-        decoding = stamps.times[-1] - stamps.times[1]
-        return {"seconds": seconds, "decoding": decoding, "tokens": made[0, len(tokens) :].tolist()}
+        return decoded(self.model, tokens, new, Timestamps())
 
     # ------------------------------------------------------------------------------------------- parts of a pass
 
@@ -201,17 +177,8 @@ class Plain:
         what two cores on one memory bus attain. `decoding` as of `generate`."""
         self.copy(nbytes, slot)
         with Beside(lambda: self.copy(nbytes, slot)) as beside:
-            prompt, stamps = torch.tensor([tokens]), InStep(beside)
-            model: Any = self.model
-            made = model.generate(
-                prompt,
-                attention_mask=torch.ones_like(prompt),
-                max_new_tokens=new,
-                do_sample=False,
-                streamer=stamps,
-            )
-        decoding = stamps.times[-1] - stamps.times[1]
-        return {"decoding": decoding, "tokens": made[0, len(tokens) :].tolist(), "copies": beside.done}
+            found = decoded(self.model, tokens, new, InStep(beside))
+        return {**found, "copies": beside.done}
 
     @torch.inference_mode()
     def forward(self) -> dict[str, Any]:

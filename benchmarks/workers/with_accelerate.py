@@ -3,28 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from time import perf_counter
 from typing import Any
 
 import torch
 from accelerate import cpu_offload, infer_auto_device_map, init_empty_weights
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
-from transformers.generation.streamers import BaseStreamer
 
 from benchmarks.workers import gpt2
+from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
-
-
-class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
-    """When each token came; the first call brings the prompt."""
-
-    def __init__(self) -> None:
-        self.times: list[float] = []
-
-    def put(self, value: Any) -> None:
-        self.times.append(perf_counter())
-
-    def end(self) -> None: ...
 
 
 class Offloaded:
@@ -51,16 +38,7 @@ class Offloaded:
 
     @torch.inference_mode()
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        prompt, stamps = torch.tensor([tokens]), Timestamps()
-        made = self.model.generate(
-            prompt,
-            attention_mask=torch.ones_like(prompt),
-            max_new_tokens=new,
-            do_sample=False,
-            streamer=stamps,
-        )
-        decoding = stamps.times[-1] - stamps.times[1]
-        return {"decoding": decoding, "tokens": made[0, len(tokens) :].tolist()}
+        return decoded(self.model, tokens, new, Timestamps())
 
 
 if __name__ == "__main__":

@@ -122,16 +122,10 @@ class Offloaded:
         self._owner[slot] = number
         self._arrivals[slot] = self._copier.begin(self._host[number], self._slots[slot])
 
-    @torch.inference_mode()
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Greedy, with a cache: its tokens and seconds; bytes and seconds of each copy of a layer."""
-        prompt, before = torch.tensor([tokens], device=self.device), len(self._copier.samples)
-        begun = time.perf_counter()
-        made = self.model.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, min_new_tokens=new, do_sample=False
-        )
-        found = made[0, len(tokens) :].tolist()
-        seconds = time.perf_counter() - begun
+        before = len(self._copier.samples)
+        found, seconds = weights.greedy(self.model, tokens, new, self.device)
         self._copier.settle()
         return {"tokens": found, "seconds": seconds, "copies": self._copier.samples[before:]}
 

@@ -1,7 +1,8 @@
-"""The model of a baseline: read by the library, or drawn from the same seed as an engine draws it."""
+"""The model of a baseline: read by the library, or drawn from the seed that an engine draws with; and how it is run."""
 
 from __future__ import annotations
 
+import time
 from importlib import resources
 from typing import Any
 
@@ -49,3 +50,15 @@ def layers_of(model: Any) -> Any:
     """The list of the decoder layers."""
     count = model.config.get_text_config().num_hidden_layers
     return next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)
+
+
+@torch.inference_mode()
+def greedy(model: Any, tokens: list[int], new: int, device: torch.device) -> tuple[list[int], float]:
+    """Exactly `new` tokens by `generate`, with a cache, and the seconds until they are on the host."""
+    prompt = torch.tensor([tokens], device=device)
+    begun = time.perf_counter()
+    made = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, min_new_tokens=new, do_sample=False
+    )
+    found = made[0, len(tokens) :].tolist()
+    return found, time.perf_counter() - begun

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-import time
 from typing import Any
 
 from djinn_jupyter.experiments.baselines.answering import serve
@@ -59,16 +58,10 @@ class Accelerated:
 
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
         """Greedy, with a cache: its tokens and seconds."""
-        import torch
+        from djinn_jupyter.experiments.baselines import weights
 
-        with torch.inference_mode():
-            prompt = torch.tensor([tokens], device=self.device)
-            begun = time.perf_counter()
-            made = self.model.generate(
-                prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, min_new_tokens=new, do_sample=False
-            )
-            found = made[0, len(tokens) :].tolist()
-        return {"tokens": found, "seconds": time.perf_counter() - begun}
+        found, seconds = weights.greedy(self.model, tokens, new, self.device)
+        return {"tokens": found, "seconds": seconds}
 
 
 if __name__ == "__main__":
