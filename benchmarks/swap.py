@@ -2,39 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
+from typing import NamedTuple
 
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Bar, Checks, Figure, Result, at_least
 from benchmarks.serving_engine import digest, engine_of, prompt_of
-from benchmarks.setting import Setting
+from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.wire.nouns import Tier
 
-POSITIONS = 1000
+LENGTHS = {
+    "short": 1000,
+    "long": 4000,
+}  # what a move takes whatever its bytes are, some milliseconds, weighs on the short
+TIERS: dict[str, tuple[Tier, ...]] = {"short": ("host", "disk"), "long": ("host",)}
+WINDOW = Shape(positions=4096)
 ROUNDS = 7
 
 
 def run(setting: Setting) -> Result:
-    shape, checks, rounds = setting.shape(), Checks(), setting.rounds(ROUNDS)
+    shape, checks, rounds = setting.shape(WINDOW), Checks(), setting.rounds(ROUNDS)
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
-    with engine_of(folder, setting) as engine, worker("copying") as copying:
-        mover = _Mover(engine.session("moved", fresh=True), prompt_of(POSITIONS, shape.vocabulary), checks)
+    figures: list[Figure] = []
+    nbytes: dict[str, int] = {}
+    lengths = {name: min(length, shape.positions - 24) for name, length in LENGTHS.items()}
+    with engine_of(folder, setting) as engine:
+        for name, length in lengths.items():
+            mover = _Mover(engine.session(name, fresh=True), prompt_of(length, shape.vocabulary), checks)
+            times = _times(mover, TIERS[name], setting, rounds)
+            nbytes[name] = mover.nbytes
+            figures += _figures(f"{length:,} positions", times, mover.nbytes, TIERS[name])
+    return Result(
+        benchmark="swap",
+        settings={"shape": shape, "positions": lengths, "bytes": nbytes, "rounds": rounds},
+        figures=tuple(figures),
+        checks=checks.counts,
+    )
+
+
+def _times(mover: _Mover, tiers: Sequence[Tier], setting: Setting, rounds: int) -> dict[str, list[float]]:
+    with worker("copying") as copying:
         mover.out("host")
         mover.back("host")
         copying.ask("prepare", nbytes=mover.nbytes, folder=str(setting.home), threads=setting.threads)
-        times = take_turns(_sides(mover, copying), rounds=rounds)
-        mover.same_as_before()
-        checks.same("bytes that a second leaving moved", mover.again(), 0)
-    return Result(
-        benchmark="swap",
-        settings={"shape": shape, "positions": POSITIONS, "bytes": mover.nbytes, "rounds": rounds},
-        figures=_figures(times, mover.nbytes),
-        checks=checks.counts,
-    )
+        times = take_turns(_sides(mover, copying, tiers), rounds=rounds)
+    mover.ends_as_it_began()
+    return times
 
 
 class _Mover:
@@ -73,50 +91,54 @@ class _Mover:
         self._checks.same("bytes in", transfer.bytes_moved, self.nbytes)
         return seconds
 
-    def same_as_before(self) -> None:
+    def ends_as_it_began(self) -> None:
         self._checks.same("logits after all moves", digest(self._session.logits()), self._logits)
-
-    def again(self) -> int:
         self._session.swap_out()
         self._session.swap_in()
         transfer = self._session.swap_out()
-        return -1 if transfer is None else transfer.bytes_moved
+        self._checks.same("bytes that a second leaving moved", transfer and transfer.bytes_moved, 0)
 
 
-def _sides(mover: _Mover, copying: Worker) -> dict[str, Callable[[], float]]:
-    return {
-        "out to the host": lambda: mover.out("host"),
-        "in from the host": lambda: mover.back("host"),
-        "out to the disk": lambda: mover.out("disk"),
-        "in from the disk": lambda: mover.back("disk"),
-        "copy": lambda: copying.seconds("copy"),
-        "copy to new memory": lambda: copying.seconds("copy_to_new"),
-        "read": lambda: copying.seconds("read"),
-        "write": lambda: copying.seconds("write"),
-    }
+def _sides(mover: _Mover, copying: Worker, tiers: Sequence[Tier]) -> dict[str, Callable[[], float]]:
+    sides: dict[str, Callable[[], float]] = {}
+    for tier in tiers:
+        sides[f"out to the {tier}"] = partial(mover.out, tier)
+        sides[f"in from the {tier}"] = partial(mover.back, tier)
+    plain = ["copy", "copy to new memory", *(["read", "write"] if "disk" in tiers else [])]
+    return sides | {name: partial(copying.seconds, name.replace(" ", "_")) for name in plain}
 
 
-def _figures(times: dict[str, list[float]], nbytes: int) -> tuple[Figure, ...]:
-    compared: list[tuple[str, str, str, Bar | None]] = [
-        ("swap out to the host", "out to the host", "copy", at_least(0.85)),
-        (
-            "swap in from the host, to memory that was given back",
-            "in from the host",
-            "copy to new memory",
-            at_least(0.85),
-        ),
-        ("swap in from the host, against memory in use", "in from the host", "copy", None),
-        ("swap out to the disk, with checksums", "out to the disk", "write", None),
-        ("swap in from the disk, with checksums", "in from the disk", "read", None),
-    ]
-    return tuple(
+class _Against(NamedTuple):
+    """A move of ours and the plain one that it is held against."""
+
+    name: str
+    ours: str
+    plain: str
+    bar: Bar | None = None
+
+
+OF_THE_HOST = (
+    _Against("swap out to the host", "out to the host", "copy", at_least(0.85)),
+    _Against(
+        "swap in from the host, to memory that was given back", "in from the host", "copy to new memory", at_least(0.85)
+    ),
+    _Against("swap in from the host, against memory in use", "in from the host", "copy"),
+)
+OF_THE_DISK = (
+    _Against("swap out to the disk, with checksums", "out to the disk", "write"),
+    _Against("swap in from the disk, with checksums", "in from the disk", "read"),
+)
+
+
+def _figures(length: str, times: dict[str, list[float]], nbytes: int, tiers: Sequence[Tier]) -> list[Figure]:
+    return [
         Figure(
-            name=f"{name}: speed against a plain {plain}",
+            name=f"{length}: {name}: speed against a plain {plain}",
             unit="x",
             value=Spread.of(ratios(times[plain], times[ours])),
             bar=bar,
             sides={side: Spread.of(nbytes / seconds / 1e9 for seconds in times[side]) for side in (ours, plain)},
             sides_unit="GB/s",
         )
-        for name, ours, plain, bar in compared
-    )
+        for name, ours, plain, bar in (*OF_THE_HOST, *(OF_THE_DISK if "disk" in tiers else ()))
+    ]

@@ -45,7 +45,7 @@ class Copying:
         self._target.copy_(self._source)
         return {"seconds": perf_counter() - begun}
 
-    def copy_to_new(self) -> dict[str, Any]:
+    def copy_to_new_memory(self) -> dict[str, Any]:
         """Into memory that the system has to give first."""
         begun = perf_counter()
         fresh = torch.empty_like(self._source).copy_(self._source)
@@ -69,4 +69,4 @@ class Copying:
 
 if __name__ == "__main__":
     copying = Copying()
-    serve({name: getattr(copying, name) for name in "prepare copy copy_to_new read write".split()})
+    serve({name: getattr(copying, name) for name in "prepare copy copy_to_new_memory read write".split()})

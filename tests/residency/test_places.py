@@ -17,6 +17,7 @@ from djinn_jupyter.engine.memory.extents import Extents
 from djinn_jupyter.engine.memory.files import BLOCK, DirectFile
 from djinn_jupyter.engine.memory.host import SEGMENT_BYTES, HostTier
 from djinn_jupyter.engine.memory.mappings import HUGE_BYTES, pageable
+from djinn_jupyter.engine.memory.mover import Batch, Copy, perform
 from djinn_jupyter.engine.memory.spans import Span, coalesced
 from djinn_jupyter.errors import StorageFailed, TierFull
 
@@ -193,3 +194,14 @@ def test_neighbours_are_copied_at_once():
     pieces = [(0, 50), (10, 60), (20, 75), (30, 85)]
     runs = list(coalesced((part(one, a, 10), part(other, b, 10)) for a, b in pieces))
     assert [(s.start, t.start, s.nbytes) for s, t in runs] == [(0, 50, 20), (20, 75, 20)]
+
+
+@given(source=st.integers(0, 16), target=st.integers(0, 16), nbytes=st.integers(1, 64))
+def test_bytes_are_copied_wherever_they_begin(source, target, nbytes):
+    """By words where both sides are aligned, by bytes elsewhere, and not one beyond the end."""
+    bytes_out, bytes_in = torch.arange(1, 97, dtype=torch.uint8), torch.zeros(96, dtype=torch.uint8)
+    spans = [Span(memory=memory, start=at, nbytes=nbytes) for memory, at in ((bytes_out, source), (bytes_in, target))]
+    perform(Batch(moves=(Copy(source=spans[0], target=spans[1]),), urgent=False))
+    expected = torch.zeros(96, dtype=torch.uint8)
+    expected[target : target + nbytes] = bytes_out[source : source + nbytes]
+    assert torch.equal(bytes_in, expected)

@@ -22,7 +22,7 @@ import torch
 from djinn_jupyter.errors import DjinnError, StorageFailed
 
 from .disk import DiskPlace, DiskTier
-from .spans import Span, coalesced
+from .spans import Span, coalesced, in_words
 
 log = logging.getLogger(__name__)
 
@@ -149,8 +149,9 @@ def _on(stream: Any, batch: Batch) -> tuple[int | None, ...]:
 def _all(moves: Iterable[Move]) -> tuple[int | None, ...]:
     moves = tuple(moves)
     plain = ((move.source, move.target) for move in moves if isinstance(move, Copy))
-    for source, target in coalesced(plain):
-        target.view().copy_(source.view(), non_blocking=True)
+    sides = [in_words(source, target) for source, target in coalesced(plain)]
+    if sides:  # in one call: between two, the engine's thread could keep Python's lock for milliseconds
+        torch._foreach_copy_([target for _, target in sides], [source for source, _ in sides], non_blocking=True)
     return tuple(_with_the_disk(move) for move in moves)
 
 
