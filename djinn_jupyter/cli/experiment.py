@@ -94,14 +94,13 @@ def _concluded(
     options: argparse.Namespace, folder: str, log: str, name: str, work: Callable[[Any], list[str]], **limits: Any
 ) -> list[str]:
     from djinn_jupyter.experiments import report
-    from djinn_jupyter.experiments.course import begin, concluded
+    from djinn_jupyter.experiments.course import begin, conducted
 
     course = begin(options.output_dir or Path(folder), log, **{"place": options.place, **limits})
-    with concluded(course):
-        failures = work(course)
-        report.write(course, name, failures)
-    print(course.folder / "report.html")
-    return failures
+    try:
+        return conducted(course, work, lambda course, failures: report.write(course, name, failures))
+    finally:
+        print(course.folder / "report.html")
 
 
 def _no_flags(parser: argparse.ArgumentParser) -> None: ...

@@ -114,24 +114,38 @@ def _spawn(command: list[str], *, log: int, keep_open: tuple[int, ...]) -> None:
 
 
 def _await_ready(lines: Iterator[bytes], progress: Progress) -> Entry | None:
-    """The entry of the engine once it is ready; None when it ended without a word."""
+    """The entry of the engine once it is ready; None when it ended without a word. Whatever breaks the waiting off ends
+    the engine too, also where it has not yet said which process it is."""
     pid: int | None = None
+    failed: StartFailed | None = None
+    notices = map(decode_notice, lines)
     try:
-        for line in lines:
-            match decode_notice(line):
+        for notice in notices:
+            match notice:
                 case Started(pid=pid):
                     pass
                 case Progressed(line=told):
                     progress(told)
                 case Ready(entry=entry):
                     return entry
-                case StartFailed(code=code, message=message):
-                    raise from_code(code, message)
-    except KeyboardInterrupt:
+                case StartFailed():
+                    failed = notice
+    except BaseException:
+        _end(pid or next((notice.pid for notice in notices if isinstance(notice, Started)), None))
+        for _ in lines:
+            pass  # until it has gone, and its end of the pipe with it
+        raise
+    if failed is not None:
+        raise from_code(failed.code, failed.message)
+    return None
+
+
+def _end(pid: int | None) -> None:
+    try:
         if pid is not None:
             os.kill(pid, signal.SIGTERM)
-        raise
-    return None
+    except ProcessLookupError:
+        pass  # it has ended by itself
 
 
 @contextmanager

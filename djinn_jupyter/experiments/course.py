@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +27,9 @@ class Unmeasured:
     """A field that could not be measured: `null` in the file, and its reason beside it."""
 
     reason: str
+
+
+NOT_YET = Unmeasured(reason="the run did not come to it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +51,8 @@ class Place:
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """`tell` writes a line to the log and the terminal, `tell_more` to the log where that goes into detail. Files are
-    written as soon as there is something to write, so that a run that was stopped leaves what it had; `interrupted`
-    marks them."""
+    """`tell` writes a line to the log and the terminal, `tell_more` to the log where that goes into detail. A file is
+    there from the beginning, `status` partial until it is whole, so that a run that ends anyhow leaves what it had."""
 
     folder: Path
     log: logging.Logger
@@ -56,8 +60,9 @@ class Course:
     limit_seconds: float | None = None
     saves: bool = True
     begun: float = field(default_factory=time.monotonic)
-    interrupted: bool = False
-    written: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    broken_off: bool = False
+    written: dict[str, dict[str, Any]] = field(default_factory=dict)
+    partial: set[str] = field(default_factory=set)
 
     @property
     def elapsed(self) -> float:
@@ -70,32 +75,49 @@ class Course:
         self.log.debug(line)
 
     def check_time(self) -> None:
-        """Raise TimeIsUp past the limit. Asked between steps."""
+        """Raise TimeIsUp past the limit. Asked between steps; within one an alarm does."""
         if self.limit_seconds is not None and self.elapsed > self.limit_seconds:
-            raise TimeIsUp(
-                f"The run has reached its limit of {self.limit_seconds / 60:.0f} minutes (`duration`); "
-                "what it had measured is in its folder."
-            )
+            raise self.time_is_up()
 
-    def write(self, name: str, fields: Mapping[str, Any]) -> Path:
-        """One result file. Unmeasured fields become null, with `reasons` beside them."""
+    def time_is_up(self) -> TimeIsUp:
+        return TimeIsUp(
+            f"The run has reached its limit of {(self.limit_seconds or 0) / 60:g} minutes (`duration`); "
+            "what it had measured is in its folder."
+        )
+
+    def write(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+        """One result file that is whole, as it is then read. Unmeasured fields become null, with `reasons` beside
+        them."""
+        found = self._put(name, fields)
+        self.partial.discard(name)
+        return found
+
+    def write_partial(self, name: str, expected: Iterable[str], fields: Mapping[str, Any]) -> None:
+        """One result file as far as it is; what else is `expected` is null."""
+        self.partial.add(name)
+        self._put(name, {**dict.fromkeys(expected, NOT_YET), **fields, "status": "partial"})
+
+    def break_off(self, error: BaseException) -> None:
+        """Mark the files that are not whole: partial where the run was ended from outside, else with the error."""
+        self.broken_off = True
+        ended = isinstance(error, TimeIsUp) or not isinstance(error, Exception)
+        mark = {"interrupted": True} if ended else {"status": "error", "error": str(error)}
+        for name in self.partial:
+            self._save(name, {**self.written[name], **mark})
+
+    def _put(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         reasons: dict[str, str] = {}
-        plain = _plain(fields, "", reasons)
-        if reasons:
-            plain["reasons"] = reasons
-        if self.interrupted:
-            plain["interrupted"] = True
-        self.written[name] = plain
-        path = self.folder / name
-        if self.saves:
-            path.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
-        return path
+        plain: dict[str, Any] = _plain(fields, "", reasons)
+        return self._save(name, {**plain, "reasons": reasons} if reasons else plain)
 
-    def mark_interrupted(self) -> None:
-        """Mark what was written so far as partial."""
-        self.interrupted = True
-        for name, fields in list(self.written.items()):
-            self.write(name, fields)
+    def _save(self, name: str, plain: dict[str, Any]) -> dict[str, Any]:
+        """Beside its place first: nobody ever reads half a file."""
+        self.written[name] = plain
+        if self.saves:
+            beside = self.folder / f".{name}"
+            beside.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
+            beside.replace(self.folder / name)
+        return plain
 
 
 def begin(
@@ -125,17 +147,50 @@ def begin(
     return Course(folder=folder, log=log, place=place or Place(), limit_seconds=limit_seconds, saves=saves)
 
 
-@contextmanager
-def concluded(course: Course) -> Iterator[None]:
-    """Close the log at the end; a run that was broken off leaves its files marked so."""
+def conducted(
+    course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
+) -> list[str]:
+    """What `work` says against a pass. A report is written and the log closed however it ends, by Ctrl-C too."""
     try:
-        yield
-    except BaseException:
-        course.mark_interrupted()
-        course.tell("Broken off; the files hold what was measured until then and are marked so.")
+        with _ended_from_outside(course):
+            failures = work(course)
+    except BaseException as error:
+        course.break_off(error)
+        why = str(error) if isinstance(error, Exception) else "The run was ended before it was over."
+        course.tell(f"Broken off: {why} The files hold what was measured until then and are marked so.")
+        report(course, [why])
         raise
+    else:
+        report(course, failures)
     finally:
         _close(course.log)
+    return failures
+
+
+@contextmanager
+def _ended_from_outside(course: Course) -> Iterator[None]:
+    """Raises wherever the run is: TimeIsUp at its limit, SystemExit when its process is told to end. Signals come to
+    the main thread alone; elsewhere the limit is looked at between steps."""
+    course.check_time()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ring(*_: object) -> None:
+        raise course.time_is_up()
+
+    def end(*_: object) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    before = {number: signal.signal(number, do) for number, do in ((signal.SIGALRM, ring), (signal.SIGTERM, end))}
+    if course.limit_seconds is not None:
+        signal.setitimer(signal.ITIMER_REAL, max(1e-3, course.limit_seconds - course.elapsed))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, did in before.items():
+            signal.signal(number, did)
 
 
 def now() -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.loading import attach
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.course import Course
 
@@ -22,11 +23,11 @@ def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEng
     """Start the engine of `model`, and end it with the block. Its registry and its sessions are this run's alone."""
     with private_jupyter():
         course.tell(f"Starting the engine of {course.place.named(model)}")
-        engine = dj.load(model, progress=course.tell, **course.place.words(), **options)
         try:
-            yield engine
+            yield dj.load(model, progress=course.tell, **course.place.words(), **options)
         finally:
-            engine.stop(force=True)
+            for entry in dj.engines():
+                attach(entry).stop(force=True)
 
 
 @contextmanager

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments import report
-from djinn_jupyter.experiments.course import Course, TimeIsUp, Unmeasured, begin, concluded
+from djinn_jupyter.experiments.course import Course, TimeIsUp, Unmeasured, begin, conducted
 from djinn_jupyter.experiments.report import figures
 
 
@@ -39,12 +40,34 @@ def test_the_page_needs_nothing_from_elsewhere(course: Course) -> None:
     assert not any(word in page for word in ("http://", "https://", "<script", "<link"))
 
 
+def broken_off_by(course: Course, error: BaseException) -> dict[str, Any]:
+    """The file that the run was at; another one was whole by then."""
+
+    def work(course: Course) -> list[str]:
+        course.write("whole.json", {"status": "success"})
+        course.write_partial("found.json", ("figure", "other"), {"figure": 1})
+        raise error
+
+    with pytest.raises(type(error)):
+        conducted(course, work, lambda course, failures: report.write(course, "whitebox", failures))
+    assert json.loads((course.folder / "whole.json").read_text()) == {"status": "success"}
+    found: dict[str, Any] = json.loads((course.folder / "found.json").read_text())
+    assert (found["figure"], found["other"]) == (1, None)
+    assert "other" in found["reasons"]
+    return found
+
+
 def test_a_run_that_is_broken_off_leaves_its_files_marked(course: Course) -> None:
-    course.write("found.json", {"figure": 1})
-    with pytest.raises(KeyboardInterrupt), concluded(course):
-        raise KeyboardInterrupt
-    assert json.loads((course.folder / "found.json").read_text()) == {"figure": 1, "interrupted": True}
+    found = broken_off_by(course, KeyboardInterrupt())
+    assert (found["status"], found["interrupted"]) == ("partial", True)
     assert "Broken off" in (course.folder / "run.log").read_text()
+    assert "# whitebox: BROKEN OFF" in (course.folder / "report.md").read_text()
+
+
+def test_a_run_that_ends_by_an_error_names_it(course: Course) -> None:
+    found = broken_off_by(course, DjinnError("It did not work."))
+    assert (found["status"], found["error"]) == ("error", "It did not work.")
+    assert "It did not work." in (course.folder / "report.html").read_text()
 
 
 def test_the_time_limit_is_hard(course: Course) -> None:

@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.experiments.whitebox import trials
 from tests.experiments.fields import missing
 
 pytestmark = pytest.mark.alone
 SHORT = ("experiment.num_trials=1", "experiment.concurrent_demo.pause_duration_seconds=0.2")
 
 
-def run(name: str, folder: Path, *settings: str, fields: bool = True) -> int:
+def run(name: str, folder: Path, *settings: str) -> int:
     chosen = [part for setting in settings for part in ("--set", setting)]
     ended = cli.main(["experiment", name, "--profile", "small", "--output-dir", str(folder), *chosen])
-    assert not fields or missing(folder) == []
+    assert missing(folder) == []
     return ended
 
 
@@ -122,19 +121,3 @@ def free_port() -> int:
             except (OSError, OverflowError):
                 continue
             return port
-
-
-def test_a_run_that_is_broken_off_keeps_what_it_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C after the first of two trials."""
-    trial, count = trials._trial, iter((False, True))
-
-    def interrupted(*args: Any) -> trials.Entry:
-        if next(count):
-            raise KeyboardInterrupt
-        return trial(*args)
-
-    monkeypatch.setattr(trials, "_trial", interrupted)
-    assert run("whitebox", tmp_path, "experiment.breakpoints.layers=[2]", fields=False) == 130
-    found = read(tmp_path, trials.RESULTS)
-    assert (found["status"], found["interrupted"]) == ("partial", True)
-    assert [entry["trial"] for entry in found["token_accuracy"]["entries"]] == [1]

@@ -56,7 +56,7 @@ def course(folder: Path) -> Course:
 def until_opened(name: str, settings: list[str], folder: Path) -> tuple[Any, ...]:
     asked = file(settings)
     with pytest.raises(Opened) as came:
-        experiment.RUNS[name](course(folder), asked, getattr(asked, name))
+        experiment.MODULES[name].run(course(folder), asked, getattr(asked, name))
     return came.value.args
 
 
@@ -170,7 +170,8 @@ def commanded(settings: list[str], patch: Patch, folder: Path) -> Any:
         seen.append((course.place.device, levels, course.saves, course.folder.name))
         return {"passed": True, "failures": []}
 
-    patch.setattr(experiment, "RUNS", dict.fromkeys(experiment.RUNS, test))
+    for module in experiment.MODULES.values():
+        patch.setattr(module, "run", test)
     patch.setattr(experiment, "endpoint", lambda server: "")
     given = [f"logging.results_dir={json.dumps(str(folder / 'first'))}", *settings]
     assert cli.main(["experiment", "validation", "--profile", "small", *(f"--set={setting}" for setting in given)]) == 0

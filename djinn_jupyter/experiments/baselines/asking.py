@@ -45,9 +45,15 @@ class Baseline:
             raise BaselineFailed(f"The baseline failed: {reply['error']}")
         return reply
 
-    def close(self) -> None:
-        if self.process.stdin is not None:
+    def close(self, *, at_once: bool = False) -> None:
+        """It ends when there is nothing more to answer; `at_once` in the middle of an answer."""
+        assert self.process.stdin is not None
+        if at_once:
+            self.process.kill()
+        try:
             self.process.stdin.close()
+        except BrokenPipeError:
+            pass  # it has ended, and what was still to be sent is nobody's
         self.process.wait()
         self._errors.close()
 
@@ -61,5 +67,7 @@ def baseline(module: str) -> Iterator[Baseline]:
     made = Baseline(module)
     try:
         yield made
-    finally:
-        made.close()
+    except BaseException:
+        made.close(at_once=True)
+        raise
+    made.close()

@@ -22,6 +22,9 @@ from djinn_jupyter.experiments.whitebox.trials import digest_of
 LOG = "exp3_memory_pressure_final.log"
 FILE = "memory_pressure_results.json"
 THREADS = 1
+FIELDS = """num_sessions_spawned vram_progression vram_stats swap_latencies_ms total_elapsed_seconds swapping_active
+    demand_gb capacity_gb capacity_imposed sessions_alive_max swap_events plateau_achieved outputs_equal_alone
+    slab_books_gb""".split()
 LEAST_HERTZ = 10
 
 
@@ -39,6 +42,7 @@ def run(course: Course, file: Whitebox) -> list[str]:
     if wanted is None or not wanted.enabled:
         raise UsageError("experiment.memory_pressure_test is not enabled in this file.")
     count = wanted.num_sessions
+    course.write_partial(FILE, FIELDS, {"num_sessions_requested": count})
     imposed, host = bytes_of(file.hardware.vram_limit_gb), bytes_of(file.hardware.host_limit_gb)
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     new, length = file.experiment.inference.continuation_tokens, file.experiment.inference.input_length
@@ -97,11 +101,15 @@ def _under_pressure(
             sessions.append(_stopped(engine, f"session {number + 1}", wanted.session_pause_layer, prompt, new))
             gigabytes = curve.take().gigabytes
             progression.append({"session": number + 1, "vram_gb": gigabytes, "timestamp": time.monotonic() - begun})
-            course.write(FILE, _so_far(sums, progression, swaps))
+            course.write_partial(FILE, FIELDS, _so_far(sums, progression, swaps))
             course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {gigabytes:.4f} GiB")
         alive = len(engine.sessions())
         spawned = curve.samples[-1].seconds
-        equal = [_resumed(course, sessions[k], k, len(prompts), new) == alone[k] for k in resume_order(len(prompts))]
+        equal = []
+        for k in resume_order(len(prompts)):
+            equal.append(_resumed(course, sessions[k], k, len(prompts), new) == alone[k])
+            resumed = {"sessions_alive_max": alive, "outputs_equal": sum(equal), "sessions_resumed": len(equal)}
+            course.write_partial(FILE, FIELDS, {**_so_far(sums, progression, swaps), **resumed})
     fields = _fields(sums, progression, swaps, curve, alive, equal, spawned, time.monotonic() - begun)
     failures = _failures(fields, sums, len(prompts))
     fields["status"] = "success" if not failures else "partial" if all(equal) else "error"
@@ -114,7 +122,6 @@ def _under_pressure(
 def _so_far(sums: Arithmetic, progression: list[dict[str, Any]], swaps: Swaps) -> dict[str, Any]:
     """What the file holds should the run be broken off."""
     return {
-        "status": "partial",
         "num_sessions_requested": sums.sessions,
         "num_sessions_spawned": len(progression),
         "vram_progression": list(progression),

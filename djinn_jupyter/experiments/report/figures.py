@@ -85,9 +85,8 @@ def latencies(written: Mapping[str, Fields]) -> str:
 
 
 def _neighbour(rates: Fields | None) -> str:
-    if not rates:
-        return ""
-    return plots.bars({name.replace("_", " "): {"tokens/s": rate} for name, rate in rates.items()}, x="B", y="tokens/s")
+    groups = {name.replace("_", " "): {"tokens/s": rate} for name, rate in (rates or {}).items() if rate is not None}
+    return plots.bars(groups, x="B", y="tokens/s") if groups else ""
 
 
 def _flatline(fields: Fields) -> str:

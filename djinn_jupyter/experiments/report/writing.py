@@ -29,7 +29,7 @@ figure{margin:1em 0}svg{width:100%;height:auto}.key{margin-right:1.2em}
 
 def write(course: Course, name: str, failures: Sequence[str]) -> None:
     """report.html and report.md in the folder of the course."""
-    verdict = "FAIL" if failures else "PASS"
+    verdict = "BROKEN OFF" if course.broken_off else "FAIL" if failures else "PASS"
     (course.folder / "report.html").write_text(_page(course, name, verdict, failures))
     (course.folder / "report.md").write_text(_text(course, name, verdict, failures))
 

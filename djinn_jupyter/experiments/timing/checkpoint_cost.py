@@ -5,21 +5,32 @@ from __future__ import annotations
 import statistics
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost
-from djinn_jupyter.experiments.course import Course, timed
+from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, timed
 from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 
 LOG = "checkpoint_cost.log"
+FILE = "checkpoint_cost_results.json"
+FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent".split()
 THREADS = 1
+
+
+@dataclass(slots=True)
+class Rates:
+    """B's tokens per second in each part, one of each turn."""
+
+    alone: list[float] = field(default_factory=list)
+    with_stops: list[float] = field(default_factory=list)
+    with_write_through: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -35,45 +46,49 @@ class Costs:
 def run(course: Course, file: CheckpointCost) -> list[str]:
     """Write the result file; the reasons why the run fails, none when it passes."""
     host = None if file.host_limit_gb is None else int(file.host_limit_gb * GIB)
+    rates, costs = Rates(), Costs()
+    course.write_partial(FILE, FIELDS, {"model": course.place.named(file.model)})
     with engine_for(course, file.model, dtype=file.dtype, host_memory=host, threads=THREADS) as engine:
         layers = engine.description.layers
         if file.layer >= layers:
             raise UsageError(f"layer is {file.layer}; {engine.description.name} has the layers 0 to {layers - 1}.")
-        rates, costs = _measured(course, engine, file)
+        _measure(course, engine, file, rates, costs)
     failures = [] if costs.copy else ["Session A never left the device; make neighbour_tokens larger."]
-    alone, stops, through = (statistics.median(rates[part]) for part in ("alone", "with_stops", "with_write_through"))
-    course.write(
-        "checkpoint_cost_results.json",
-        {
-            "status": "failed" if failures else "success",
-            "model": course.place.named(file.model),
-            "neighbour_tokens_per_s": {"alone": alone, "with_stops": stops, "with_write_through": through},
-            "dispatch_ms": _median(costs.dispatch),
-            "copy_ms": _median(costs.copy),
-            "restore_ms": _median(costs.restore),
-            "bytes": max(costs.moved, default=0),
-            "interference_percent": 100 * (alone - stops) / alone,
-            "interference_with_write_through_percent": 100 * (alone - through) / alone,
-            "stops": len(costs.copy),
-        },
-    )
+    course.write(FILE, {"status": "failed" if failures else "success", **_figures(course, file, rates, costs)})
     return failures
 
 
-def _measured(course: Course, engine: RemoteEngine, file: CheckpointCost) -> tuple[dict[str, list[float]], Costs]:
+def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: Rates, costs: Costs) -> None:
     a, b = engine.session("A", fresh=True), engine.session("neighbour B", fresh=True)
-    prompt, costs = prompt_of(engine, file.max_length, seed=1), Costs()
+    prompt = prompt_of(engine, file.max_length, seed=1)
     a.breakpoint(f"resid_post.{file.layer}", when="step == 0")
-    rates: dict[str, list[float]] = {"alone": [], "with_stops": [], "with_write_through": []}
+    parts: dict[str, Callable[[], AbstractContextManager[None]]] = {
+        "alone": nullcontext,
+        "with_stops": lambda: _stopping(a, prompt, file.stop_interval_seconds, None, engine),
+        "with_write_through": lambda: _stopping(a, prompt, file.stop_interval_seconds, costs, engine),
+    }
     for _ in range(file.repeat):  # in turns, so that a slower minute of the machine meets all parts
-        course.check_time()
-        rates["alone"].append(_rate(engine, b, file))
-        with _stopping(a, prompt, file.stop_interval_seconds, None, engine):
-            rates["with_stops"].append(_rate(engine, b, file))
-        with _stopping(a, prompt, file.stop_interval_seconds, costs, engine):
-            rates["with_write_through"].append(_rate(engine, b, file))
-        course.tell(", ".join(f"{part}: {found[-1]:.1f} tokens/s" for part, found in rates.items()))
-    return rates, costs
+        for name, beside in parts.items():
+            course.check_time()
+            with beside():
+                getattr(rates, name).append(_rate(engine, b, file))
+            course.tell(f"{name}: {getattr(rates, name)[-1]:.1f} tokens/s")
+            course.write_partial(FILE, FIELDS, _figures(course, file, rates, costs))
+
+
+def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -> dict[str, Any]:
+    """What the file holds besides its status, as far as there is any of it."""
+    return {
+        "model": course.place.named(file.model),
+        "neighbour_tokens_per_s": {part: _median(found) for part, found in asdict(rates).items()},
+        "dispatch_ms": _median(costs.dispatch),
+        "copy_ms": _median(costs.copy),
+        "restore_ms": _median(costs.restore),
+        "bytes": max(costs.moved, default=0),
+        "interference_percent": _slower(rates.alone, rates.with_stops),
+        "interference_with_write_through_percent": _slower(rates.alone, rates.with_write_through),
+        "stops": len(costs.copy),
+    }
 
 
 def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float:
@@ -128,5 +143,13 @@ def _move(a: RemoteSession, bystander: RemoteSession, costs: Costs) -> None:
         costs.restore.append(restore)
 
 
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
+def _median(values: list[float]) -> float | Unmeasured:
+    return statistics.median(values) if values else Unmeasured(reason="nothing of it was measured")
+
+
+def _slower(alone: list[float], beside: list[float]) -> float | Unmeasured:
+    """How much less B generates, in percent of what it does alone."""
+    if not alone or not beside:
+        return NOT_YET
+    most = statistics.median(alone)
+    return 100 * (most - statistics.median(beside)) / most

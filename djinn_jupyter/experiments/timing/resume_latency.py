@@ -43,6 +43,9 @@ class Side:
 def run(course: Course, file: ResumeLatency) -> list[str]:
     """Write a file for each side; the reasons why the run fails, none when it passes."""
     tops: dict[int, set[int]] = {layer: set() for layer in file.layers}
+    skipped = {"djinn_resume": file.skip_djinn, "recompute": file.skip_recompute, "manual_offload": file.skip_offload}
+    for name in (name for name, skip in skipped.items() if not skip):
+        course.write_partial(f"{name}_latency.json", (), _fields(course, file, [], {}))
     with engine_for(course, file.model, dtype=file.dtype, threads=THREADS) as engine:
         _check(engine, file)
         prompt, dtype = prompt_of(engine, file.max_length, seed=1), engine.description.dtype
@@ -71,16 +74,18 @@ def _check(engine: RemoteEngine, file: ResumeLatency) -> None:
 def _djinn(
     course: Course, engine: RemoteEngine, file: ResumeLatency, prompt: list[int], tops: dict[int, set[int]]
 ) -> None:
-    session = engine.session("resume latency", fresh=True)
-    results = []
+    session, name = engine.session("resume latency", fresh=True), "djinn_resume_latency.json"
+    results, fields = [], {}
     for layer in file.layers:
         for place in PLACES:
             course.check_time()
             side, named = _resumes(session, layer, place, prompt, file.warmup, file.repeat)
             tops[layer] |= named
             results.append({**side.fields(layer), "kv": place})
+            fields = _fields(course, file, results, {"kv": list(PLACES), "num_layers": engine.description.layers})
+            course.write_partial(name, (), fields)
             course.tell(f"layer {layer}, KV {place}: {results[-1]['resume_latency_median_ms']:.2f} ms")
-        _write(course, "djinn_resume", file, results, {"kv": list(PLACES), "num_layers": engine.description.layers})
+    course.write(name, {"status": "success", **fields})
 
 
 def _resumes(
@@ -118,7 +123,7 @@ def _plain(
     tops: dict[int, set[int]],
     count: int,
 ) -> None:
-    results = []
+    results, fields = [], {}
     for layer in file.layers:
         course.check_time()
         ask = _asking(eager, name, prompt, layer)
@@ -126,8 +131,10 @@ def _plain(
         tops[layer] |= {reply["top"] for reply in replies}
         side = Side(milliseconds=tuple(r["milliseconds"] for r in replies), moved=replies[0].get("bytes", 0))
         results.append(side.fields(layer))
+        fields = _fields(course, file, results, {"num_layers": count})
+        course.write_partial(f"{name}_latency.json", (), fields)
         course.tell(f"layer {layer}, {name}: {results[-1]['resume_latency_median_ms']:.2f} ms")
-        _write(course, name, file, results, {"num_layers": count})
+    course.write(f"{name}_latency.json", {"status": "success", **fields})
 
 
 def _asking(eager: Baseline, name: str, prompt: list[int], layer: int) -> Callable[[], dict[str, Any]]:
@@ -136,14 +143,13 @@ def _asking(eager: Baseline, name: str, prompt: list[int], layer: int) -> Callab
     return lambda: eager.ask("offload", tokens=prompt, layer=layer)
 
 
-def _write(
-    course: Course, name: str, file: ResumeLatency, results: Sequence[dict[str, Any]], more: dict[str, Any]
-) -> None:
+def _fields(
+    course: Course, file: ResumeLatency, results: Sequence[dict[str, Any]], more: dict[str, Any]
+) -> dict[str, Any]:
     metadata = {"timestamp": now(), "max_length": file.max_length, "warmup": file.warmup, "repeat": file.repeat, **more}
-    fields = {
+    return {
         "model": course.place.named(file.model),
         "layers": list(file.layers),
         "results": list(results),
         "metadata": metadata,
     }
-    course.write(f"{name}_latency.json", fields)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.configuration.validation import TESTS, ValidationFile
-from djinn_jupyter.experiments.course import Course, TimeIsUp, now
+from djinn_jupyter.experiments.course import NOT_YET, Course, TimeIsUp, now
 from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
 from djinn_jupyter.experiments.validation.opening import endpoint
 
 LOG = "validation.log"
 SUMMARY = "validation_summary.json"
-RUNS: dict[str, Callable[[Course, ValidationFile, Any], dict[str, Any]]] = {
-    "logit_equivalence": logit_equivalence.run,
-    "pcie_flatline": flatline.run,
-    "agent_sleep_resume": sleep.run,
+MODULES: dict[str, Any] = {
+    "logit_equivalence": logit_equivalence,
+    "pcie_flatline": flatline,
+    "agent_sleep_resume": sleep,
 }
 
 
@@ -32,11 +31,13 @@ def run(course: Course, file: ValidationFile) -> list[str]:
     results: dict[str, dict[str, Any]] = {name: {"status": "not_run" if name in asked else "skipped"} for name in TESTS}
     failures: list[str] = []
     begun = time.monotonic()
-    course.write(SUMMARY, _summary(file, results, 0.0))
     for name, wanted in asked.items():
+        results[name] = {"status": "partial"}
+        course.write_partial(SUMMARY, (), _summary(file, results, time.monotonic() - begun))
         results[name], said = _one(course, file, name, wanted)
         failures += [f"{name}: {sentence}" for sentence in said]
-        course.write(SUMMARY, _summary(file, results, time.monotonic() - begun))
+    status = {"status": "failed" if failures else "success"}
+    course.write(SUMMARY, {**status, **_summary(file, results, time.monotonic() - begun)})
     for failure in failures:
         course.tell(f"FAILED: {failure}")
     return failures
@@ -44,17 +45,19 @@ def run(course: Course, file: ValidationFile) -> list[str]:
 
 def _one(course: Course, file: ValidationFile, name: str, wanted: Any) -> tuple[dict[str, Any], list[str]]:
     """What the summary holds of a test, and why it failed."""
-    course.tell(f"{name} on {course.place.named(wanted.model_id)}")
+    test, named = MODULES[name], {"test": name, "model": course.place.named(wanted.model_id), "timestamp": now()}
+    course.tell(f"{name} on {named['model']}")
+    course.write_partial(test.FILE, test.FIELDS, named)
     try:
-        fields = RUNS[name](course, file, wanted)
+        fields = test.run(course, file, wanted)
     except TimeIsUp:
         raise
     except DjinnError as error:
-        named = {"test": name, "model": course.place.named(wanted.model_id), "timestamp": now()}
-        course.write(f"{name}_results.json", {**named, "passed": False, "status": "error", "error": str(error)})
-        return {"status": "error", "passed": False, "error": str(error)}, [str(error)]
-    course.write(f"{name}_results.json", fields)
+        ended = {"status": "error", "passed": False, "error": str(error)}
+        course.write(test.FILE, {**dict.fromkeys(test.FIELDS, NOT_YET), **named, **ended})
+        return ended, [str(error)]
     status = "passed" if fields["passed"] else "failed"
+    course.write(test.FILE, {"status": status, **fields})
     return {"status": status, "passed": fields["passed"], "failures": fields["failures"]}, fields["failures"]
 
 

@@ -20,6 +20,8 @@ from djinn_jupyter.experiments.validation.link_counter import LinkCounter, count
 from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
 from djinn_jupyter.wire.nouns import LayerCopy
 
+FILE = "pcie_flatline_results.json"
+FIELDS = """passed bandwidth_mbps required_mbps metrics gpu_info samples_mbps samples_above_ratio timestamp""".split()
 MIB = float(1 << 20)
 MARGIN = 0.5  # of what manual copies sustained, where that is the bar: a core that others use too halves a copy
 FASTER = 1.05  # than the fastest copy measured by hand: what clocks may be off
@@ -81,7 +83,7 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
 
 def judge(wanted: PcieFlatline, bar: Bar, flow: Flow, *, limit_gb: float | None) -> dict[str, Any]:
     """The verdict on the copies, and their figures."""
-    rates = [copy.bytes_moved / copy.seconds / MIB for copy in flow.copies]
+    rates = _rates(flow.copies)
     copying = sum(copy.seconds for copy in flow.copies)
     moved = sum(copy.bytes_moved for copy in flow.copies)
     above = sum(rate >= bar.required for rate in rates) / len(rates) if rates else 0.0
@@ -145,6 +147,8 @@ def _flow(course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: f
             arrived = engine.copies(last)
             last = arrived[-1].number if arrived else last
             copies += arrived
+            named = {"test": "pcie_flatline", "model": course.place.named(wanted.model_id)}
+            course.write_partial(FILE, FIELDS, {**named, "samples_mbps": _rates(copies)})
             course.tell_more(f"pass {passes}: {len(copies)} copies")
         seconds = time.monotonic() - begun
     return Flow(
@@ -156,6 +160,11 @@ def _flow(course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: f
         tokens=tokens,
         rates=tuple(rates),
     )
+
+
+def _rates(copies: Sequence[LayerCopy]) -> list[float]:
+    """MiB a second of each."""
+    return [copy.bytes_moved / copy.seconds / MIB for copy in copies]
 
 
 def _bar(wanted: PcieFlatline, by_hand: Streamed, *, gpu: bool) -> Bar:

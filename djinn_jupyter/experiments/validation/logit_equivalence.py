@@ -19,6 +19,9 @@ from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
 
+FILE = "logit_equivalence_results.json"
+FIELDS = """passed is_match preds_match comparison_metrics pytorch_metrics ring_metrics bytes_streamed_per_pass
+    timestamp""".split()
 PROMPT, NEW, TOP = 16, 6, 5
 Row = np.ndarray[Any, Any]
 
@@ -37,6 +40,7 @@ class Sample:
 def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[str, Any]:
     """The fields of the result file."""
     assert file.ring_buffer is not None
+    named = {"test": "logit_equivalence", "model": course.place.named(wanted.model_id)}
     with baseline("eager") as eager:
         plain = eager.ask("load", model=wanted.model_id, dtype=wanted.dtype, threads=1, **course.place.words())
         limit = imposed(file, file.hardware.vram_limit_gb)
@@ -46,14 +50,18 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
             per_pass = engine.wake().weights.bytes_streamed_per_pass
             prompts = [prompt_of(engine, PROMPT, seed=300 + n) for n in range(wanted.num_samples)]
             engine.session("first pass", fresh=True).run(prompts[0], max_new_tokens=2, ignore_eos=True)
-            rings = [_ours(course, engine, prompt, file.server.timeout_seconds) for prompt in prompts]
+            rings: list[Sample] = []
+            for prompt in prompts:
+                rings.append(_ours(course, engine, prompt, file.server.timeout_seconds))
+                so_far = {"ring_metrics": _speed(rings), "bytes_streamed_per_pass": _per_pass(rings)}
+                course.write_partial(FILE, FIELDS, {**named, **so_far})
+                course.tell_more(f"sample {len(rings)}: {rings[-1].moved} bytes through the ring in {NEW} passes")
             same_device = engine.description.device.partition(":")[0] == plain["device"].partition(":")[0]
         plains = [_theirs(eager, prompt) for prompt in prompts]
     fields = judge(wanted, plains, rings, same_device=same_device, streamed=per_pass)
     course.tell(f"logit equivalence over {len(rings)} samples: {fields['comparison_metrics']}")
     return {
-        "test": "logit_equivalence",
-        "model": course.place.named(wanted.model_id),
+        **named,
         **fields,
         "pytorch_metrics": _speed(plains) | {"device": plain["device"], "weights_gb": plain["weight_bytes"] / GIB},
         "ring_metrics": _speed(rings) | {"device_memory_gb": card.allowed / GIB, "ring_shrunk_to_stream": card.shrunk},
@@ -75,7 +83,7 @@ def judge(
     bitwise = all(plain.logits.tobytes() == ring.logits.tobytes() for plain, ring in pairs)
     likeliest = all(_top(plain.logits) == _top(ring.logits) and plain.tokens == ring.tokens for plain, ring in pairs)
     near = metrics["norm_diff"] < wanted.tolerance_norm and metrics["max_diff"] < wanted.tolerance_max_diff
-    moved = [ring.moved // NEW for ring in rings]
+    moved = _per_pass(rings)
     copied = streamed > 0 and all(nbytes >= streamed * (NEW - 1) // NEW for nbytes in moved)
     failures = {
         "Nothing streams: the weights are all on the device.": streamed > 0,
@@ -98,6 +106,10 @@ def judge(
     }
 
 
+def _per_pass(rings: Sequence[Sample]) -> list[int]:
+    return [ring.moved // NEW for ring in rings]
+
+
 def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: float) -> Sample:
     course.check_time()
     session = engine.session("logit equivalence", fresh=True)
@@ -108,7 +120,6 @@ def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: floa
     moved = engine.wake().weights.bytes_moved - before
     if not isinstance(done, Finished):
         raise DjinnError(f"A run was to end and did not: {done!r}")
-    course.tell_more(f"{moved} bytes through the ring in {NEW} passes, {milliseconds:.1f} ms")
     return Sample(tokens=done.tokens, logits=done.logits, milliseconds=milliseconds, moved=moved)
 
 

@@ -11,12 +11,14 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import DjinnError, MemoryShortage
 from djinn_jupyter.experiments.configuration.validation import AgentSleepResume, ValidationFile
-from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
+from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, now, timed
 from djinn_jupyter.experiments.memory import GIB, Curve, device_gigabytes, sampled
 from djinn_jupyter.experiments.pressure.swaps import heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.validation.opening import imposed, options_of, within
 
+FILE = "agent_sleep_resume_results.json"
+FIELDS = ("passed", "sleep_duration_seconds", "metrics", "timestamp")
 PROMPT, FIRST, THEN = 96, 24, 24
 AGENT, NEIGHBOUR = "agent", "neighbour"
 RETRY_SECONDS = 0.5
@@ -114,6 +116,7 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
         first, night.milliseconds["initial"] = timed(lambda: _run(agent, prompt, FIRST, timeout))
         fell_asleep = time.monotonic()
         night.gigabytes["before"] = device_gigabytes(engine.statistics())
+        course.write_partial(FILE, FIELDS, _so_far(course, wanted, first, night))
         _sleep(course, engine, wanted, night, timeout)
         night.milliseconds["sleep"] = 1000 * (time.monotonic() - fell_asleep)
         there = agent.describe()
@@ -129,6 +132,23 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
     mine = [event for event in swaps.events if event["session"] == AGENT]
     night.swaps = [{**event, "idle_seconds": begun + event["timestamp"] - fell_asleep} for event in mine]
     return night
+
+
+def _so_far(course: Course, wanted: AgentSleepResume, first: Finished, night: Night) -> dict[str, Any]:
+    """What the file holds should the run be broken off in the sleep."""
+    later = """resumed_tokens resumed_time_ms sleep_duration_ms gpu_mem_after_sleep_gb gpu_mem_after_resume_gb
+        swaps_detected restores_detected coherence_score"""
+    return {
+        "test": "agent_sleep_resume",
+        "model": course.place.named(wanted.model_id),
+        "sleep_duration_seconds": wanted.sleep_duration_seconds,
+        "metrics": {
+            **dict.fromkeys(later.split(), NOT_YET),
+            "initial_tokens": len(first.tokens),
+            "initial_time_ms": night.milliseconds["initial"],
+            "gpu_mem_before_sleep_gb": night.gigabytes["before"],
+        },
+    }
 
 
 def _sleep(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, night: Night, timeout: float) -> None:

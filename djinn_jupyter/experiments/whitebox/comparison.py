@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from djinn_jupyter.experiments.course import now
+from djinn_jupyter.experiments.course import Unmeasured, now
 
 Fields = Mapping[str, Any]
 
@@ -29,7 +29,12 @@ def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> 
 
 
 def _cell(reader: Any, fields: Fields | None) -> Any:
-    return None if fields is None or fields.get("status") == "not_run" else reader(fields)
+    if fields is None:
+        return Unmeasured(reason="this side was left out")
+    if fields["status"] == "not_run":
+        return Unmeasured(reason=next(iter(fields.get("reasons", {}).values()), "this side did not run"))
+    found = reader(fields)
+    return Unmeasured(reason="this side was not measured in this") if found is None else found
 
 
 def _status(fields: Fields | None) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_o
 from djinn_jupyter.experiments.whitebox import comparison
 from djinn_jupyter.experiments.whitebox.meanwhile import run_meanwhile
 from djinn_jupyter.experiments.whitebox.steering import run_steering
-from djinn_jupyter.experiments.whitebox.trials import RESULTS, Reference, run_trials, summary
+from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, run_trials, summary
 from djinn_jupyter.experiments.whitebox.wire import measure_wire
 
 LOG = "exp3_osdi.log"
+TABLE, EAGER, VLLM = "comparative_results.json", "pytorch_eager_results.json", "vllm_results.json"
 THREADS = 1  # of either side
 
 
@@ -33,10 +34,11 @@ class Skipped:
 def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     """Write the result files; the reasons why the run fails, none when it passes."""
     failures: list[str] = []
+    course.write_partial(TABLE, ("timestamp", "baselines", "summary_table"), {})
     djinn = None if skipped.djinn else _djinn(course, file, failures)
     eager = None if skipped.pytorch else _eager(course, file)
     vllm = None if skipped.vllm else _vllm(course, file)
-    course.write("comparative_results.json", comparison.compare(eager, vllm, djinn))
+    course.write(TABLE, comparison.compare(eager, vllm, djinn))
     for failure in failures:
         course.tell(f"FAILED: {failure}")
     return failures
@@ -44,6 +46,7 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
 
 def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any]:
     wanted = file.experiment
+    course.write_partial(RESULTS, FIELDS, {})
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     limits = {
         "device_memory": bytes_of(file.hardware.vram_limit_gb),
@@ -53,17 +56,16 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         check_layers(engine, file.model.num_layers)
         prompt = prompt_of(engine, wanted.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
-        fields: dict[str, Any] = {"status": "partial", "baseline_prompt": prompt}
+        fields: dict[str, Any] = {"baseline_prompt": prompt}
         parts = {"token_accuracy": _accuracy, "activation_steering": _steering, "concurrent_demo": _meanwhile}
         for name, part in parts.items():
             fields[name] = part(course, engine, file, prompt, reference, failures)
-            course.write(RESULTS, fields)
+            course.write_partial(RESULTS, FIELDS, fields)
         fields["memory_breakdown"] = _breakdown(engine, wanted.inference.input_length)
         fields["arithmetic"] = _sums(fields["memory_breakdown"], len(prompt))
         fields |= _wire(engine, file, prompt, failures)
     fields["status"] = "failed" if failures else "success"
-    course.write(RESULTS, fields)
-    return fields
+    return course.write(RESULTS, fields)
 
 
 def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int]) -> Reference:
@@ -84,9 +86,9 @@ def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: lis
 
 def _accuracy(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
-) -> dict[str, Any] | None:
+) -> dict[str, Any] | Unmeasured:
     if not file.experiment.breakpoints.enabled:
-        return None
+        return Unmeasured(reason="experiment.breakpoints.enabled is false")
     entries = run_trials(course, engine, file, prompt, ref)
     found = summary(entries)
     threshold = file.experiment.inference.token_accuracy_threshold
@@ -103,10 +105,10 @@ def _accuracy(
 
 def _steering(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
-) -> dict[str, Any] | None:
+) -> dict[str, Any] | Unmeasured:
     wanted = file.experiment.activation_steering
     if wanted is None or not wanted.enabled:
-        return None
+        return Unmeasured(reason="experiment.activation_steering is not enabled")
     found = run_steering(course, engine, wanted, prompt, file.experiment.inference.continuation_tokens, ref)
     if file.validation.require_steering_effect and not found["output_changed"]:
         failures.append("Steering changed nothing.")
@@ -115,10 +117,10 @@ def _steering(
 
 def _meanwhile(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
-) -> dict[str, Any] | None:
+) -> dict[str, Any] | Unmeasured:
     wanted = file.experiment.concurrent_demo
     if wanted is None or not wanted.enabled:
-        return None
+        return Unmeasured(reason="experiment.concurrent_demo is not enabled")
     new, layer = file.experiment.inference.continuation_tokens, file.experiment.breakpoints.layers[0]
     found = run_meanwhile(course, engine, wanted, layer, prompt, new, ref)
     if not found["request_a_bitwise_equal"]:
@@ -170,6 +172,7 @@ def _wire(engine: RemoteEngine, file: Whitebox, prompt: list[int], failures: lis
 
 def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
     course.check_time()
+    course.write_partial(EAGER, ("metrics", "conclusion"), {"baseline": "pytorch_eager"})
     layer = file.experiment.breakpoints.layers[0]
     pause = 1.0 if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo.pause_duration_seconds
     with baseline("eager") as eager:
@@ -195,14 +198,13 @@ def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
             "requires_full_gpu_for_pause": not released,
         },
     }
-    course.write("pytorch_eager_results.json", fields)
-    return fields
+    return course.write(EAGER, fields)
 
 
 def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
+    named = {"baseline": "vllm", "model": course.place.named(file.model.name)}
     course.check_time()
+    course.write_partial(VLLM, ("vllm_installed", "vllm_initialized", "api_tests", "conclusion"), named)
     with baseline("vllm") as vllm:
         found = vllm.ask("examine", model=file.model.name)
-    fields = {"baseline": "vllm", "model": course.place.named(file.model.name), **found}
-    course.write("vllm_results.json", fields)
-    return fields
+    return course.write(VLLM, {**named, **found})

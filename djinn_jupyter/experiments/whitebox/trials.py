@@ -24,6 +24,8 @@ from djinn_jupyter.wire.nouns import Transfer
 
 MIB = float(1 << 20)
 RESULTS = "djinn_breakpoint_results.json"
+FIELDS = """token_accuracy activation_steering concurrent_demo memory_breakdown baseline_prompt wire_bytes_stop
+    wire_bytes_resume kv_bytes_on_wire""".split()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +92,7 @@ def run_trials(
             course.check_time()
             entry = _trial(engine, session, file.experiment.inference, prompt, reference, trial, layer)
             entries.append(entry)
-            course.write(RESULTS, {"status": "partial", "baseline_prompt": prompt, "token_accuracy": summary(entries)})
+            course.write_partial(RESULTS, FIELDS, {"baseline_prompt": prompt, "token_accuracy": summary(entries)})
             course.tell(
                 f"trial {trial}, layer {layer}: Token Accuracy: {entry.token_accuracy:.2f}%, "
                 f"Checkpoint: {entry.checkpoint_time_ms:.2f} ms, Overhead: {entry.os_overhead_percent:.2f}%, "
