@@ -25,6 +25,7 @@ from djinn_jupyter.wire.replies import Event
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 5.0
+WATCHFUL_WAIT_SECONDS = 1.0  # while sessions rest on the device: copies, idleness and other programs' needs come due
 QUIET_SECONDS = 0.002  # before the chores of an idle engine: they would keep the service from sending the last reply
 
 
@@ -35,6 +36,8 @@ class Movable(Served, Protocol):
     def mailbox(self) -> Mailbox: ...
     @property
     def scheduler(self) -> Sized: ...
+    @property
+    def watchful(self) -> bool: ...
     def tick(self) -> bool: ...
     def close(self) -> None: ...
 
@@ -125,11 +128,16 @@ class Daemon:
             if idle >= self._daemon.idle_seconds:
                 log.info("Nobody attached and no session for %.0f s", idle)
                 return
-            engine.mailbox.wait(min(LONGEST_WAIT_SECONDS, self._daemon.idle_seconds - idle))
+            engine.mailbox.wait(min(longest_wait(engine), self._daemon.idle_seconds - idle))
 
     def _tell(self, line: str) -> None:
         log.info("%s", line)
         self._launcher.send(Progressed(line=line))
+
+
+def longest_wait(engine: Movable) -> float:
+    """Seconds after which an engine without mail is moved again."""
+    return WATCHFUL_WAIT_SECONDS if engine.watchful else LONGEST_WAIT_SECONDS
 
 
 def _next_port(listen: str) -> str:

@@ -163,6 +163,11 @@ class Engine:
             self._check_due = begun + CHECKS_TAKE_ONE_IN * (time.monotonic() - begun)
         self.room.attend()
 
+    @property
+    def watchful(self) -> bool:
+        """Whether anybody rests on the device who may have to leave: whoever waits for mail looks again soon."""
+        return self.swapping.gives_back or bool(self.room.candidates())
+
     def check_books(self, contents: bool = False) -> None:
         """Raise BooksBroken unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
         caches = [session.cache for session in self.sessions.values()]

@@ -65,6 +65,7 @@ class FakeEngine:
         self.description = DESCRIPTION
         self.mailbox = Mailbox()
         self.scheduler: tuple[()] = ()
+        self.watchful = False
         self.publish = publish
         self.sessions: dict[str, FakeSession] = {}
         self.departed: list[str] = []

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine.daemon import LONGEST_WAIT_SECONDS, WATCHFUL_WAIT_SECONDS, longest_wait
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire import requests as ask
@@ -197,6 +198,7 @@ def test_a_session_without_use_leaves_by_itself() -> None:
     assert [t.residency for t in told] == ["host", "resident"]
     assert told[0].last_transfer.cause == "idleness"
     assert told[1].dirty_bytes == 0, "at rest, and written through"
+    assert longest_wait(desk.engine) == WATCHFUL_WAIT_SECONDS, "b is to leave in half a minute"
     clock[0] += 40.0
     desk.settle()
     assert desk.session("b").describe().residency == "host"
@@ -204,9 +206,11 @@ def test_a_session_without_use_leaves_by_itself() -> None:
     slab = desk.engine.slabs[0]
     assert (slab.pages_in_use > 0, slab.segment_bytes > 0) == (True, True), "who comes back soon finds places"
     desk.engine.tick()
+    assert longest_wait(desk.engine) == WATCHFUL_WAIT_SECONDS, "there is memory to give back"
     clock[0] += 4.0
     desk.engine.tick()
     assert slab.segment_bytes == 0, "and later, others find memory"
+    assert longest_wait(desk.engine) == LONGEST_WAIT_SECONDS, "nothing can come due"
     desk.close_all()
 
 
