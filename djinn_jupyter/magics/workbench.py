@@ -130,6 +130,10 @@ class Workbench:
             pass
         try:
             return self.shell.ev(expression)
+        except NameError as error:
+            raise UsageError(
+                f"This notebook knows no {error.name!r}: write a value, or give that name one in a cell first."
+            ) from None
         except Exception as error:  # noqa: BLE001  whatever the user's expression raises is told in one line
             raise UsageError(f"{expression!r} has no value here ({type(error).__name__}: {error}).") from None
 

@@ -22,6 +22,8 @@ from djinn_jupyter.wire.nouns import (
 
 Rows = Sequence[Sequence[str]]
 
+AT_TIMES = ("stopped at", "breaks", "rules", "and")  # columns of sessions that would else be empty, in a narrow cell
+
 
 def breakpoints_view(points: Sequence[BreakpointDescription]) -> View:
     rows = [[str(p.number), p.site, p.when or "", _kind(p), str(p.hits)] for p in points]
@@ -63,10 +65,10 @@ def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None
     """All sessions of an engine: the one in use here is marked; where each lives, and who holds the others."""
     head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|and|idle|held by".split("|")
     rows = [_session(s, present, mine) for s in sorted(sessions, key=lambda s: s.name)]
-    kept = [i for i, title in enumerate(head) if title not in ("stopped at", "and") or any(row[i] for row in rows)]
+    kept = [i for i, title in enumerate(head) if title not in AT_TIMES or any(row[i] not in ("", "0") for row in rows)]
     titles = [head[i] for i in kept]
-    numeric = [titles.index(title) for title in ("tokens", "breaks", "rules", "bytes")]
-    code = [titles.index("stopped at")] if "stopped at" in titles else []
+    numeric = [i for i, title in enumerate(titles) if title in ("tokens", "breaks", "rules", "bytes")]
+    code = [i for i, title in enumerate(titles) if title == "stopped at"]
     return _listed(
         "Sessions", titles, [[row[i] for i in kept] for row in rows], "no sessions", numeric=numeric, code=code
     )

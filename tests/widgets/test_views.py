@@ -198,6 +198,14 @@ def test_sessions_say_who_holds_them() -> None:
     assert alone.plain.endswith("nobody")
 
 
+def test_sessions_have_no_column_in_which_nothing_stands() -> None:
+    head = views.sessions_view(
+        [samples.session(breakpoints=(), rules=(), stopped_at=None)], present=None, mine=set()
+    ).plain.splitlines()[0]
+    assert head.split() == ["session", "state", "tokens", "is", "on", "bytes", "idle", "held", "by"]
+    assert "breaks" in CARDS["sessions"].plain.splitlines()[0]
+
+
 def test_a_breakpoint_is_described_where_names_confuse() -> None:
     assert views.breakpoint_line(samples.described_breakpoint(site="resid_pre.3")) == (
         "breakpoint 1 at resid_pre.3, the input of layer 3"
