@@ -59,9 +59,11 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
     if options.explain:
         print(explain(offer.kind()))
         return 0
+    from djinn_jupyter.experiments.devices import device_of
+
     name = _chosen(options, offer.name.replace("-", "_"))
     settings, sizes = split([*options.settings, *_flagged(options)])
-    options.place = Place(device=_device(options), random=options.random_weights)
+    options.place = Place(device=device_of(getattr(options, "gpu_index", None)), random=options.random_weights)
     with architecture(options.random_weights, sizes) as folder:
         if folder is not None and offer.model_key is not None:
             settings.append(f"{offer.model_key}={json.dumps(folder)}")
@@ -69,11 +71,6 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
         failures = offer.run(options, read(name, offer.kind(), settings))
     print("FAIL" if failures else "PASS")
     return int(bool(failures))
-
-
-def _device(options: argparse.Namespace) -> str | None:
-    index = getattr(options, "gpu_index", None)
-    return None if index is None else f"cuda:{index}"
 
 
 def _chosen(options: argparse.Namespace, name: str) -> str:
@@ -227,13 +224,14 @@ def _validation_flags(parser: argparse.ArgumentParser) -> None:
 def _validation(options: argparse.Namespace, file: Any) -> list[str]:
     from djinn_jupyter.experiments.configuration.validation import chosen
     from djinn_jupyter.experiments.course import Place
+    from djinn_jupyter.experiments.devices import device_of
     from djinn_jupyter.experiments.validation.experiment import LOG, run
 
     if options.model is not None and options.drawn_model is not None:
         raise UsageError("Give --model or --random-weights, not both.")
     asked = chosen(file, options.only, options.model or options.drawn_model)
     gpu, wanted = asked.hardware.gpu_device, asked.logging
-    place = Place(device=None if gpu is None else f"cuda:{gpu}", random=options.random_weights)
+    place = Place(device=device_of(gpu), random=options.random_weights)
     told = {"saves": wanted.save_results, "level": wanted.level, "verbose": wanted.verbose}
     folder = wanted.results_dir or "results/validation"
     return _concluded(options, folder, LOG, "validation", lambda c: run(c, asked), place=place, **told)

@@ -28,6 +28,7 @@ def load(
     device: str | None = None,
     attention: str | None = None,
     device_memory: int | str | None = None,
+    card_memory: int | str | None = None,
     host_memory: int | str | None = None,
     disk_memory: int | str | None = None,
     idle_swap_seconds: float | None = None,
@@ -43,8 +44,9 @@ def load(
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it where it runs already.
 
-    `device_memory` is in bytes or as "20GiB"; so are `host_memory` and `disk_memory`, the most that sessions which left
-    the device may take there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after
+    `device_memory` is in bytes or as "20GiB"; so are `card_memory`, which makes the GPU as small as that for all that
+    the engine allocates, and `host_memory` and `disk_memory`, the most that sessions which left the device may take
+    there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after
     `nap_seconds` without work. `idle_seconds` (then the engine ends) and `listen` (tcp://host:port, with keys) count
     only where the engine is started now. `progress` is called with a line at a time.
     """
@@ -59,6 +61,7 @@ def load(
     )
     options = Options(
         device_memory=parse_bytes(device_memory),
+        card_memory=parse_bytes(card_memory),
         host_memory=parse_bytes(host_memory),
         disk_memory=parse_bytes(disk_memory),
         idle_swap_seconds=idle_swap_seconds,

@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add("--device", help="cpu, cuda or cuda:N; default: the best there is")
     add("--attention", help="sdpa or eager; default: sdpa")
     add("--device-memory", type=int, metavar="BYTES")
+    add("--card-memory", type=int, metavar="BYTES", help="impose a smaller GPU than there is")
     add("--page-positions", type=int, metavar="N")
     add("--trust-remote-code", action="store_true")
     add("--random-weights", action="store_true")
@@ -107,6 +108,7 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         device=options.device,
         attention=options.attention,
         device_memory=options.device_memory,
+        card_memory=options.card_memory,
         page_positions=options.page_positions,
         trust_remote_code=options.trust_remote_code,
         random_weights=options.random_weights,

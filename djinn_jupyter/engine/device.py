@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import psutil
 import torch
 
+from djinn_jupyter.engine.card import free_on
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
@@ -27,7 +29,7 @@ class Usage:
         return cls(process_bytes=rss, device_in_use=in_use, device_total=total, other_bytes=others)
 
 
-def free_for_pages(device: torch.device) -> int:
+def free_for_pages(device: torch.device, card_memory: int | None = None) -> int:
     """Bytes that pages may take when nobody said: what is free less a quarter for activations and others."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+    free = free_on(device, card_memory) if device.type == "cuda" else psutil.virtual_memory().available
     return int(free * 3 / 4)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from djinn_jupyter.engine.card import impose
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.describe import describe
 from djinn_jupyter.engine.engine import Engine
@@ -16,7 +17,7 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.anatomy import study
-from djinn_jupyter.engine.model.load import LoadedModel, load_model
+from djinn_jupyter.engine.model.load import LoadedModel, choose_device, load_model
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.residency.opening import open_disk, open_host
 from djinn_jupyter.engine.selftest import prove
@@ -31,6 +32,7 @@ def open_engine(
     config: EngineConfig, publish: Callable[[Event], None] = lambda event: None, progress: Progress = lambda text: None
 ) -> Engine:
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
+    impose(config.card_memory, choose_device(config.device))
     foreseen = foresee(config, progress)
     progress(f"loading {config.model}")
     loaded = load_model(config)

@@ -36,6 +36,7 @@ def identity_of(config: EngineConfig) -> Identity:
 def options_of(config: EngineConfig) -> Options:
     return Options(
         device_memory=config.device_memory,
+        card_memory=config.card_memory,
         host_memory=config.host_memory,
         disk_memory=config.disk_memory,
         idle_swap_seconds=config.idle_swap_seconds,

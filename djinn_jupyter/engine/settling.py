@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from djinn_jupyter.engine.card import free_on
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.device import free_for_pages
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, identity_of
@@ -76,7 +77,8 @@ def settle(
     total = sizes_of(loaded.model, ()).total
     if allowed is None or fits(total, allowed):
         weights = ResidentWeights(_on_device(loaded), loaded.device, reload)
-        pages = free_for_pages(loaded.device) if config.device_memory is None else config.device_memory - total
+        bound = _bound(config, loaded.device)
+        pages = free_for_pages(loaded.device, config.card_memory) if bound is None else bound - total
         return Settled(identity=identity, weights=weights, page_bytes=pages)
     with torch.inference_mode():
         stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
@@ -114,9 +116,14 @@ def least_page_bytes(geometry: CacheGeometry) -> int:
 
 def _allowed(config: EngineConfig, device: torch.device) -> int | None:
     """Bytes for weights and pages together; None where nothing bounds them but the host's own memory."""
-    if config.device_memory is not None or device.type != "cuda":
-        return config.device_memory
-    return int(torch.cuda.mem_get_info(device)[0] * DEVICE_HEADROOM)
+    if device.type != "cuda" or _bound(config, device) is not None:
+        return _bound(config, device)
+    return int(free_on(device, config.card_memory) * DEVICE_HEADROOM)
+
+
+def _bound(config: EngineConfig, device: torch.device) -> int | None:
+    """Bytes that the user named for weights and pages. A card is imposed on a GPU by its allocator, elsewhere here."""
+    return config.card_memory if config.device_memory is None and device.type != "cuda" else config.device_memory
 
 
 def _on_device(loaded: LoadedModel) -> nn.Module:

@@ -51,6 +51,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a running engine was given besides its identity. It cannot be changed while it runs."""
 
     device_memory: int | None = None
+    card_memory: int | None = None
     host_memory: int | None = None
     disk_memory: int | None = None
     idle_swap_seconds: float | None = None

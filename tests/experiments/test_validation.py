@@ -193,7 +193,8 @@ def test_a_specific_key_beats_a_general_one() -> None:
 
 def test_the_card_holds_the_ring_and_less_than_the_model() -> None:
     assert card_for(7 / 8, None, 2 * int(GIB)).allowed == GIB, "an eighth is for pages"
-    assert card_for(7 / 8, 0.5, 2 * int(GIB)).allowed == GIB / 2
+    small = card_for(7 / 8, 0.5, 2 * int(GIB))
+    assert (small.allowed, small.imposed) == (int(0.45 * GIB), GIB / 2), "a tenth is for what a pass takes besides"
     shrunk = card_for(48.0, None, int(GIB))
     assert (shrunk.allowed, shrunk.shrunk) == (int(0.75 * GIB), True)
 

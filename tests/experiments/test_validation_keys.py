@@ -19,6 +19,7 @@ import pytest
 
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.experiments import devices
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.section import keys_of
 from djinn_jupyter.experiments.configuration.validation import ValidationFile
@@ -173,6 +174,7 @@ def commanded(settings: list[str], patch: Patch, folder: Path) -> Any:
     for module in experiment.MODULES.values():
         patch.setattr(module, "run", test)
     patch.setattr(experiment, "endpoint", lambda server: "")
+    patch.setattr(devices, "gpus", lambda: ["a card", "another"])
     given = [f"logging.results_dir={json.dumps(str(folder / 'first'))}", *settings]
     assert cli.main(["experiment", "validation", "--profile", "small", *(f"--set={setting}" for setting in given)]) == 0
     (log,) = folder.rglob(experiment.LOG)

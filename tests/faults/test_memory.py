@@ -52,7 +52,7 @@ def test_no_eviction_under_pressure(inside: Inside, monkeypatch: Patch) -> None:
         assert "the limit is" in ran.said
 
     desk = Inside.desk
-    monkeypatch.setattr(Inside, "desk", lambda self, device_memory=None, **options: desk(self, **options))
+    monkeypatch.setattr(Inside, "desk", lambda self, card_memory=None, **options: desk(self, **options))
     ran = pressure(inside)
     assert ran.status == 1
     for sentence in ("Nothing was evicted.", "Device memory was above the capacity.", "did not reach a plateau"):

@@ -47,7 +47,7 @@ def run(course: Course, file: Whitebox) -> list[str]:
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     new, length = file.experiment.inference.continuation_tokens, file.experiment.inference.input_length
     with engine_for(
-        course, file.model.name, device_memory=imposed, host_memory=host, threads=THREADS, **options
+        course, file.model.name, card_memory=imposed, host_memory=host, threads=THREADS, **options
     ) as engine:
         check_layers(engine, file.model.num_layers)
         sums = arithmetic(engine, length + new, count, imposed, host)
@@ -211,5 +211,7 @@ def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]
         "Device use did not reach a plateau after the first eviction.": fields["plateau_achieved"],
         f"Memory was sampled at less than {LEAST_HERTZ} Hz.": fields["samples_per_second"] >= LEAST_HERTZ,
         "Device memory was above the capacity.": fields["slab_books_gb"] <= fields["capacity_gb"],
+        "The whole device held more than the card that was imposed.": not sums.capacity_imposed
+        or fields["vram_stats"]["max_gb"] <= fields["capacity_gb"],
     }
     return [sentence for sentence, held in checks.items() if not held]

@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile
-from djinn_jupyter.experiments.memory import GIB
+from djinn_jupyter.experiments.memory import GIB, bytes_of
 
 Made = TypeVar("Made")
 PAGES_SHARE = 8  # an engine keeps an eighth of what it is allowed for pages
 SMALL_PAGE = 16
+HEADROOM = 9 / 10  # of an imposed card; the rest is for what a pass allocates besides
 STREAMING_SHARE = 3 / 4  # of a model's size, where the ring could hold all of it
 
 
@@ -24,24 +25,30 @@ class AnswerLate(DjinnError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """In bytes: what an engine is allowed for weights and pages together. `shrunk`: the ring that was asked for would
-    have held the whole model, so that nothing would have streamed."""
+    """In bytes: what an engine is allowed for weights and pages together, and the whole card that is imposed, if one
+    is. `shrunk`: the ring that was asked for would have held the whole model, so that nothing would have streamed."""
 
     allowed: int
     shrunk: bool
+    imposed: int | None = None
 
     def options(self) -> dict[str, Any]:
         """Small pages where the card is shrunk: they have to fit beside the slots of a small model too."""
-        return {"device_memory": self.allowed, "page_positions": SMALL_PAGE if self.shrunk else None}
+        return {
+            "device_memory": self.allowed,
+            "card_memory": self.imposed,
+            "page_positions": SMALL_PAGE if self.shrunk else None,
+        }
 
 
 def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> Card:
     """Room for a ring of at most `ring_gb` on a card of at most `limit_gb`, small enough that `weights` stream."""
     ring = ring_gb * GIB * PAGES_SHARE / (PAGES_SHARE - 1)
-    allowed = min(ring, float("inf") if limit_gb is None else limit_gb * GIB)
-    if weights < allowed:
-        return Card(allowed=int(weights * STREAMING_SHARE), shrunk=True)
-    return Card(allowed=int(allowed), shrunk=False)
+    allowed = min(ring, float("inf") if limit_gb is None else limit_gb * GIB * HEADROOM)
+    shrunk = weights < allowed
+    return Card(
+        allowed=int(weights * STREAMING_SHARE if shrunk else allowed), shrunk=shrunk, imposed=bytes_of(limit_gb)
+    )
 
 
 def endpoint(server: Server) -> str:

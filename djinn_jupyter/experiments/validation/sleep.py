@@ -12,7 +12,7 @@ from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import DjinnError, MemoryShortage
 from djinn_jupyter.experiments.configuration.validation import AgentSleepResume, ValidationFile
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, now, timed
-from djinn_jupyter.experiments.memory import GIB, Curve, device_gigabytes, sampled
+from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, device_gigabytes, sampled
 from djinn_jupyter.experiments.pressure.swaps import heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.validation.opening import imposed, options_of, within
@@ -47,7 +47,7 @@ def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[
     limit = imposed(file, file.hardware.vram_limit_gb)
     options = {
         "dtype": wanted.dtype,
-        "device_memory": None if limit is None else int(limit * GIB),
+        "card_memory": bytes_of(limit),
         "host_memory": int(wanted.host_swap_pool_gb * GIB),
         "idle_swap_seconds": wanted.idle_threshold_seconds,
         **options_of(file),

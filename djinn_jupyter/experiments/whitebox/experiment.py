@@ -49,7 +49,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
     course.write_partial(RESULTS, FIELDS, {})
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     limits = {
-        "device_memory": bytes_of(file.hardware.vram_limit_gb),
+        "card_memory": bytes_of(file.hardware.vram_limit_gb),
         "host_memory": bytes_of(file.hardware.host_limit_gb),
     }
     with engine_for(course, file.model.name, threads=THREADS, **options, **limits) as engine:

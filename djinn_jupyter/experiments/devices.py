@@ -1,0 +1,36 @@
+"""Which GPUs there are, asked in a process of its own: asking takes memory on each of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+from djinn_jupyter.errors import DjinnError, UsageError
+
+_ASK = """
+import json, torch
+print(json.dumps([torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]))
+"""
+
+
+def device_of(index: int | None) -> str | None:
+    """The name of the GPU of that index; None for the best device there is. UsageError for one that is not there."""
+    if index is None:
+        return None
+    there = gpus()
+    if 0 <= index < len(there):
+        return f"cuda:{index}"
+    if not there:
+        raise UsageError(f"There is no GPU {index}: torch finds none here; without an index the CPU computes.")
+    listed = ", ".join(f"{number} ({name})" for number, name in enumerate(there))
+    raise UsageError(f"There is no GPU {index}: there are {listed}.")
+
+
+def gpus() -> list[str]:
+    """Their names, in the order of their indices."""
+    asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=False)
+    if asked.returncode:
+        raise DjinnError(f"torch does not tell which GPUs there are: {asked.stderr.strip().rpartition(chr(10))[2]}")
+    found: list[str] = json.loads(asked.stdout)
+    return found

@@ -1,0 +1,135 @@
+"""A smaller card than there is, from `--capacity` to the allocator; and a GPU that is not there, refused at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import djinn_jupyter.cli.main as cli
+from djinn_jupyter.client import launcher
+from djinn_jupyter.engine import opening
+from djinn_jupyter.engine.__main__ import engine_config, parser
+from djinn_jupyter.engine.card import fraction_of, free_on
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments import devices
+from tests.engine.desk import tokens
+from tests.weights.saved import desk_from, save
+
+GIB = 1 << 30
+CARD, TAKEN = 140 * GIB, 3 * GIB
+Patch = pytest.MonkeyPatch
+
+
+class Started(Exception):
+    """An engine would have been started; its arguments."""
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (CARD - TAKEN, CARD))
+
+
+def arguments_of(monkeypatch: Patch, folder: Path, *flags: str) -> list[str]:
+    """What the engine of `djinn experiment pressure` is started with."""
+
+    def start(identity: Any, arguments: list[str], **_: Any) -> Any:
+        raise Started(arguments)
+
+    monkeypatch.setattr(launcher, "start", start)
+    with pytest.raises(Started) as caught:
+        cli.main(["experiment", "pressure", "--profile", "small", "--output-dir", str(folder), *flags])
+    arguments: list[str] = caught.value.args[0]
+    return arguments
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_capacity_reaches_the_allocator_before_the_model_is_loaded(monkeypatch: Patch, tmp_path: Path) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: ["a card", "another"])
+    arguments = arguments_of(monkeypatch, tmp_path, "--capacity", "80GiB", "--gpu-index", "1")
+    held: list[tuple[float, Any]] = []
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: held.append(given))
+
+    def loads(config: Any, progress: Any) -> Any:
+        raise Started(list(held))
+
+    monkeypatch.setattr(opening, "foresee", loads)
+    config = engine_config(parser().parse_args(arguments))
+    with pytest.raises(Started) as caught:
+        opening.open_engine(config)
+    ((fraction, device),) = caught.value.args[0]
+    assert (fraction, device) == (77 / 140, torch.device("cuda", 1))
+
+
+def test_no_capacity_imposes_nothing(monkeypatch: Patch, tmp_path: Path) -> None:
+    arguments = arguments_of(monkeypatch, tmp_path, "--set", "hardware.vram_limit_gb=null")
+    assert engine_config(parser().parse_args(arguments)).card_memory is None
+
+
+@given(st.integers(1, CARD), st.integers(0, CARD - 1))
+def test_what_others_take_and_what_is_left_make_the_imposed_card(card: int, taken: int) -> None:
+    if card <= taken:
+        with pytest.raises(UsageError, match="would be full"):
+            fraction_of(card, total=CARD, taken=taken)
+    else:
+        assert fraction_of(card, total=CARD, taken=taken) * CARD + taken == pytest.approx(card)
+
+
+def test_a_larger_card_cannot_be_imposed() -> None:
+    with pytest.raises(UsageError, match=r"A card of 141\.00 GiB cannot be imposed: the one there is has 140\.00 GiB"):
+        fraction_of(141 * GIB, total=CARD, taken=0)
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_what_is_free_is_free_on_the_imposed_card() -> None:
+    where = torch.device("cuda")
+    assert free_on(where, None) == CARD - TAKEN
+    assert free_on(where, 80 * GIB) == 77 * GIB
+    assert free_on(where, GIB) == 0
+
+
+def test_on_the_cpu_the_books_hold_to_it(tmp_path: Path) -> None:
+    folder = save(tmp_path / "llama")
+    whole = desk_from(folder).engine.weights.statistics().bytes_total
+    desk = desk_from(folder, card_memory=whole + (1 << 18))
+    assert desk.engine.slabs[0].statistics().bytes_limit == 1 << 18
+    desk.open()
+    assert desk.run(tokens(16), 2).tokens
+
+
+@pytest.mark.parametrize(
+    ("there", "sentence"),
+    [
+        ([], "There is no GPU 7: torch finds none here; without an index the CPU computes."),
+        (["H200", "A100"], "There is no GPU 7: there are 0 (H200), 1 (A100)."),
+    ],
+)
+@pytest.mark.parametrize(
+    "asked",
+    [("whitebox", "--gpu-index=7"), ("pressure", "--gpu-index=7"), ("validation", "--set=hardware.gpu_device=7")],
+    ids=lambda asked: asked[0],
+)
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_started(
+    asked: tuple[str, str],
+    there: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: Patch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: there)
+    name, flag = asked
+    assert cli.main(["experiment", name, "--profile", "small", "--output-dir", str(tmp_path / "out"), flag]) == 1
+    assert capsys.readouterr().err == f"djinn: {sentence}\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_gpus_of_this_machine_are_those_that_torch_finds() -> None:
+    assert len(devices.gpus()) == torch.cuda.device_count()
+    assert devices.device_of(None) is None
