@@ -19,7 +19,7 @@ from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, Usa
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
 
-KILL_SECONDS = 5.0
+KILL_SECONDS = 25.0  # it may have sessions to put away first
 
 
 def add_to(commands: Commands) -> None:

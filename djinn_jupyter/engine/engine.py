@@ -21,6 +21,7 @@ from djinn_jupyter.engine.device import Usage
 from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.keeping.keeping import Keeping
+from djinn_jupyter.engine.keeping.parting import put_away
 from djinn_jupyter.engine.letters import Letters, unforeseen
 from djinn_jupyter.engine.lockstep import Lockstep
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
@@ -137,7 +138,7 @@ class Engine:
     def tick(self) -> bool:
         """Read the mail and give one job a slice; False when there was nothing to do."""
         changes = self.swapping.changes
-        moved = self._read_mail()
+        moved = self.read_mail()
         if moved:
             self._send()  # before the job's slice, which may last until the next letter
         job = self.scheduler.next()
@@ -192,7 +193,7 @@ class Engine:
         """Asked between layers: is there mail, or another job whose turn it is?"""
         return self.mailbox.waiting or (len(self.scheduler) > 1 and (self._prefilling or self._in_step))
 
-    def _read_mail(self) -> bool:
+    def read_mail(self) -> bool:
         """Deliver the letters that are there; those that come meanwhile wait until a job has had its slice."""
         letters = self.mailbox.take_all()
         for letter in letters:
@@ -301,7 +302,10 @@ class Engine:
         return session
 
     def close(self) -> None:
-        """The end of the engine: threads that copy or work on files finish what they have begun."""
+        """The end of the engine: sessions that are kept are put away, and threads that copy or work on files end what
+        they have begun."""
+        if self.keeps_sessions and not self.keeping.forgets:
+            put_away(self)
         self.keeping.close(self.sessions)
         self.tiers.stop()
 

@@ -251,6 +251,22 @@ def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, tmp_p
     assert engine.session("stopped").describe().exactness == "exact"
 
 
+def test_an_engine_that_ends_in_order_recomputes_nothing_when_it_is_loaded_again(house: House) -> None:
+    """Told by its user, as before an upgrade, and by the system's signal."""
+    engine = house.engine()
+    engine.session("ended").run(PROMPTS[0], max_new_tokens=NEW, ignore_eos=True)
+    logits = torch.from_numpy(engine.session("ended").logits().copy())
+    assert engine.stop() == ()
+    for _ in range(2):
+        engine = house.engine()
+        assert [(one.exactness, one.residency) for one in engine.sessions()] == [("exact", "disk")]
+        session = engine.session("ended")
+        assert torch.equal(torch.from_numpy(session.logits().copy()), logits)
+        assert engine.entry is not None
+        os.kill(engine.entry.pid, signal.SIGTERM)
+        await_end(engine.entry)
+
+
 def until(true: Callable[[], bool]) -> None:
     """The journal is written behind the engine's back."""
     while not true():

@@ -1,0 +1,101 @@
+"""An engine that ends in order, as for an upgrade, makes the next one recompute nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from djinn_jupyter.engine.keeping import parting
+from djinn_jupyter.engine.keeping.parting import put_away
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import Desk, build_desk, tokens
+from tests.families import build
+from tests.keeping.crashes import forget, journal
+from tests.keeping.roundtrip import future, reading, same
+from tests.keeping.works import finished, in_decode
+
+NAMES = ("stopped", "on host", "ended")
+
+
+def office(folder: Path, **config: object) -> Desk:
+    desk = build_desk(build("llama"), **config)
+    journal(desk, folder)
+    return desk
+
+
+def populated(folder: Path, **config: object) -> Desk:
+    desk = office(folder, **config)
+    for name, work in zip(NAMES, (in_decode, finished, finished), strict=True):
+        desk.open()
+        work(desk)
+        desk.fork(name)
+    desk.close("a")
+    desk.swap_out("on host", "host")
+    return desk
+
+
+def told(desk: Desk) -> dict[str, tuple[str, str]]:
+    described = (session.describe() for session in desk.engine.sessions.values())
+    return {one.name: (one.exactness, one.residency) for one in described}
+
+
+def test_what_was_at_rest_is_found_on_disk_bit_for_bit(tmp_path: Path) -> None:
+    one = populated(tmp_path)
+    seen = {name: reading(one, name) for name in NAMES}
+    twin = populated(tmp_path / "undisturbed")
+    one.engine.close()
+    other = office(tmp_path)
+    assert told(other) == dict.fromkeys(NAMES, ("exact", "disk"))
+    layers_run = other.engine.books.layers_run
+    for name in NAMES:
+        other.ask(ask.Open(session=name))
+        other.ask(ask.SwapIn(session=name))
+        assert same(reading(other, name), seen[name]), name
+    assert other.engine.books.layers_run == layers_run, "nothing was made again"
+    for name in NAMES:
+        assert same(future(other, name), future(twin, name)), name
+    for desk in (twin, other):
+        forget(desk)
+        desk.engine.check_books()
+
+
+def test_who_is_running_or_finds_no_room_is_made_again(tmp_path: Path) -> None:
+    one = populated(tmp_path, disk_memory=192 << 10)
+    one.open("long")
+    one.run(tokens(200), 2, "long")
+    one.open("running")
+    one.post(ask.Run(session="running", tokens=tokens(30), max_new_tokens=50, ignore_eos=True), [])
+    while len(one.session("running").tokens) < 35:
+        one.engine.tick()
+    one.engine.close()
+    other = office(tmp_path)
+    assert told(other) == {
+        **dict.fromkeys(NAMES, ("exact", "disk")),
+        "long": ("recomputed", "resident"),
+        "running": ("recomputed", "resident"),
+    }
+    forget(other)
+
+
+def test_the_end_waits_for_one_session_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = populated(tmp_path)
+    one.session("ended").residence.touch()
+    clock = iter(range(100))
+    monkeypatch.setattr(parting.time, "monotonic", lambda: float(next(clock)))
+    put_away(one.engine, seconds=2.0)
+    monkeypatch.undo()
+    while one.engine.tiers.moving:
+        one.engine.mailbox.wait(1.0)
+        one.engine.tick()
+    assert told(one)["ended"] == ("exact", "disk"), "the last used goes first"
+    assert told(one)["stopped"] == ("exact", "resident")
+    forget(one)
+
+
+def test_an_engine_that_is_told_to_forget_writes_nothing(tmp_path: Path) -> None:
+    one = populated(tmp_path)
+    one.engine.forget_sessions()
+    one.engine.close()
+    assert told(one)["stopped"] == ("exact", "resident")
+    assert told(office(tmp_path)) == {}
