@@ -45,18 +45,18 @@ def judged(
     plain: Any = None,
     ring: Any = None,
     tokens: tuple[int, ...] = (1,),
-    moved: int = 600,
+    moved: tuple[int, ...] = (100,) * 6,
     streamed: int = 100,
     same_device: bool = True,
 ) -> dict[str, Any]:
     wanted = file(*settings).logit_equivalence
     assert wanted is not None
-    one = sample((1,), row() if plain is None else plain, 0)
+    one = sample((1,), row() if plain is None else plain)
     rings = [sample((1,), one.logits, moved), sample(tokens, row() if ring is None else ring, moved)]
     return logit_equivalence.judge(wanted, [one, one], rings, same_device=same_device, streamed=streamed)
 
 
-def sample(tokens: tuple[int, ...], logits: Any, moved: int) -> logit_equivalence.Sample:
+def sample(tokens: tuple[int, ...], logits: Any, moved: tuple[int, ...] = ()) -> logit_equivalence.Sample:
     return logit_equivalence.Sample(tokens=tokens, logits=logits, milliseconds=1.0, moved=moved)
 
 
@@ -84,16 +84,29 @@ def test_predictions_count_where_they_are_asked_for() -> None:
     assert not judged(tokens=(2,))["preds_match"]
 
 
-@pytest.mark.parametrize(("moved", "streamed"), [(0, 100), (100, 100), (600, 0)])
-def test_a_ring_that_copied_nothing_after_the_first_pass_fails(moved: int, streamed: int) -> None:
-    """Six passes move six times what streams; one layer may have come ahead."""
+@pytest.mark.parametrize(
+    ("moved", "streamed"),
+    [
+        ((0,) * 6, 100),
+        ((100, 0, 0, 0, 0, 0), 100),
+        ((99, 101, 100, 100, 100, 100), 100),
+        ((101,) * 6, 100),
+        ((0,) * 6, 0),
+    ],
+    ids=["nothing", "the first pass alone", "one layer late", "too much", "nothing streams"],
+)
+def test_every_pass_moves_exactly_what_streams(moved: tuple[int, ...], streamed: int) -> None:
+    assert judged()["passed"]
     assert not judged(moved=moved, streamed=streamed)["passed"]
 
 
 # ------------------------------------------------------------------------------------------------------- flatline
 
 
-def flow(rates: list[float], *, seconds: float = 10.0, passes: int = 1, streamed: int = 0, used: int = 0) -> Any:
+def flow(
+    rates: list[float], *, seconds: float = 10.0, passes: int = 1, streamed: int | None = None, used: int = 0
+) -> Any:
+    streamed = len(rates) * MIB // passes if streamed is None else streamed
     copies = tuple(
         LayerCopy(number=n, layer=0, bytes_moved=MIB, seconds=1 / rate, begun=float(n), stalled_seconds=0.0)
         for n, rate in enumerate(rates, 1)
@@ -123,7 +136,8 @@ def test_the_share_of_copies_above_the_bar_decides() -> None:
     ("changes", "sentence"),
     [
         ({"seconds": 3.9}, "sampled for less"),
-        ({"passes": 3, "streamed": 2 * MIB}, "fewer bytes than stream"),
+        ({"passes": 3, "streamed": 2 * MIB}, "other bytes than those that stream"),
+        ({"passes": 2, "streamed": MIB}, "other bytes than those that stream"),
         ({"fastest": 150.0}, "faster than the fastest by hand"),
         ({"used": 2 * MIB, "limit_gb": 1 / 1024}, "more than its limit"),
     ],

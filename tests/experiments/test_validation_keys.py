@@ -143,7 +143,7 @@ def logits(off: float) -> Seen:
     def see(settings: list[str], patch: Patch, folder: Path) -> Any:
         plain, ring = np.arange(9, dtype=np.float32), np.arange(9, dtype=np.float32)
         ring[7] += off
-        pair = [sample((1,), plain, 0)], [sample((1,), ring, 600)]
+        pair = [sample((1,), plain)], [sample((1,), ring, (9,))]
         return logit_equivalence.judge(file(settings).logit_equivalence, *pair, same_device=False, streamed=9)["passed"]
 
     return see

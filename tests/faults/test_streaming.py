@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from djinn_jupyter.engine.weights.ring import Order, Ring, Slot
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.baselines.eager import Eager
+from djinn_jupyter.experiments.configuration.reading import read
+from djinn_jupyter.experiments.configuration.validation import ValidationFile
+from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.validation import logit_equivalence
 from tests.engine.desk import Desk, desk_of, tokens
+from tests.families import build
+from tests.faults.inside import moved
 from tests.weights.streaming import moved_by, streamed, streamed_desk
 
 PROMPT = tokens(16)
@@ -19,13 +32,13 @@ Patch = pytest.MonkeyPatch
 @pytest.fixture(scope="module")
 def desk() -> Desk:
     """Twelve layers, so that text and numbers are ordered differently."""
-    desk = streamed_desk("llama", layers=12)
-    desk.open()
-    return desk
+    return streamed_desk("llama", layers=12)
 
 
 def stream(desk: Desk) -> None:
     """Every pass moves what streams once, no more and no less, and makes the bits of weights that are all there."""
+    desk.close_all()
+    desk.open()
     plain = desk_of("llama", layers=12)
     plain.open()
     expected = plain.outcome(plain.run(PROMPT, NEW))
@@ -36,7 +49,45 @@ def stream(desk: Desk) -> None:
     assert desk.outcome(desk.run(PROMPT, NEW)) == expected
 
 
-def test_blocks_sorted_as_text(desk: Desk, monkeypatch: Patch) -> None:
+Verdict = Callable[[], dict[str, Any]]
+
+
+@pytest.fixture
+def verdict(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Verdict:
+    """What the experiment says of the logits of the streamed engine, beside plain Hugging Face."""
+    eager = Eager()
+    eager.model, eager.device = build("llama", layers=12).eval(), torch.device("cpu")
+    whole = {"weight_bytes": streamed(desk).total, "device": "cpu"}
+
+    class Near:
+        def ask(self, verb: str, **asked: Any) -> dict[str, Any]:
+            return whole if verb == "load" else eager.logits(**asked)
+
+    @contextmanager
+    def baseline(module: str) -> Iterator[Near]:
+        yield Near()
+
+    @contextmanager
+    def engine_for(course: Course, model: str, **options: Any) -> Iterator[Any]:
+        with moved(desk.engine) as engine:
+            yield engine
+        desk.close_all()
+
+    monkeypatch.setattr(logit_equivalence, "baseline", baseline)
+    monkeypatch.setattr(logit_equivalence, "engine_for", engine_for)
+    monkeypatch.setattr(logit_equivalence, "options_of", lambda file: {})
+    file = read("validation_small.yaml", ValidationFile, ["server.timeout_seconds=5"])
+    course = Course(folder=tmp_path, log=logging.getLogger("test"))
+    return partial(logit_equivalence.run, course, file, file.logit_equivalence)
+
+
+def test_without_a_fault_it_passes(verdict: Verdict) -> None:
+    found = verdict()
+    assert found["passed"], found["failures"]
+    assert len(found["bytes_streamed_per_pass"]) == 3 * logit_equivalence.NEW
+
+
+def test_blocks_sorted_as_text(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
     """0, 1, 10, 11, 2: what is not there when it is needed is fetched, so the bits are right; the bytes tell."""
     stream(desk)
     after = Order.after
@@ -50,9 +101,12 @@ def test_blocks_sorted_as_text(desk: Desk, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Order, "after", sorted_as_text)
     with pytest.raises(AssertionError):
         stream(desk)
+    found = verdict()
+    assert found["failures"] == ["A pass moved other bytes than those that stream."]
+    assert found["bitwise_equal"]
 
 
-def test_a_ring_that_copies_nothing_after_the_first_pass(desk: Desk, monkeypatch: Patch) -> None:
+def test_a_ring_that_copies_nothing_after_the_first_pass(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
     """It sends for what it needs and nothing is carried: the bytes tell. Or what came once counts as there: the check
     of leases finds it."""
     once, holding, carry = {}, Ring._holding, streamed(desk).ring.carrier.carry
@@ -60,6 +114,7 @@ def test_a_ring_that_copies_nothing_after_the_first_pass(desk: Desk, monkeypatch
         patch.setattr(streamed(desk).ring.carrier, "carry", lambda transfers, *others: carry([], *others))
         with pytest.raises(AssertionError):
             stream(desk)
+        assert "A pass moved other bytes than those that stream." in verdict()["failures"]
 
     def remembered(ring: Ring, block: int) -> Slot | None:
         found = holding(ring, block)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
@@ -18,6 +20,7 @@ from djinn_jupyter.experiments.course import Course, now, timed
 from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
+from djinn_jupyter.experiments.validation.ring import arrived
 
 FILE = "logit_equivalence_results.json"
 FIELDS = """passed is_match preds_match comparison_metrics pytorch_metrics ring_metrics bytes_streamed_per_pass
@@ -29,12 +32,12 @@ Row = np.ndarray[Any, Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One prompt on one side: new tokens, the fp32 logits [V] of the last of its passes, milliseconds of all; `moved`
-    bytes through the ring."""
+    bytes through the ring in each pass."""
 
     tokens: tuple[int, ...]
     logits: Row
     milliseconds: float
-    moved: int = 0
+    moved: tuple[int, ...] = ()
 
 
 def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[str, Any]:
@@ -55,7 +58,7 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
                 rings.append(_ours(course, engine, prompt, file.server.timeout_seconds))
                 so_far = {"ring_metrics": _speed(rings), "bytes_streamed_per_pass": _per_pass(rings)}
                 course.write_partial(FILE, FIELDS, {**named, **so_far})
-                course.tell_more(f"sample {len(rings)}: {rings[-1].moved} bytes through the ring in {NEW} passes")
+                course.tell_more(f"sample {len(rings)}: {sum(rings[-1].moved)} bytes in {NEW} passes")
             same_device = engine.description.device.partition(":")[0] == plain["device"].partition(":")[0]
         plains = [_theirs(eager, prompt) for prompt in prompts]
     fields = judge(wanted, plains, rings, same_device=same_device, streamed=per_pass)
@@ -84,10 +87,9 @@ def judge(
     likeliest = all(_top(plain.logits) == _top(ring.logits) and plain.tokens == ring.tokens for plain, ring in pairs)
     near = metrics["norm_diff"] < wanted.tolerance_norm and metrics["max_diff"] < wanted.tolerance_max_diff
     moved = _per_pass(rings)
-    copied = streamed > 0 and all(nbytes >= streamed * (NEW - 1) // NEW for nbytes in moved)
     failures = {
         "Nothing streams: the weights are all on the device.": streamed > 0,
-        "A pass moved fewer bytes than stream.": copied or not streamed,
+        "A pass moved other bytes than those that stream.": all(nbytes == streamed for nbytes in moved),
         "The logits differ by more than the tolerances.": near,
         "The five most likely tokens, or tokens on the way, differ.": likeliest or not wanted.pass_if_predictions_match,
         "On the same device, the logits are not bitwise equal.": bitwise or not same_device,
@@ -107,20 +109,30 @@ def judge(
 
 
 def _per_pass(rings: Sequence[Sample]) -> list[int]:
-    return [ring.moved // NEW for ring in rings]
+    return [nbytes for ring in rings for nbytes in ring.moved]
 
 
 def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: float) -> Sample:
     course.check_time()
     session = engine.session("logit equivalence", fresh=True)
-    before = engine.wake().weights.bytes_moved
-    done, milliseconds = timed(
-        lambda: within(timeout, lambda: session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
-    )
-    moved = engine.wake().weights.bytes_moved - before
+    last = max((copy.number for copy in arrived(engine, 0, timeout)), default=0)
+    given: list[int] | None = prompt
+    taken, tokens, moved = 0.0, [], []
+    for _ in range(NEW):  # one by one, so that what each of them moved is known
+        done, milliseconds = timed(partial(within, timeout, partial(_pass, session, given)))
+        copies, given = arrived(engine, last, timeout), None
+        last, taken = copies[-1].number if copies else last, taken + milliseconds
+        tokens += done.tokens
+        moved.append(sum(copy.bytes_moved for copy in copies))
+    return Sample(tokens=tuple(tokens), logits=done.logits, milliseconds=taken, moved=tuple(moved))
+
+
+def _pass(session: RemoteSession, prompt: list[int] | None) -> Finished:
+    """One over the prompt, or without one over the token that came last."""
+    done = session.run(prompt, max_new_tokens=1, ignore_eos=True, extend=prompt is None)
     if not isinstance(done, Finished):
         raise DjinnError(f"A run was to end and did not: {done!r}")
-    return Sample(tokens=done.tokens, logits=done.logits, milliseconds=milliseconds, moved=moved)
+    return done
 
 
 def _theirs(eager: Baseline, prompt: list[int]) -> Sample:
