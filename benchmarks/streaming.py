@@ -21,9 +21,10 @@ from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Checks, Figure, Result, at_least, at_most
 from benchmarks.serving_engine import pid_of, prompt_of
 from benchmarks.setting import Setting, Shape
-from benchmarks.worker import Worker, WorkerFailed, worker
+from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.baselines.asking import BaselineFailed
 from djinn_jupyter.wire.nouns import WeightsStatistics
 
 SHAPE = Shape(layers=12, width=512, heads=8, vocabulary=1000)  # 12 layers of 12 MiB
@@ -136,7 +137,7 @@ def _offloaded(
             other = stack.enter_context(worker("with_accelerate", python_of("accelerate")))
             other.ask("load", folder=folder, shape={}, threads=setting.threads, budget=budget, to=to)
             found[name] = other
-        except (NotRun, WorkerFailed) as error:
+        except (NotRun, BaselineFailed) as error:
             absent[name] = str(error)
     return found, absent
 

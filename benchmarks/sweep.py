@@ -18,11 +18,12 @@ from benchmarks.measuring import Spread, ratios
 from benchmarks.results import Bar, Checks, Disagreement, Figure, Result, at_least
 from benchmarks.serving_engine import digest, engine_of, prompt_of
 from benchmarks.setting import Setting, Shape
-from benchmarks.worker import Worker, WorkerFailed, worker
+from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.line import expect
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
+from djinn_jupyter.experiments.baselines.asking import BaselineFailed
 
 POSITIONS, POSITIONS_IF_QUICK = 32, 4
 ROUNDS = 3
@@ -110,7 +111,7 @@ def _add_tool(
     try:
         asked = stack.enter_context(worker(f"with_{tool}", python_of(tool)))
         asked.ask("load", folder=folder, shape={}, threads=setting.threads)
-    except (NotRun, WorkerFailed) as error:
+    except (NotRun, BaselineFailed) as error:
         sides.absent.update(dict.fromkeys(verbs.values(), str(error)))
     else:
         sides.add(asked, prompts, **verbs)

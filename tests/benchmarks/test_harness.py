@@ -18,8 +18,9 @@ from benchmarks import generation, machine, results, resume, sweep
 from benchmarks.measuring import Spread, differences, ratios, take_turns
 from benchmarks.results import Checks, Disagreement, Figure, Result, at_least, at_most
 from benchmarks.setting import Setting
-from benchmarks.worker import WorkerFailed, worker
+from benchmarks.worker import worker
 from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.experiments.baselines.asking import BaselineFailed
 
 
 def test_sides_take_turns_in_changing_order_and_the_warm_up_is_not_kept() -> None:
@@ -144,7 +145,7 @@ def test_a_side_that_did_not_start_is_not_run_with_the_reason() -> None:
 
 
 def test_a_worker_that_fails_says_why() -> None:
-    with worker("absent") as gone, pytest.raises(WorkerFailed, match=r"benchmarks\.workers\.absent"):
+    with worker("absent") as gone, pytest.raises(BaselineFailed, match=r"benchmarks\.workers\.absent"):
         gone.ask("load")
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from djinn_jupyter.errors import DjinnError
@@ -18,15 +20,18 @@ class BaselineFailed(DjinnError):
 
 
 class Baseline:
-    """The process of one module of this package."""
+    """The process of one module that answers, found from `root` on where it is not installed."""
 
-    def __init__(self, module: str) -> None:
+    def __init__(self, module: str, *, python: Path | str = sys.executable, root: Path | None = None) -> None:
+        found = {} if root is None else {"PYTHONPATH": str(root)}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the baseline
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"djinn_jupyter.experiments.baselines.{module}"],
+            [str(python), "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
+            cwd=root,
+            env={**os.environ, **found},
             text=True,
         )
 
@@ -64,7 +69,7 @@ class Baseline:
 
 @contextmanager
 def baseline(module: str) -> Iterator[Baseline]:
-    made = Baseline(module)
+    made = Baseline(f"{__package__}.{module}")
     try:
         yield made
     except BaseException:
