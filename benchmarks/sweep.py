@@ -25,7 +25,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed
 
-POSITIONS, POSITIONS_IF_QUICK = 32, 4
+POSITIONS, POSITIONS_IF_QUICK = 16, 4  # as long as the sentences that are usually patched
 ROUNDS = 3
 TOLERANCE = 1e-2  # between logits of tools that do not promise the same bits
 BARS: dict[str, Bar | None] = {
