@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from importlib import resources
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from djinn_jupyter.experiments.baselines.sources import source_of
 
 SEED = 0
 HEADROOM = 9 / 10  # of what a GPU has free
@@ -15,7 +16,7 @@ HEADROOM = 9 / 10  # of what a GPU has free
 
 def load(model: str, dtype: str | None, random_weights: bool) -> Any:
     """In eval mode, on the host."""
-    source = str(resources.files("djinn_jupyter.demo") / "model") if model == "demo" else model
+    source = source_of(model)
     if random_weights:
         return _drawn(source, dtype)
     kind = getattr(torch, dtype) if dtype is not None else "auto"

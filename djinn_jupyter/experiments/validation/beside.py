@@ -10,7 +10,7 @@ from typing import Any
 
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed, baseline
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline
-from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.validation.opening import PAGES_SHARE
 
@@ -64,11 +64,10 @@ def beside(
         asked = {**loading, "budget": budget, "to": to}
         sides[f"accelerate_{to}_offload"] = _asked(course, "with_accelerate", asked, tokens)
     away = max(0, by_hand.weights - budget) / GIB
-    if course.place.random is None:
-        asked = {"model": wanted.model_id, "dtype": wanted.dtype, "cpu_offload_gb": away}
-        sides["vllm"] = _asked(course, "vllm", asked, tokens)
-    else:
-        sides["vllm"] = {"status": "not_run", "reason": "vLLM draws random weights of its own"}
+    asked = {"model": wanted.model_id, "dtype": wanted.dtype, "cpu_offload_gb": away, "length": PROMPT + NEW}
+    sides["vllm"] = _asked(course, "vllm", {**asked, **course.place.words()}, tokens)
+    if course.place.random is not None and sides["vllm"]["status"] == "success":
+        sides["vllm"]["tokens_equal_to_djinn"] = Unmeasured(reason="vLLM draws random weights of its own")
     for name, side in sides.items():
         course.tell(f"{name}: {side.get('reason') or format(side['tokens_per_second'], '.1f') + ' tokens/s'}")
     return sides

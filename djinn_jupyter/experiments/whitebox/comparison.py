@@ -15,8 +15,8 @@ def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> 
     sides = {"pytorch_eager": eager, "vllm": vllm, "djinn": djinn}
     rows = {
         "breakpoint_support": {"pytorch_eager": _eager_stops, "vllm": _vllm_stops, "djinn": _djinn_stops},
-        "vram_during_pause_gb": {"pytorch_eager": _eager_held, "vllm": _nothing, "djinn": _djinn_held},
-        "concurrent_requests": {"pytorch_eager": _eager_others, "vllm": _nothing, "djinn": _djinn_others},
+        "vram_during_pause_gb": {"pytorch_eager": _eager_held, "vllm": _vllm_held, "djinn": _djinn_held},
+        "concurrent_requests": {"pytorch_eager": _eager_others, "vllm": _vllm_others, "djinn": _djinn_others},
         "activation_steering": {"pytorch_eager": _nothing, "vllm": _nothing, "djinn": _djinn_steers},
         "token_accuracy_percent": {"pytorch_eager": _nothing, "vllm": _nothing, "djinn": _djinn_accuracy},
     }
@@ -59,6 +59,14 @@ def _eager_others(fields: Fields) -> Any:
 
 def _vllm_stops(fields: Fields) -> Any:
     return fields["conclusion"]["supports_layer_breakpoints"]
+
+
+def _vllm_held(fields: Fields) -> Any:
+    return fields["pause"].get("vram_during_pause_gb")
+
+
+def _vllm_others(fields: Fields) -> Any:
+    return fields["pause"].get("request_b_ended_during_pause")
 
 
 def _djinn_stops(fields: Fields) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.experiments.baselines.asking import baseline
+from djinn_jupyter.experiments.baselines.asking import BaselineFailed, baseline
+from djinn_jupyter.experiments.baselines.vllm import not_run
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.memory import GIB, bytes_of
@@ -205,6 +207,31 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
     named = {"baseline": "vllm", "model": course.place.named(file.model.name)}
     course.check_time()
     course.write_partial(VLLM, ("vllm_installed", "vllm_initialized", "api_tests", "conclusion"), named)
-    with baseline("vllm") as vllm:
-        found = vllm.ask("examine", model=file.model.name)
+    inference, pause = file.experiment.inference, file.experiment.concurrent_demo
+    asked = {
+        "model": file.model.name,
+        "dtype": file.model.dtype,
+        "tokens": list(range(1, inference.input_length)),
+        "new": inference.continuation_tokens,
+        **course.place.words(),
+    }
+    found = _of_vllm("examine", asked, not_run)
+    course.tell(f"vLLM: {found['status']} {found.get('reasons', {}).get('api_tests', '')}".rstrip())
+    if found["status"] == "success":
+        course.write_partial(VLLM, ("pause",), {**named, **found})
+        seconds = 1.0 if pause is None else pause.pause_duration_seconds
+        found["pause"] = _of_vllm("pause", {**asked, "seconds": seconds}, _not_paused)
     return course.write(VLLM, {**named, **found})
+
+
+def _of_vllm(verb: str, asked: dict[str, Any], ended: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """In a process of its own, so that nothing of it holds the device afterwards; its end is its reason."""
+    try:
+        with baseline("vllm") as vllm:
+            return vllm.ask(verb, **asked)
+    except BaselineFailed as error:
+        return ended(str(error))
+
+
+def _not_paused(reason: str) -> dict[str, Any]:
+    return {"status": "not_run", "reason": reason}

@@ -1,0 +1,147 @@
+"""vLLM is not on this machine; what can be held without it: that it is asked, why it did not run, what it offers."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from djinn_jupyter.experiments import report
+from djinn_jupyter.experiments.baselines.asking import baseline
+from djinn_jupyter.experiments.baselines.vllm import device_gigabytes, see_only
+from djinn_jupyter.experiments.baselines.vllm_interface import found_in, answers_of
+from djinn_jupyter.experiments.configuration.reading import read
+from djinn_jupyter.experiments.configuration.whitebox import Whitebox
+from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.validation import beside
+from djinn_jupyter.experiments.whitebox import comparison
+from djinn_jupyter.experiments.whitebox.experiment import _vllm
+from tests.experiments.fields import missing
+
+Patch = pytest.MonkeyPatch
+NOTHING_OF = {"status", "baseline", "model", "vllm_installed", "vllm_initialized", "api_tests", "conclusion", "reasons"}
+FAULTS = {  # a package of that name whose start goes wrong
+    "raises": (
+        "class LLM:\n def __init__(self, **options): raise RuntimeError('No GPU here.\\nAnd more.')",
+        "No GPU here.",
+    ),
+    "says nothing": ("class LLM:\n def __init__(self, **options): raise RuntimeError", "RuntimeError"),
+    "is broken": ("import vllm_c_extension", "ModuleNotFoundError: No module named 'vllm_c_extension'"),
+    "ends the process": ("import os; os._exit(3)", "The baseline ended"),
+}
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Course:
+    (tmp_path / "out").mkdir()
+    return Course(folder=tmp_path / "out", log=logging.getLogger("test"))
+
+
+def examined(course: Course) -> dict[str, Any]:
+    """What `whitebox` writes of vLLM, by the process that it starts."""
+    _vllm(course, read("whitebox_small.yaml", Whitebox))
+    found: dict[str, Any] = json.loads((course.folder / "vllm_results.json").read_text())
+    assert missing(course.folder) == []
+    return found
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_where_it_is_not_installed_it_has_not_run(course: Course) -> None:
+    found = examined(course)
+    assert (found["status"], found["vllm_installed"]) == ("not_run", False)
+    assert found["reasons"]["api_tests"] == "vLLM is not installed here"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_where_it_does_not_start_it_has_not_run(fault: str, course: Course, tmp_path: Path, monkeypatch: Patch) -> None:
+    source, reason = FAULTS[fault]
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    found = examined(course)
+    assert found.keys() == NOTHING_OF
+    assert (found["status"], found["vllm_installed"], found["vllm_initialized"]) == ("not_run", True, False)
+    assert reason in found["reasons"]["api_tests"]
+    course.write("comparative_results.json", comparison.compare(None, found, None))
+    report.write(course, "whitebox", [])
+    assert (
+        "| breakpoint_support | not measured | not measured | not measured |"
+        in (course.folder / "report.md").read_text()
+    )
+    assert reason in course.written["comparative_results.json"]["reasons"]["summary_table.breakpoint_support.vllm"]
+    streamed = beside._asked(
+        course, "vllm", {"model": "demo", "dtype": "float32", "cpu_offload_gb": 0, "length": 24}, []
+    )
+    assert streamed["status"] == "not_run"
+    assert reason in streamed["reason"]
+
+
+class Sampling(msgspec.Struct):
+    """As vLLM's are."""
+
+    temperature: float = 1.0
+    stop_token_ids: tuple[int, ...] = ()
+
+
+class Offline:
+    def __init__(self, model: str, **options: Any) -> None: ...
+
+    def generate(self, prompts: Any, sampling_params: Any = None, *, use_tqdm: bool = True) -> None: ...
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None: ...
+
+
+class Stopping(Offline):
+    def pause_at_layer(self, layer: int) -> None: ...
+
+    def resume_from_checkpoint(self, path: str) -> None: ...
+
+    def generate(self, prompts: Any, sampling_params: Any = None, *, breakpoint_layer: int = 0) -> None: ...  # type: ignore[override]
+
+    def get_hidden_states(self, layer: int) -> None: ...
+
+
+def test_what_it_offers_is_read_off_its_classes() -> None:
+    found = found_in(SimpleNamespace(LLM=Offline, SamplingParams=Sampling))
+    assert found.methods == ("Offline.generate", "Offline.sleep")
+    assert {"Offline.use_tqdm", "Offline.level", "Sampling.stop_token_ids"} <= {*found.parameters}
+    assert not any(answers_of(found).values())
+    assert not found.stops_at_layers
+
+
+def test_an_interface_that_stops_at_layers_is_seen() -> None:
+    found = found_in(SimpleNamespace(LLM=Stopping, SamplingParams=Sampling))
+    assert all(answers_of(found).values())
+    assert found.stops_at_layers
+    assert found.evidence()["breakpoint_layer_parameter"] == ["Stopping.breakpoint_layer"]
+
+
+def test_a_gpu_of_that_index_is_the_only_one_it_sees() -> None:
+    for seen, expected in ((None, "1"), ("4,6", "6"), ("GPU-a, GPU-b", "GPU-b")):
+        environment = {} if seen is None else {"CUDA_VISIBLE_DEVICES": seen}
+        see_only("cuda:1", environment)
+        assert environment == {"CUDA_VISIBLE_DEVICES": expected}
+    untouched: dict[str, str] = {}
+    see_only(None, untouched)
+    see_only("cpu", untouched)
+    assert untouched == {}
+
+
+def test_memory_is_what_the_driver_says() -> None:
+    said = SimpleNamespace(returncode=0, stdout="2048\n")
+    assert device_gigabytes(lambda *asked, **options: said) == 2.0
+    assert device_gigabytes(lambda *asked, **options: SimpleNamespace(returncode=9, stdout="")) is None
+
+
+def test_a_pause_that_cannot_be_says_why() -> None:
+    with baseline("vllm") as vllm:
+        found = vllm.ask("pause", model="demo", dtype=None, tokens=[1, 2], new=2, seconds=0.1)
+    assert found["status"] == "not_run"
+    assert "vLLM does not pause" in found["reason"]
