@@ -16,7 +16,7 @@ import pytest
 from djinn_jupyter.experiments import report
 from djinn_jupyter.experiments.baselines.asking import baseline
 from djinn_jupyter.experiments.baselines.vllm import device_gigabytes, see_only
-from djinn_jupyter.experiments.baselines.vllm_interface import found_in, answers_of
+from djinn_jupyter.experiments.baselines.vllm_interface import answers_of, found_in
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course

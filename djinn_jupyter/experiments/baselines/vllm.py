@@ -17,7 +17,7 @@ from typing import Any
 
 from djinn_jupyter.experiments.baselines.answering import serve
 from djinn_jupyter.experiments.baselines.sources import source_of
-from djinn_jupyter.experiments.baselines.vllm_interface import found_in, answers_of
+from djinn_jupyter.experiments.baselines.vllm_interface import answers_of, found_in
 
 SLEEP_LEVEL = 1  # weights to host memory, keys and values discarded; level 2 would lose the weights too
 SEED = 0
