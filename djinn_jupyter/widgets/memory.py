@@ -58,20 +58,22 @@ def _table(name: str, rows: list[list[str]], *, once: bool) -> tuple[list[str], 
 
 
 def _books(readings: Sequence[Reading]) -> list[list[str]]:
-    last = readings[-1]
-    largest = sorted(last.sessions, key=lambda s: (-s[1], s[0]))[:SESSIONS_SHOWN]
-    rest = [name for name, _ in last.sessions if name not in dict(largest)]
+    most: dict[str, int] = {}
+    for name, size in (session for reading in readings for session in reading.sessions):
+        most[name] = max(size, most.get(name, 0))
+    largest = sorted(most, key=lambda name: (-most[name], name))[:SESSIONS_SHOWN]
+    rest = most.keys() - set(largest)
     streams = any(r.ring for r in readings)
     rows = [_row("weights that stay" if streams else "weights", [r.weights for r in readings])]
     if streams:
         rows.append(_row("ring", [r.ring_bytes for r in readings]))
-    rows += [_row(label(name), [dict(r.sessions).get(name, 0) for r in readings]) for name, _ in largest]
+    rows += [_row(label(name), [dict(r.sessions).get(name, 0) for r in readings]) for name in largest]
     if rest:
         others = [sum(size for name, size in r.sessions if name in rest) for r in readings]
         rows.append(_row(plural(len(rest), "other session"), others))
     rows.append(_row("empty pages", [r.empty for r in readings]))
     rows.append(_row("on the device", [r.booked for r in readings]))
-    rows.append(["budget", megabytes(last.budget), ""])
+    rows.append(["budget", megabytes(readings[-1].budget), ""])
     return [*rows, _row("host", [r.host for r in readings]), _row("disk", [r.disk for r in readings])]
 
 

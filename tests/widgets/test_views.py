@@ -309,3 +309,15 @@ def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
         assert "weights that stay" in shown.html
     assert readings[0].booked == samples.readings(1)[0].booked + 2 * 2**20
     assert "ring" not in views.memory_view("demo", samples.readings(3), ()).plain
+
+
+def test_a_session_that_has_left_stays_in_the_table_of_what_was_held() -> None:
+    lines = CARDS["memory"].plain.splitlines()
+    assert next(line for line in lines if line.startswith("session-0")).split() == [
+        "session-0",
+        "0",
+        "B",
+        "3.00",
+        "MiB",
+    ]
+    assert any(line.startswith("1 other session ") for line in lines)
