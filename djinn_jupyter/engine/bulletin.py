@@ -73,6 +73,7 @@ class Bulletin:
         self._described: dict[str, SessionDescription] = {}
         self._published = 0.0
         self._outside = device.Usage.read(where)
+        self._journal_trouble: str | None = None
         self.books = Books()
         self.reading = self._read()
 
@@ -103,6 +104,12 @@ class Bulletin:
             self._published = time.monotonic()
         self.reading = self._read()
 
+    def heed_journal(self, trouble: str | None) -> None:
+        """Told at once: an engine that has nothing to do may not publish for seconds."""
+        if trouble != self._journal_trouble:
+            self._journal_trouble = trouble
+            self.publish()
+
     def _read(self) -> EngineReading:
         described = tuple(self._described.values())
         used = tuple(self._sessions[one.name].last_used for one in described)
@@ -128,4 +135,5 @@ class Bulletin:
             other_bytes=self._outside.other_bytes,
             tiers=self._tiers.statistics(),
             prefetches=self._notebooks.statistics(),
+            journal_trouble=self._journal_trouble,
         )

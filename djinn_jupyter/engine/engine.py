@@ -154,6 +154,7 @@ class Engine:
         self._send(idle=not busy)
         self.neighbours.heed(self.bulletin.outside)
         self.keeping.attend(self.sessions)
+        self.bulletin.heed_journal(self.keeping.trouble)
         return busy
 
     def _rest(self) -> None:

@@ -71,6 +71,7 @@ def status_view(
                   f"{megabytes(sum(s.bytes_allocated for s in slabs))}"),
         *((tier.tier, tier_line(tier)) for tier in books.tiers),
         *((("last move", moved),) if moved else ()),
+        *((("journal", books.journal_trouble),) if books.journal_trouble else ()),
         ("process", megabytes(books.process_bytes)),
         ("device", _device(books)),
     ]  # fmt: skip

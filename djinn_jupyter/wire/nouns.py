@@ -300,7 +300,8 @@ class PrefetchStatistics(Noun, frozen=True):
 
 class EngineStatistics(Noun, frozen=True):
     """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
-    `other_bytes` belong to other processes on the device."""
+    `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
+    written to the journal."""
 
     pid: int
     uptime_seconds: float
@@ -320,6 +321,7 @@ class EngineStatistics(Noun, frozen=True):
     tiers: tuple[TierStatistics, ...] = ()
     weights: WeightsStatistics | None = None
     prefetches: PrefetchStatistics | None = None
+    journal_trouble: str | None = None
 
 
 class Snapshot(Noun, frozen=True):

@@ -3,6 +3,7 @@
     ROOT/HOST-0/lock            held by the process (flock); it ends with the process, however that ends
     ROOT/HOST-0/*.session       what the process keeps there, and what of it
     ROOT/HOST-0/*.pages         is of use only together with the others there
+    ROOT/HOST-0/.*.part         was being written when its process ended, and is of no use
     ROOT/aside/                 what could not be used; nothing is ever deleted from it
 
 Folders of other hosts are left alone: their locks cannot be trusted over a network file system.
@@ -16,7 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from djinn_jupyter.engine.forcing import force_names, make_folder
+
 LOCK: Final = "lock"
+PART: Final = ".part"
 ASIDE: Final = "aside"
 
 
@@ -38,30 +42,39 @@ class Berth:
         os.close(self._lock)
 
     def set_aside(self, path: Path) -> Path:
-        """Move a file to where nobody uses it and nobody deletes it."""
+        """Move a file to where nobody uses it and nobody deletes it. Raises OSError."""
         folder = self.folder.parent / ASIDE
-        folder.mkdir(exist_ok=True, mode=0o700)
+        make_folder(folder)
         target = _unused(folder / path.name)
         path.rename(target)
+        force_names(folder)
         return target
 
     def take_over(self, other: Berth, suffix: str, scraps: str) -> None:
         """The files of a berth whose process has gone, without the `scraps`."""
         for path in other.files(suffix):
             path.rename(_unused(self.folder / path.name))
-        for path in other.files(scraps):
-            path.unlink(missing_ok=True)
+        force_names(self.folder)
+        other.clear(scraps)
+        other.clear(PART)
         other.release()
+
+    def clear(self, suffix: str) -> None:
+        for path in self.files(suffix):
+            path.unlink(missing_ok=True)
 
 
 def take_berth(root: Path, host: str, suffix: str, scraps: str) -> Berth:
     """A berth with the files of all berths of this host that nobody holds any more; what ends in `scraps` stays with
-    its own berth. Raises OSError."""
-    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    its own berth. What is there then is there also after a loss of power. Raises OSError."""
+    make_folder(root)
     free = list(_free(root, host))
     own = free[0] if free else _new(root, host)
     for other in free[1:]:
         own.take_over(other, suffix, scraps)
+    own.clear(PART)
+    force_names(root)
+    force_names(own.folder)
     return own
 
 

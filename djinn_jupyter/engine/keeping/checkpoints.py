@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.forcing import force, force_names, make_folder
 from djinn_jupyter.engine.keeping import records
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.keeping.image import SessionImage
@@ -111,7 +112,7 @@ class CheckpointFolder:
         body, arrays = Shelf().encode(image)
         label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
         with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(self.folder)
             with _aside(path) as (file, aside):
                 writer = Writer(file, self.device)
                 writer.begin()
@@ -122,7 +123,7 @@ class CheckpointFolder:
                 if abandoned.is_set():
                     raise Abandoned
                 _put_in_place(aside, path, name, replace=replace)
-            _folder_to_disk(self.folder)
+            force_names(self.folder)
         return msgspec.structs.replace(entry, bytes_stored=writer.written), path
 
     def read(self, path: Path) -> Kept:
@@ -253,15 +254,7 @@ def _write_arrays(writer: Writer, arrays: Sequence[tuple[int, Tensor]], abandone
 
 def _to_disk(file: BinaryIO) -> None:
     file.flush()
-    os.fsync(file.fileno())
-
-
-def _folder_to_disk(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    force(file.fileno())
 
 
 def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:

@@ -1,8 +1,8 @@
 """What lets every session survive the process: images of them in files, brought up to date behind the engine's back.
 
 A session is written when it stops, ends, is edited or armed, and every quarter of a second while it runs; the thread
-that writes is one image behind at most. A killed process loses what it did since; a loss of power what was not stopped,
-because only images of sessions at rest are forced to the disk.
+that writes is one image behind at most. A killed process loses what it did since. Images of sessions at rest are forced
+to the disk, those of a running one every few seconds, which is what a loss of power loses.
 """
 
 from __future__ import annotations
@@ -33,19 +33,22 @@ from djinn_jupyter.errors import CheckpointRefused
 log = logging.getLogger(__name__)
 
 RUNNING_SECONDS: Final = 0.25
+FORCE_SECONDS: Final = 5.0
 RETRY_SECONDS: Final = 5.0
 
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """One session: its file, what is on the way there, and when the next image may be taken. `elsewhere`: not before
-    its bytes are back."""
+    """One session: its file, what is on the way there, when the next image may be taken, and when it is forced to the
+    disk even though the session runs. `elsewhere`: not before its bytes are back. `trouble`: why the last image could
+    not be written."""
 
     ledger: Ledger
     file: LedgerFile
     writing: Future[None] | None = None
     due: float = 0.0
-    fails: bool = False
+    force_due: float = 0.0
+    trouble: str | None = None
     elsewhere: bool = False
 
 
@@ -77,6 +80,7 @@ class Journal:
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.books = JournalStatistics()
         self.pages: KeptPages | None = None
+        self.trouble: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -91,7 +95,7 @@ class Journal:
         for path in self._berth.files(SUFFIX):
             try:
                 read = read_ledger(path, self._model, self._device)
-            except (CheckpointRefused, OSError) as error:
+            except (CheckpointRefused, OSError, MemoryError, RuntimeError) as error:  # torch: no memory for its arrays
                 self.set_aside(path, error)
                 continue
             if read.damaged:
@@ -100,11 +104,16 @@ class Journal:
         return found
 
     def set_aside(self, path: Path, why: Exception) -> None:
-        log.warning("A session of the journal is set aside as %s: %s", self._berth.set_aside(path), why)
+        try:
+            log.warning("A session of the journal is set aside as %s: %s", self._berth.set_aside(path), why)
+        except OSError as error:
+            log.warning("%s cannot be used (%s) nor set aside (%s); it stays where it is", path, why, _reason(error))
 
     def adopt(self, session: str, path: Path) -> None:
-        """A recovered session goes on in its file; the next image replaces what is there."""
-        self._accounts[session] = self._account(path)
+        """A recovered session goes on in its file; the next image replaces what is there. What was found is forced to
+        the disk: the process that wrote it may not have come to that."""
+        account = self._accounts[session] = self._account(path)
+        self._in_background(account.file.force, f"The journal of session {session!r} could not be forced to the disk")
 
     def _account(self, path: Path) -> _Account:
         return _Account(ledger=Ledger(path), file=LedgerFile(path, self._model, self._device))
@@ -129,7 +138,7 @@ class Journal:
                 self._touched.discard(name)
             elif self._is_due(session, account, now, last=last):
                 self._touched.discard(name)
-                self._hand_over(session, account or self._new(name), now)
+                self._hand_over(session, account or self._new(name), now, safe=last)
 
     def take_before_leaving(self, session: Session) -> None:
         """Where it is other than its last image: a new one at once, be the last one still on the way to its file."""
@@ -142,7 +151,18 @@ class Journal:
         self._touched.discard(session)
         account = self._accounts.pop(session, None)
         if account is not None:
-            self._thread.start(account.file.remove)
+            self._in_background(account.file.remove, f"The closed session {session!r} may come back")
+            self._tell()
+
+    def _in_background(self, work: Callable[[], None], otherwise: str) -> None:
+        """`otherwise` goes to the log where it fails."""
+
+        def done(errand: Future[None]) -> None:
+            error = errand.exception()
+            if error is not None:
+                log.warning("%s: %s", otherwise, _reason(error))
+
+        self._thread.start(work).add_done_callback(done)
 
     def _new(self, name: str) -> _Account:
         path = self._berth.folder / f"{secrets.token_hex(8)}{SUFFIX}"
@@ -156,29 +176,36 @@ class Journal:
             return True
         if account.writing is not None and not account.writing.done():
             return False
-        return last or now >= account.due or (session.state != "running" and not account.fails)
+        return last or now >= account.due or (session.state != "running" and account.trouble is None)
 
-    def _hand_over(self, session: Session, account: _Account, now: float) -> None:
+    def _hand_over(self, session: Session, account: _Account, now: float, *, safe: bool = False) -> None:
+        safe = safe or session.state != "running" or now >= account.force_due
         try:
-            places = None if self.pages is None else self.pages.places_of(session)
-            image = msgspec.structs.replace(take_image(session, None), places=places)
-            away = not session.residence.present
-            entry = account.ledger.entry(image, safe=session.state != "running", away=away)
+            entry = self._entry(session, account, safe=safe)
+            account.elsewhere = entry is None
+            if entry is None:
+                self._touched.add(session.name)
+                return
+            before = account.writing
+            account.writing = self._thread.start(lambda: self._write(before, account.file, entry))
         except CheckpointRefused as refused:
-            log.warning("Session %r is not in the journal: %s", session.name, refused)
-            account.ledger.begin_anew()
+            self._has_trouble(session.name, account, str(refused))
             return
-        account.elsewhere = entry is None
-        if entry is None:
-            self._touched.add(session.name)
+        except (MemoryError, RuntimeError) as error:  # torch: no memory for copies; or none for the thread
+            self._has_trouble(session.name, account, _reason(error))
+            self._again(session.name, account, now)
             return
         account.due = now + RUNNING_SECONDS
-        before = account.writing
-        account.writing = self._thread.start(lambda: self._write(before, account.file, entry))
+        account.force_due = now + FORCE_SECONDS if entry.safe else account.force_due
         account.writing.add_done_callback(lambda _: self._through(session.name))
         self.books.images += 1
         self.books.bytes_handed_over += len(entry.body) + sum(tensor.nbytes for _, tensor in entry.arrays)
         self.books.seconds += time.monotonic() - now
+
+    def _entry(self, session: Session, account: _Account, *, safe: bool) -> Entry | None:
+        places = None if self.pages is None else self.pages.places_of(session)
+        image = msgspec.structs.replace(take_image(session, None), places=places)
+        return account.ledger.entry(image, safe=safe, away=not session.residence.present)
 
     def _write(self, before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
         if entry.names_places and self.pages is not None:
@@ -196,13 +223,29 @@ class Journal:
             return
         error = account.writing.exception()
         account.writing = None
-        if error is not None and not account.fails:
-            log.warning("The journal of session %r could not be written: %s. It is tried again.", name, error)
-        account.fails = error is not None
-        if account.fails:
-            account.ledger.begin_anew()
-            account.due = now + RETRY_SECONDS
-            self._touched.add(name)
+        if error is not None:
+            self._has_trouble(name, account, _reason(error))
+            self._again(name, account, now)
+        elif not account.ledger.anew:
+            account.trouble = None
+            self._tell()
+
+    def _has_trouble(self, name: str, account: _Account, why: str) -> None:
+        """Its next image is the first of a new file."""
+        if account.trouble != why:
+            log.warning("The journal of session %r could not be written: %s", name, why)
+        account.trouble = why
+        account.ledger.begin_anew()
+        self._tell()
+
+    def _again(self, name: str, account: _Account, now: float) -> None:
+        account.due = now + RETRY_SECONDS
+        self._touched.add(name)
+
+    def _tell(self) -> None:
+        """What a user should know."""
+        troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
+        self.trouble = _sentence(troubled) if troubled else None
 
     # ------------------------------------------------------------------------------------------- at the end
 
@@ -214,6 +257,10 @@ class Journal:
             self._wait()
             self.attend(sessions, last=True)
         self._wait()
+        while not self._ended.empty():
+            self._settle(self._ended.get(), time.monotonic())
+        if self.trouble is not None:
+            log.error("%s", self.trouble)
         for account in self._accounts.values():
             account.file.close()
         self._thread.close()
@@ -223,6 +270,23 @@ class Journal:
 
     def _wait(self) -> None:
         self._thread.start(lambda: None).result()
+
+
+def _sentence(troubled: Mapping[str, str]) -> str:
+    names = [repr(name) for name in troubled]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    who = f"session {names[0]}" if len(names) == 1 else f"sessions {', '.join(names[:3])}{more}"
+    why = next(iter(troubled.values())).rstrip(".")
+    return (
+        f"The journal has not the latest of {who}: {why}. It is tried again; until then an engine that dies loses what "
+        "was done since."
+    )
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "there is no memory for a copy of it"
+    return str((isinstance(error, OSError) and error.strerror) or error or type(error).__name__).split("\n", 1)[0]
 
 
 def _write_after(before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:

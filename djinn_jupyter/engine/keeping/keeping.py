@@ -50,6 +50,11 @@ class Keeping:
             ) from error
         return Journal(berth, self.identity, self._device, wake)
 
+    @property
+    def trouble(self) -> str | None:
+        """What the user should know of the journal: that it cannot be written, why, and what that means."""
+        return None if self.journal is None else self.journal.trouble
+
     def touch(self, session: str) -> None:
         if self.journal is not None:
             self.journal.touch(session)

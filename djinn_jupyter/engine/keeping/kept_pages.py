@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from djinn_jupyter.engine.forcing import force_names
 from djinn_jupyter.engine.keeping.image import GroupPlaces, PlacesImage, SessionImage
 from djinn_jupyter.engine.memory.budget import BooksBroken
 from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
@@ -34,13 +35,17 @@ class KeptPages:
     def __init__(self, path: Path, tier: DiskTier) -> None:
         self.path, self._tier = path, tier
         self._adopted: dict[tuple[int, int, int], int] = {}
+        self._named = False
 
     @property
     def file(self) -> str:
         return self.path.stem
 
     def sync(self) -> None:
-        """Return when what images say of the file would survive a loss of power. Raises OSError."""
+        """Return when what images say of the file, and its name, would survive a loss of power. Raises OSError."""
+        if not self._named:
+            force_names(self.path.parent)
+            self._named = True
         try:
             self._tier.sync()
         except StorageFailed as failed:

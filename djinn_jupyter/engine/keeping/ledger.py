@@ -6,9 +6,9 @@ anew. Writes on the journal's thread, is told what to write by the engine's.
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.forcing import force, force_file, force_names
+from djinn_jupyter.engine.keeping.berth import PART
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
 from djinn_jupyter.engine.keeping.shelf import Shelf, decode, placed
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire.frozen import Frozen
-
-log = logging.getLogger(__name__)
 
 SUFFIX: Final = ".session"
 SLACK_BYTES: Final = 1 << 20
@@ -119,11 +119,11 @@ class LedgerFile:
         _write(Writer(file, self._device), entry)
         file.flush()
         if entry.safe:
-            os.fsync(file.fileno())
+            force(file.fileno())
 
     def _write_anew(self, entry: Entry) -> None:
         self.close()
-        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=self.path.parent)
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=self.path.parent)
         file = os.fdopen(descriptor, "wb")
         try:
             writer = Writer(file, self._device)
@@ -131,22 +131,35 @@ class LedgerFile:
             writer.record(LABEL, self._label)
             _write(writer, entry)
             file.flush()
-            os.fsync(file.fileno())
+            force(file.fileno())
             os.replace(name, self.path)
+            force_names(self.path.parent)
         except BaseException:
-            file.close()
+            _close(file)
             Path(name).unlink(missing_ok=True)
             raise
         self._file = file
 
+    def force(self) -> None:
+        """What an earlier process left is there after a loss of power too. Raises OSError."""
+        force_file(self.path)
+
     def remove(self) -> None:
+        """It does not come back. Raises OSError."""
         self.close()
         self.path.unlink(missing_ok=True)
+        force_names(self.path.parent)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            _close(file)
+
+
+def _close(file: BinaryIO) -> None:
+    """What is still in its buffer could not be written, and closing tries once more; whoever wrote it has been told."""
+    with suppress(OSError):
+        file.close()
 
 
 def _write(writer: Writer, entry: Entry) -> None:

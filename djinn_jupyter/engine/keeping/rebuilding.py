@@ -41,7 +41,7 @@ def rebuild(engine: Engine, image: kept.SessionImage, *, name: str, owner: str, 
         return _Rebuilding(engine, image).session(name, owner, holder)
     except CheckpointRefused:
         raise
-    except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise CheckpointRefused(f"It does not fit this engine: {str(error) or type(error).__name__}") from error
 
 

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import Final, Protocol
 
+from djinn_jupyter.engine.forcing import force
+
 BLOCK: Final = 4096  # of every file system and device that asks for alignment
 
 
@@ -77,7 +79,7 @@ class DirectFile:
         self.direct = self._set_direct(False)
 
     def sync(self) -> None:
-        getattr(os, "fdatasync", os.fsync)(self._file)
+        force(self._file)
 
     def close(self) -> None:
         os.close(self._file)

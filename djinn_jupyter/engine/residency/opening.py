@@ -12,6 +12,7 @@ import torch
 from jupyter_core.paths import jupyter_data_dir
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.forcing import make_folder
 from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.files import DirectFile
 from djinn_jupyter.engine.memory.host import HostTier, pinned, unpinned
@@ -38,7 +39,7 @@ def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = No
     if config.disk_memory == 0:
         return None
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         limit = config.disk_memory
         if limit is None:
             limit = min(4 * (_host_limit(config) or psutil.virtual_memory().total), shutil.disk_usage(folder).free // 2)

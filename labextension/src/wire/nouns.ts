@@ -296,7 +296,8 @@ export interface PrefetchStatistics {
 
 /**
  * The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
- * `other_bytes` belong to other processes on the device.
+ * `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
+ * written to the journal.
  */
 export interface EngineStatistics {
   readonly pid: number;
@@ -317,6 +318,7 @@ export interface EngineStatistics {
   readonly tiers: readonly TierStatistics[];
   readonly weights: WeightsStatistics | null;
   readonly prefetches: PrefetchStatistics | null;
+  readonly journal_trouble: string | null;
 }
 
 /**
