@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import pytest
 
 SECTOR: Final = 512
-Lie = Literal["files", "folders"]
+Lie = Literal["files", "folders", "pages"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +274,7 @@ class Disk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """When the power goes (after so many deeds), how likely it is that something not forced is there (`kept`), and by
-    which draws. `lies`: of these the disk only says that they are forced."""
+    which draws. `lies`: of these the disk only says that they are forced; `pages` are the files of that name."""
 
     after: int
     kept: float = 0.0
@@ -286,10 +286,13 @@ def after_cut(disk: Disk, cut: Cut, into: Path) -> Path:
     """A folder like the root of `disk` as it is found when the power is back."""
     deeds = disk.deeds[: cut.after]
     chance = random.Random(cut.seed)
+    pages = {deed.file for deed in deeds if isinstance(deed, Named) and deed.name.suffix == ".pages"}
     forced = {
         deed.what: number
         for number, deed in enumerate(deeds)
-        if isinstance(deed, Forced) and ("files" if isinstance(deed.what, int) else "folders") not in cut.lies
+        if isinstance(deed, Forced)
+        and ("files" if isinstance(deed.what, int) else "folders") not in cut.lies
+        and not (deed.what in pages and "pages" in cut.lies)
     }
     contents: dict[int, bytearray] = {}
     names: dict[Path, int | None] = {}

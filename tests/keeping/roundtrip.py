@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.memory.rows import take_rows
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
@@ -59,6 +61,16 @@ def reading(desk: Desk, name: str = "a") -> list[Any]:
     if session.state == "paused":
         seen += [desk.ask(ask.ReadStop(session=name)), desk.value(name=name)]
     return seen
+
+
+def rows_of(cache: PagedCache) -> list[Any]:
+    """The committed keys and values, which have to be on the device."""
+    steps = take_rows(cache, cache.length)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return [list(rows.runs) for rows in done.value]
 
 
 def future(desk: Desk, name: str = "a") -> list[Any]:

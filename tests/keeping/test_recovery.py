@@ -12,7 +12,7 @@ from djinn_jupyter.wire.nouns import Sampling
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
 from tests.keeping.crashes import crashed, forget, journal, written
-from tests.keeping.roundtrip import FAMILIES, future, pair_of, reading, same
+from tests.keeping.roundtrip import FAMILIES, future, pair_of, reading, rows_of, same
 from tests.keeping.works import PROMPT, WORKS, in_decode
 
 FEWER = ("llama", "gemma3_text", "mamba2", "jamba")  # in `make test`; test_round_trip has them all there
@@ -131,19 +131,8 @@ def test_rules_that_came_and_went_are_run_again_as_they_held(pair: tuple[Desk, D
     other.value("resid_post.0") if other.session("a").state == "paused" else other.fork("c")
     mine, theirs = one.session().cache, other.session("a").cache
     assert mine.length == theirs.length > len(PROMPT)
-    assert same(_rows(mine), _rows(theirs))
+    assert same(rows_of(mine), rows_of(theirs))
     assert same(future(one), future(other))
-
-
-def _rows(cache: Any) -> list[Any]:
-    from djinn_jupyter.engine.memory.rows import take_rows
-
-    steps = take_rows(cache, cache.length)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            return [list(rows.runs) for rows in done.value]
 
 
 def test_no_room_leaves_it_lost_and_says_so(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
