@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from djinn_jupyter.engine.keeping import berth as berths
 from djinn_jupyter.engine.keeping import journal as journals
 from djinn_jupyter.engine.keeping import ledger as ledgers
+from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder, describe
 from djinn_jupyter.engine.keeping.image import FrameImage, HistoryImage, SessionImage, TrailImage
 from djinn_jupyter.engine.keeping.journal import Journal
 from djinn_jupyter.engine.keeping.keeping import Keeping
@@ -332,3 +334,23 @@ def test_each_forcing_is_needed(left_out: str, tmp_path: Path, monkeypatch: pyte
     disk, office = played(tmp_path / "alive", WORKDAY)
     cuts = (Cut(after=after) for after in range(len(disk.deeds) + 1))
     assert any(lost_or_wrong(disk, office, cut, tmp_path / str(cut.after)) for cut in cuts)
+
+
+def test_a_saved_checkpoint_is_there_and_a_replaced_one_is_old_or_new(tmp_path: Path) -> None:
+    (tmp_path / "alive").mkdir()
+    disk, model = Disk(tmp_path / "alive"), MODEL
+    saved = [image_of(name, name, number, (frame_of(torch.randn(1, 3, 40)),)) for number, name in enumerate("xxy")]
+    with disk.recording():
+        folder = CheckpointFolder(disk.root / "djinn" / "checkpoints", model, CPU)
+        for image in saved:
+            folder.save(image.name, image, describe(image.name, image, "m", "d"), replace=True, abandoned=Event())
+            disk.say(image)
+        folder.save("z", saved[0], describe("z", saved[0], "m", "d"), replace=False, abandoned=Event())
+        disk.say(msgspec.structs.replace(saved[0], name="z"))
+    for after, kept in itertools.product(range(len(disk.deeds) + 1), (0.0, 0.5, 1.0)):
+        left = after_cut(disk, Cut(after=after, kept=kept, seed=after), tmp_path / f"{after}-{kept}")
+        folder = CheckpointFolder(left / "djinn" / "checkpoints", model, CPU)
+        found = {one.name: folder.read(folder.find(one.name)).image for one in folder.list()}
+        assert all(any(equal(image, other) for other in saved) for image in found.values())
+        for promised in [deed.what for deed in disk.deeds[:after] if isinstance(deed, Said)]:
+            assert found[promised.name].tokens[0] >= promised.tokens[0]

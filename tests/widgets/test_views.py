@@ -296,6 +296,14 @@ def test_the_status_of_a_model_that_streams() -> None:
     assert "ring" not in views.status_view(samples.model(), samples.statistics(), None).plain
 
 
+def test_the_status_says_when_the_journal_cannot_be_written() -> None:
+    said = "The journal has not the latest of session 'a': No space left on device."
+    for trouble in (said, None):
+        status = views.status_view(samples.model(), samples.statistics(journal_trouble=trouble), None)
+        assert (said in status.plain) == (trouble is not None)
+        assert ("No space left on device" in status.html) == (trouble is not None)
+
+
 def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
     ring = samples.streamed().ring
     readings = [dataclasses.replace(reading, ring=ring) for reading in samples.readings(3)]

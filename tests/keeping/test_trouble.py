@@ -1,0 +1,259 @@
+"""A journal that cannot be written says so in one sentence, where the user looks; nothing else suffers by it, and it is
+made good as soon as that is possible."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.keeping import journal as journals
+from djinn_jupyter.engine.keeping import ledger as ledgers
+from djinn_jupyter.engine.keeping.berth import Berth
+from djinn_jupyter.engine.keeping.journal import Journal
+from djinn_jupyter.engine.keeping.ledger import SUFFIX, Ledger, LedgerFile, read_ledger
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import Desk, build_desk, tokens
+from tests.families import build
+from tests.keeping.crashes import crashed, forget, journal, written
+from tests.keeping.roundtrip import pair_of, reading, same
+from tests.keeping.test_journal import CPU, MODEL, images
+
+PROMPT = tokens(9)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """An engine with a journal in `tmp_path / "alive"`, which tries again at once."""
+    monkeypatch.setattr(journals, "RETRY_SECONDS", 0.0)
+    desk, _ = pair_of("llama")
+    journal(desk, tmp_path / "alive")
+    yield desk
+    monkeypatch.undo()
+    forget(desk)
+
+
+def said(desk: Desk) -> str | None:
+    """What the user is told, when the writing thread is through."""
+    kept = desk.engine.keeping.journal
+    assert kept is not None
+    kept._wait()
+    desk.engine.tick()
+    return desk.engine.reading.statistics.journal_trouble
+
+
+def refuse(number: int) -> Any:
+    def refused(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refused
+
+
+@contextmanager
+def room_for(nbytes: int) -> Iterator[None]:
+    """The system takes no byte of a file beyond so many: what a full disk is, with another number."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def found_by_the_next(desk: Desk, tmp_path: Path, folder: str) -> Desk:
+    other = build_desk(build("llama"))
+    journal(other, crashed(tmp_path / "alive", tmp_path / folder))
+    assert set(other.engine.sessions) == set(desk.engine.sessions)
+    return other
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_disk_that_refuses_is_told_of_and_forgotten_when_it_takes_again(
+    number: int, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it refuses the bytes, to force them, or to force the name of a new file."""
+    for name in "ab":
+        desk.open(name)
+        desk.run(PROMPT, 2, name)
+    written(desk)
+    assert said(desk) is None
+    for verb, name in (("_write", "a"), ("force", "a"), ("force_names", "c")):
+        with monkeypatch.context() as broken:
+            broken.setattr(ledgers, verb, refuse(number))
+            if name == "c":
+                desk.open(name)
+            made = desk.run(PROMPT[:2], 1, name, extend=name == "a")
+            assert len(made.tokens) == 1
+            told = said(desk)
+            assert told is not None
+            assert told.startswith(f"The journal has not the latest of session {name!r}: {os.strerror(number)}. ")
+            assert told.count("\n") == 0
+        written(desk)
+        assert said(desk) is None
+    other = found_by_the_next(desk, tmp_path, "after")
+    for name in "abc":
+        other.ask(ask.Open(session=name))
+        assert same(reading(desk, name), reading(other, name))
+    forget(other)
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (MemoryError(), "there is no memory for a copy of it"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nat alloc"), "can't allocate memory"),
+    ],
+)
+def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
+    error: Exception, why: str, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when arrays have their numbers already and are not in the file."""
+    desk.open()
+    desk.stop_at(3)
+    desk.run(PROMPT, 2)
+    written(desk)
+
+    def emptied(tensor: torch.Tensor) -> bool:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(ledgers, "_emptied", emptied)
+        desk.resume()
+        told = said(desk)
+        assert told is not None
+        assert why in told
+        assert "\n" not in told
+    written(desk)
+    assert said(desk) is None
+    other = found_by_the_next(desk, tmp_path, "after")
+    other.ask(ask.Open(session="a"))
+    assert same(reading(desk), reading(other))
+    forget(other)
+
+
+def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledgers, "_write", refuse(errno.ENOSPC))
+    for name in "abcde":
+        desk.open(name)
+    told = said(desk)
+    assert told is not None
+    assert "sessions 'a', 'b', 'c' and 2 more: No space left on device." in told
+    desk.close(*"abcd")
+    told = said(desk)
+    assert told is not None
+    assert "session 'e':" in told
+    desk.close("e")
+    assert said(desk) is None
+
+
+def test_a_file_that_outgrows_the_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
+    """The system itself refuses, in the midst of a record and again when the file is closed."""
+    path, taken = tmp_path / f"x{SUFFIX}", images(3)
+    file, book = LedgerFile(path, MODEL, CPU), Ledger(path)
+    with room_for(4096), pytest.raises(OSError, match="File too large"):
+        file.write(book.entry(taken[0], safe=True))
+    assert list(tmp_path.iterdir()) == []
+    book.begin_anew()
+    file.write(book.entry(taken[0], safe=True))
+    with room_for(path.stat().st_size + 2000), pytest.raises(OSError, match="File too large"):
+        file.write(book.entry(taken[1], safe=True))
+    assert len(read_ledger(path, MODEL, CPU).image.history.stops) == len(taken[0].history.stops)
+    with pytest.raises(OSError, match="what came before"):
+        file.write(book.entry(taken[2], safe=True))
+    book.begin_anew()
+    file.write(book.entry(taken[2], safe=True))
+    assert len(read_ledger(path, MODEL, CPU).image.history.stops) == len(taken[2].history.stops)
+    assert list(tmp_path.iterdir()) == [path]
+    file.close()
+
+
+def test_an_engine_that_ends_while_its_journal_cannot_be_written_says_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = build_desk(build("llama"))
+    journal(one, tmp_path / "alive")
+    one.open()
+    one.run(PROMPT, 2)
+    written(one)
+    monkeypatch.setattr(ledgers, "_write", refuse(errno.ENOSPC))
+    one.run((), 3, extend=True)
+    one.engine.close()
+    monkeypatch.undo()
+    assert [record.levelname for record in caplog.records if "has not the latest of session 'a'" in record.message]
+    other = build_desk(build("llama"))
+    assert journal(other, tmp_path / "alive") == ("a",)
+    assert len(other.session().tokens) == len(PROMPT) + 2
+    forget(other)
+    one.close_all()
+
+
+def test_a_file_that_can_be_neither_read_nor_moved_keeps_no_engine_from_starting(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in "ab":
+        desk.open(name)
+        desk.run(PROMPT, 2, name)
+    written(desk)
+    left = crashed(tmp_path / "alive", tmp_path / "left")
+    first, _ = sorted(left.rglob(f"*{SUFFIX}"))
+    real = journals.read_ledger
+
+    def read(path: Path, *given: Any) -> Any:
+        return refuse(errno.EIO)() if path == first else real(path, *given)
+
+    monkeypatch.setattr(journals, "read_ledger", read)
+    monkeypatch.setattr(Berth, "set_aside", refuse(errno.EROFS))
+    other = build_desk(build("llama"))
+    assert len(journal(other, left)) == 1
+    assert "Input/output error" in caplog.text
+    assert first.exists()
+    forget(other)
+    assert first.exists(), "it was not this engine's to forget"
+
+
+def test_a_closed_session_whose_file_cannot_go_is_told_in_the_log(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.open()
+    written(desk)
+    with monkeypatch.context() as broken:
+        broken.setattr(LedgerFile, "remove", refuse(errno.EIO))
+        desk.close("a")
+        assert said(desk) is None
+    assert "The closed session 'a' may come back: Input/output error" in caplog.text
+
+
+def test_a_session_that_runs_on_is_forced_to_the_disk_from_time_to_time(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a clock that goes a second with each image."""
+    forced: list[bool] = []
+    real, clock = Ledger.entry, iter(range(1000))
+
+    def entry(self: Ledger, image: Any, *, safe: bool, away: bool = False) -> Any:
+        forced.append(safe)
+        return real(self, image, safe=safe, away=away)
+
+    kept = desk.engine.keeping.journal
+    assert isinstance(kept, Journal)
+    monkeypatch.setattr(Ledger, "entry", entry)
+    desk.open()
+    written(desk)
+    desk.post(ask.Run(session="a", tokens=PROMPT, max_new_tokens=24, ignore_eos=True), replies := [])
+    while desk.session().state != "running":
+        desk.engine.tick()
+    account, now = kept._accounts["a"], journals.time.monotonic()
+    forced.clear()
+    for _ in range(12):
+        kept._wait()
+        kept._hand_over(desk.session(), account, now + 100 + next(clock))
+    assert forced == [True, *[False] * 4, True, *[False] * 4, True, False]
+    while not replies:
+        desk.engine.tick()
