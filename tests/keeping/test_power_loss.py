@@ -321,16 +321,20 @@ def test_a_disk_that_only_says_it_has_forced_loses_sessions(lie: Any, tmp_path: 
     assert not lost_or_wrong(disk, office, Cut(after=len(disk.deeds)), tmp_path / "honest")
 
 
-@pytest.mark.parametrize("left_out", ["after_making", "after_renaming", "of_bytes"])
+@pytest.mark.parametrize("left_out", ["of_folders", "of_berths", "of_names", "of_bytes", "of_what_was_found"])
 def test_each_forcing_is_needed(left_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A journal without it loses a session at some moment of the day."""
     match left_out:
-        case "after_making":
+        case "of_folders":
             monkeypatch.setattr(berths, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
-        case "after_renaming":
+        case "of_berths":
+            monkeypatch.setattr(berths, "force_names", lambda folder: None)
+        case "of_names":
             monkeypatch.setattr(ledgers, "force_names", lambda folder: None)
         case "of_bytes":
             monkeypatch.setattr(ledgers, "force", lambda descriptor: None)
+        case "of_what_was_found":
+            monkeypatch.setattr(ledgers, "force_file", lambda path: None)
     disk, office = played(tmp_path / "alive", WORKDAY)
     cuts = (Cut(after=after) for after in range(len(disk.deeds) + 1))
     assert any(lost_or_wrong(disk, office, cut, tmp_path / str(cut.after)) for cut in cuts)
