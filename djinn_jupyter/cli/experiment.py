@@ -97,7 +97,8 @@ def _concluded(
     try:
         return conducted(course, work, lambda course, failures: report.write(course, name, failures))
     finally:
-        print(course.folder / "report.html")
+        if course.written:
+            print(course.folder / "report.html")
 
 
 def _no_flags(parser: argparse.ArgumentParser) -> None: ...

@@ -150,15 +150,17 @@ def begin(
 def conducted(
     course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
 ) -> list[str]:
-    """What `work` says against a pass. A report is written and the log closed however it ends, by Ctrl-C too."""
+    """What `work` says against a pass. However it ends, by Ctrl-C too, a report is written; but not where it was
+    refused before there was a file: those of an earlier run are left alone."""
     try:
         with _ended_from_outside(course):
             failures = work(course)
     except BaseException as error:
-        course.break_off(error)
-        why = str(error) if isinstance(error, Exception) else "The run was ended before it was over."
-        course.tell(f"Broken off: {why} The files hold what was measured until then and are marked so.")
-        report(course, [why])
+        if course.written:
+            course.break_off(error)
+            why = str(error) if isinstance(error, Exception) else "The run was ended before it was over."
+            course.tell(f"Broken off: {why} The files hold what was measured until then and are marked so.")
+            report(course, [why])
         raise
     else:
         report(course, failures)

@@ -12,7 +12,6 @@ from typing import Any
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.loading import attach
-from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.course import Course
 
 _PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
@@ -46,15 +45,6 @@ def private_jupyter() -> Iterator[None]:
                     os.environ[name] = value
 
 
-def check_layers(engine: RemoteEngine, expected: int) -> None:
-    found = engine.description.layers
-    if found != expected:
-        raise UsageError(f"model.num_layers is {expected}; {engine.description.name} has {found} layers.")
-
-
 def prompt_of(engine: RemoteEngine, length: int, seed: int) -> list[int]:
-    """So many random token ids. UsageError where the model has fewer positions."""
-    context = engine.description.context_length
-    if context is not None and length >= context:
-        raise UsageError(f"A prompt of {length} tokens does not fit into the model's {context} positions.")
+    """So many random token ids."""
     return random.Random(seed).choices(range(engine.description.vocab_size), k=length)

@@ -30,7 +30,9 @@ TRIALS = (f"{E}.breakpoints.layers=[2]", *NOT_STEERED, *NO_OTHER)
 STEERING = (*NO_TRIALS, *NO_OTHER, f"{V}.require_steering_effect=false")
 OTHER = (*NO_TRIALS, *NOT_STEERED)
 PRESSURE = (f"{E}.memory_pressure_test.enabled=true", f"{E}.memory_pressure_test.num_sessions=2")
-CARD = (280_736 + 20 * 16_384) / 2**30
+CARD = (280_736 + 20 * 16_384) / 2**30  # twenty pages beside the weights; six sessions of four need more
+PRESSED = (PRESSURE[0], f"{E}.memory_pressure_test.num_sessions=6", f"{E}.inference.input_length=60")
+PRESSED = (*PRESSED, f"hardware.vram_limit_gb={CARD}")
 
 
 def no_fault(patch: Patch) -> None: ...
@@ -140,8 +142,8 @@ def of_cost(setting: str, shows: Callable[[Ran], object], *base: str) -> Effect:
     return Effect(name="checkpoint-cost", setting=setting, shows=shows, base=("repeat=1", *base))
 
 
-def of_pressure(setting: str, shows: Callable[[Ran], object]) -> Effect:
-    return Effect(name="pressure", setting=setting, shows=shows, base=PRESSURE)
+def of_pressure(setting: str, shows: Callable[[Ran], object], *base: str) -> Effect:
+    return Effect(name="pressure", setting=setting, shows=shows, base=base or PRESSED)
 
 
 def of_whitebox(
@@ -190,7 +192,7 @@ WHITEBOX = {
     f"{E}.memory_pressure_test.enabled": of_whitebox(
         "true", written("memory_pressure_results.json"), *NOTHING, PRESSURE[1]
     ),
-    f"{E}.memory_pressure_test.num_sessions": of_pressure("3", pressed("sessions_alive_max")),
+    f"{E}.memory_pressure_test.num_sessions": of_pressure("7", pressed("sessions_alive_max")),
     f"{E}.memory_pressure_test.session_pause_layer": of_pressure(
         "5", lambda ran: ran.times("breakpoint", "resid_post.5")
     ),
@@ -200,7 +202,7 @@ WHITEBOX = {
         "false", status, *OTHER, f"{E}.concurrent_demo.request_b_during_pause=false"
     ),
     f"{V}.require_memory_pressure_success": of_whitebox("true", status, *NOTHING, *PRESSURE),
-    "hardware.vram_limit_gb": of_pressure(str(CARD), pressed("capacity_imposed")),
+    "hardware.vram_limit_gb": of_pressure(str(CARD), pressed("capacity_imposed"), *PRESSURE),
     "hardware.host_limit_gb": of_pressure("0.01", said("there are 0.0100 GiB")),
     "duration": of_whitebox("0.0000001", said("has reached its limit"), *OTHER),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
 from importlib import resources
@@ -109,11 +110,13 @@ def _sentence(error: str, kind: type[Section]) -> str:
     return f"{path}: {text[0].lower()}{text[1:]}."
 
 
-def _check_all(section: Section) -> None:
+def _check_all(section: Section, above: str = "") -> None:
     for field in msgspec.structs.fields(type(section)):
-        inner = getattr(section, field.name)
+        inner, path = getattr(section, field.name), f"{above}{field.encode_name}"
         if isinstance(inner, Section):
-            _check_all(inner)
+            _check_all(inner, f"{path}.")
+        if isinstance(inner, float) and not math.isfinite(inner):
+            raise UsageError(f"{path} is {inner}; give a number that has an end.")
     section.check()
 
 

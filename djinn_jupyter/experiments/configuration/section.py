@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
 
+Name: TypeAlias = Annotated[str, Meta(min_length=1)]
+Layer: TypeAlias = Annotated[int, Meta(ge=0)]
+Dtype: TypeAlias = Literal["float32", "bfloat16", "float16"]
+OwnDtype: TypeAlias = Annotated[
+    Dtype | None, Meta(description="The dtype it is served in; the model's own by default.")
+]
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0)]
 Gigabytes: TypeAlias = Annotated[float, Meta(gt=0)]

@@ -7,17 +7,22 @@ from typing import Annotated
 from msgspec import Meta
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.experiments.configuration.section import Gigabytes, Positive, Seconds, Section
-
-Name = Annotated[str, Meta(min_length=1)]
-Layer = Annotated[int, Meta(ge=0)]
+from djinn_jupyter.experiments.configuration.section import (
+    Gigabytes,
+    Layer,
+    Name,
+    OwnDtype,
+    Positive,
+    Seconds,
+    Section,
+)
 
 
 class ResumeLatency(Section, frozen=True, kw_only=True):
     """One file of `djinn experiment resume-latency`."""
 
     model: Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
-    dtype: Annotated[str | None, Meta(description="float32, bfloat16 or float16; the model's own by default.")] = None
+    dtype: OwnDtype = None
     layers: Annotated[tuple[Layer, ...], Meta(min_length=1, description="Layers that the pass is stopped after.")]
     max_length: Annotated[Positive, Meta(description="Tokens of the prompt.")]
     warmup: Annotated[int, Meta(ge=0, description="Resumes that are not counted, for each layer and side.")] = 2
@@ -38,7 +43,7 @@ class CheckpointCost(Section, frozen=True, kw_only=True):
     """One file of `djinn experiment checkpoint-cost`."""
 
     model: Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
-    dtype: Annotated[str | None, Meta(description="float32, bfloat16 or float16; the model's own by default.")] = None
+    dtype: OwnDtype = None
     layer: Annotated[Layer, Meta(description="The layer after which session A stops.")]
     max_length: Annotated[Positive, Meta(description="Tokens of A's prompt.")]
     neighbour_tokens: Annotated[Positive, Meta(description="Tokens that the neighbour B generates in each part.")] = 64

@@ -8,10 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.experiments.configuration.section import Gigabytes, Positive, Seconds, Section
+from djinn_jupyter.experiments.configuration.section import Dtype, Gigabytes, Name, Positive, Seconds, Section
 
-Name = Annotated[str, Meta(min_length=1)]
-Dtype = Literal["float32", "bfloat16", "float16"]
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 Enabled = Annotated[bool, Meta(description="Whether this test runs.")]
 ModelId = Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
@@ -30,7 +28,7 @@ class LogitEquivalence(Section, frozen=True, kw_only=True):
     enabled: Enabled = True
     model_id: ModelId
     dtype: ModelDtype
-    num_samples: Annotated[Positive, Meta(description="Prompts, each one forward pass more through the ring.")]
+    num_samples: Annotated[Positive, Meta(description="Prompts; each goes through the ring in several passes.")]
     tolerance_norm: Annotated[Bound, Meta(description="Most that the norm of the difference of logits may be.")]
     tolerance_max_diff: Annotated[Bound, Meta(description="Most that any logit may differ.")]
     pass_if_predictions_match: Annotated[

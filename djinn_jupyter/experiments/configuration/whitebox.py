@@ -7,19 +7,26 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.experiments.configuration.section import Gigabytes, Positive, Seconds, Section
+from djinn_jupyter.experiments.configuration.section import (
+    Gigabytes,
+    Layer,
+    Name,
+    OwnDtype,
+    Positive,
+    Seconds,
+    Section,
+)
 
-Layer = Annotated[int, Meta(ge=0)]
 Percent = Annotated[float, Meta(gt=0, le=100)]
 
 
 class Model(Section, frozen=True, kw_only=True):
-    name: Annotated[str, Meta(min_length=1, description="`demo`, a folder or a hub name.")]
+    name: Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
     num_layers: Annotated[Positive, Meta(description="Layers; checked against the model before anything runs.")]
     source: Annotated[
         Literal["transformers"], Meta(description="Whose implementation; only transformers' own is served.")
     ] = "transformers"
-    dtype: Annotated[str | None, Meta(description="float32, bfloat16 or float16; the model's own by default.")] = None
+    dtype: OwnDtype = None
     page_positions: Annotated[
         Positive | None, Meta(description="Positions of a page; small ones make small models share and swap.")
     ] = None
@@ -105,7 +112,7 @@ class Whitebox(Section, frozen=True, kw_only=True):
     validation: Validation
     hardware: Hardware = Hardware()
     duration: Annotated[Seconds, Meta(description="Minutes after which the run is stopped; a hard limit.")]
-    output_dir: Annotated[str, Meta(min_length=1, description="The folder of the results.")]
+    output_dir: Annotated[Name, Meta(description="The folder of the results.")]
 
     def check(self) -> None:
         self._check_layers()

@@ -12,12 +12,13 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.experiments.configuration.whitebox import MemoryPressure, Whitebox
-from djinn_jupyter.experiments.course import Course, now
+from djinn_jupyter.experiments.course import NOT_YET, Course, now
 from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, sampled
 from djinn_jupyter.experiments.pressure.arithmetic import Arithmetic, arithmetic
 from djinn_jupyter.experiments.pressure.swaps import Swaps, heard
-from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_of
-from djinn_jupyter.experiments.whitebox.trials import digest_of
+from djinn_jupyter.experiments.serving import engine_for, prompt_of
+from djinn_jupyter.experiments.shape import foretold, shape_of
+from djinn_jupyter.experiments.whitebox.trials import digest_of, require_shape
 
 LOG = "exp3_memory_pressure_final.log"
 FILE = "memory_pressure_results.json"
@@ -41,21 +42,33 @@ def run(course: Course, file: Whitebox) -> list[str]:
     wanted = file.experiment.memory_pressure_test
     if wanted is None or not wanted.enabled:
         raise UsageError("experiment.memory_pressure_test is not enabled in this file.")
-    count = wanted.num_sessions
+    count, inference = wanted.num_sessions, file.experiment.inference
+    new, length = inference.continuation_tokens, inference.input_length
+    require_shape(foretold(file.model.name), file)
     course.write_partial(FILE, FIELDS, {"num_sessions_requested": count})
     imposed, host = bytes_of(file.hardware.vram_limit_gb), bytes_of(file.hardware.host_limit_gb)
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
-    new, length = file.experiment.inference.continuation_tokens, file.experiment.inference.input_length
     with engine_for(
         course, file.model.name, card_memory=imposed, host_memory=host, threads=THREADS, **options
     ) as engine:
-        check_layers(engine, file.model.num_layers)
+        require_shape(shape_of(engine), file)
         sums = arithmetic(engine, length + new, count, imposed, host)
         for sentence in sums.sentences():
             course.tell(sentence)
+        if not sums.exceeds:
+            return _proves_nothing(course, sums)
         prompts = [prompt_of(engine, length, seed=100 + number) for number in range(count)]
         alone = _alone(course, engine, prompts, new)
         return _under_pressure(course, engine, wanted, sums, prompts, new, alone)
+
+
+def _proves_nothing(course: Course, sums: Arithmetic) -> list[str]:
+    sentence = (
+        "The demand does not exceed the capacity, so nothing would have to leave; more sessions, or a smaller card."
+    )
+    fields = {"arithmetic": sums.sentences(), **_asked(sums), "status": "error", "error": sentence}
+    course.write(FILE, {**dict.fromkeys(FIELDS, NOT_YET), **fields})
+    return [sentence]
 
 
 def resume_order(count: int) -> list[int]:
@@ -122,15 +135,22 @@ def _under_pressure(
 def _so_far(sums: Arithmetic, progression: list[dict[str, Any]], swaps: Swaps) -> dict[str, Any]:
     """What the file holds should the run be broken off."""
     return {
-        "num_sessions_requested": sums.sessions,
+        **_asked(sums),
         "num_sessions_spawned": len(progression),
         "vram_progression": list(progression),
         "swap_events": list(swaps.events),
         "swap_latencies_ms": swaps.latencies(),
         "swapping_active": swaps.first_out is not None,
+    }
+
+
+def _asked(sums: Arithmetic) -> dict[str, Any]:
+    return {
+        "num_sessions_requested": sums.sessions,
         "demand_gb": sums.demand / GIB,
         "capacity_gb": sums.capacity / GIB,
         "capacity_imposed": sums.capacity_imposed,
+        "kv_per_session_gb": sums.per_session / GIB,
     }
 
 
@@ -170,7 +190,7 @@ def _fields(
     return {
         "timestamp": now(),
         "arithmetic": sums.sentences(),
-        "num_sessions_requested": sums.sessions,
+        **_asked(sums),
         "num_sessions_spawned": len(progression),
         "vram_progression": progression,
         "vram_stats": {"min_gb": min(used), "max_gb": max(used), "avg_gb": statistics.fmean(used)},
@@ -179,10 +199,6 @@ def _fields(
         "swap_latencies_ms": swaps.latencies(),
         "total_elapsed_seconds": elapsed,
         "swapping_active": any(event["direction"] == "out" for event in swaps.events),
-        "demand_gb": sums.demand / GIB,
-        "capacity_gb": sums.capacity / GIB,
-        "capacity_imposed": sums.capacity_imposed,
-        "kv_per_session_gb": sums.per_session / GIB,
         "sessions_alive_max": alive,
         "swap_events": swaps.events,
         "plateau_achieved": plateau(curve, swaps.first_out, spawned, sums.per_session),
@@ -203,7 +219,6 @@ def plateau(curve: Curve, first_out: float | None, spawned: float, per_session: 
 
 def _failures(fields: dict[str, Any], sums: Arithmetic, count: int) -> list[str]:
     checks = {
-        "The demand does not exceed the capacity.": sums.exceeds,
         "Not all sessions were spawned.": fields["num_sessions_spawned"] == count,
         "Not all sessions were alive together.": fields["sessions_alive_max"] >= count,
         "An output differs from the session run alone.": fields["outputs_equal_alone"],

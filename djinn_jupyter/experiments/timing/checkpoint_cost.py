@@ -12,16 +12,17 @@ from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, timed
 from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
+from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
 
 LOG = "checkpoint_cost.log"
 FILE = "checkpoint_cost_results.json"
 FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent".split()
 THREADS = 1
+NEIGHBOUR_PROMPT = 8
 
 
 @dataclass(slots=True)
@@ -47,15 +48,20 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
     """Write the result file; the reasons why the run fails, none when it passes."""
     host = None if file.host_limit_gb is None else int(file.host_limit_gb * GIB)
     rates, costs = Rates(), Costs()
+    _require(foretold(file.model), file)
     course.write_partial(FILE, FIELDS, {"model": course.place.named(file.model)})
     with engine_for(course, file.model, dtype=file.dtype, host_memory=host, threads=THREADS) as engine:
-        layers = engine.description.layers
-        if file.layer >= layers:
-            raise UsageError(f"layer is {file.layer}; {engine.description.name} has the layers 0 to {layers - 1}.")
+        _require(shape_of(engine), file)
         _measure(course, engine, file, rates, costs)
     failures = [] if costs.copy else ["Session A never left the device; make neighbour_tokens larger."]
     course.write(FILE, {"status": "failed" if failures else "success", **_figures(course, file, rates, costs)})
     return failures
+
+
+def _require(shape: Shape, file: CheckpointCost) -> None:
+    shape.require_layers({"layer": file.layer})
+    shape.require_room(file.max_length, 1)
+    shape.require_room(NEIGHBOUR_PROMPT, file.neighbour_tokens)
 
 
 def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: Rates, costs: Costs) -> None:
@@ -94,7 +100,9 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
 def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float:
     """B's tokens per second."""
     done, milliseconds = timed(
-        lambda: b.run(prompt_of(engine, 8, seed=2), max_new_tokens=file.neighbour_tokens, ignore_eos=True)
+        lambda: b.run(
+            prompt_of(engine, NEIGHBOUR_PROMPT, seed=2), max_new_tokens=file.neighbour_tokens, ignore_eos=True
+        )
     )
     return 1000 * len(done.tokens) / milliseconds
 

@@ -10,11 +10,12 @@ from typing import Any
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
-from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
 from djinn_jupyter.experiments.configuration.timing import ResumeLatency
 from djinn_jupyter.experiments.course import Course, now, timed
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
+from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
 
 LOG = "resume_latency.log"
 THREADS = 1
@@ -42,12 +43,13 @@ class Side:
 
 def run(course: Course, file: ResumeLatency) -> list[str]:
     """Write a file for each side; the reasons why the run fails, none when it passes."""
+    _require(foretold(file.model), file)
     tops: dict[int, set[int]] = {layer: set() for layer in file.layers}
     skipped = {"djinn_resume": file.skip_djinn, "recompute": file.skip_recompute, "manual_offload": file.skip_offload}
     for name in (name for name, skip in skipped.items() if not skip):
         course.write_partial(f"{name}_latency.json", (), _fields(course, file, [], {}))
     with engine_for(course, file.model, dtype=file.dtype, threads=THREADS) as engine:
-        _check(engine, file)
+        _require(shape_of(engine), file)
         prompt, dtype = prompt_of(engine, file.max_length, seed=1), engine.description.dtype
         count = engine.description.layers
         if not file.skip_djinn:
@@ -64,11 +66,9 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
     ]
 
 
-def _check(engine: RemoteEngine, file: ResumeLatency) -> None:
-    layers = engine.description.layers
-    for layer in file.layers:
-        if layer >= layers:
-            raise UsageError(f"layers names {layer}; {engine.description.name} has the layers 0 to {layers - 1}.")
+def _require(shape: Shape, file: ResumeLatency) -> None:
+    shape.require_layers({f"layers[{number}]": layer for number, layer in enumerate(file.layers)})
+    shape.require_room(file.max_length, 1)
 
 
 def _djinn(

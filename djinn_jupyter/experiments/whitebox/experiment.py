@@ -12,11 +12,12 @@ from djinn_jupyter.experiments.baselines.vllm import not_run
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.memory import GIB, bytes_of
-from djinn_jupyter.experiments.serving import check_layers, engine_for, prompt_of
+from djinn_jupyter.experiments.serving import engine_for, prompt_of
+from djinn_jupyter.experiments.shape import foretold, shape_of
 from djinn_jupyter.experiments.whitebox import comparison
 from djinn_jupyter.experiments.whitebox.meanwhile import run_meanwhile
 from djinn_jupyter.experiments.whitebox.steering import run_steering
-from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, run_trials, summary
+from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, require_shape, run_trials, summary
 from djinn_jupyter.experiments.whitebox.wire import measure_wire
 
 LOG = "exp3_osdi.log"
@@ -36,6 +37,7 @@ class Skipped:
 def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     """Write the result files; the reasons why the run fails, none when it passes."""
     failures: list[str] = []
+    require_shape(foretold(file.model.name), file)
     course.write_partial(TABLE, ("timestamp", "baselines", "summary_table"), {})
     djinn = None if skipped.djinn else _djinn(course, file, failures)
     eager = None if skipped.pytorch else _eager(course, file)
@@ -55,7 +57,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         "host_memory": bytes_of(file.hardware.host_limit_gb),
     }
     with engine_for(course, file.model.name, threads=THREADS, **options, **limits) as engine:
-        check_layers(engine, file.model.num_layers)
+        require_shape(shape_of(engine), file)
         prompt = prompt_of(engine, wanted.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
         fields: dict[str, Any] = {"baseline_prompt": prompt}

@@ -20,6 +20,7 @@ from djinn_jupyter.client.stops import Finished, Paused, Stop
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.configuration.whitebox import Inference, Whitebox
 from djinn_jupyter.experiments.course import Course, timed
+from djinn_jupyter.experiments.shape import Shape
 from djinn_jupyter.wire.nouns import Transfer
 
 MIB = float(1 << 20)
@@ -80,6 +81,12 @@ class Absence:
     back_ms: float
     dispatch_ms: float
     bytes_left: int
+
+
+def require_shape(shape: Shape, file: Whitebox) -> None:
+    """UsageError where a model of that shape cannot do what the file asks for."""
+    shape.require_count(file.model.num_layers)
+    shape.require_room(file.experiment.inference.input_length, file.experiment.inference.continuation_tokens)
 
 
 def run_trials(

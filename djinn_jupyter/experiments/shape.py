@@ -1,0 +1,63 @@
+"""How many layers and positions a model has, and whether what is asked of it can be: before its engine is started where
+its config.json lies on this machine, and of every engine once it runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.baselines.sources import source_of
+
+LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+POSITIONS = ("max_position_embeddings", "n_positions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """None for what is not known. What cannot be raises UsageError."""
+
+    name: str
+    layers: int | None = None
+    positions: int | None = None
+
+    def require_count(self, expected: int) -> None:
+        if self.layers not in (None, expected):
+            raise UsageError(f"model.num_layers is {expected}; {self.name} has {self.layers} layers.")
+
+    def require_layers(self, named: Mapping[str, int]) -> None:
+        """`named` by key of the configuration."""
+        for key, layer in named.items():
+            if self.layers is not None and layer >= self.layers:
+                raise UsageError(f"{key} is {layer}; {self.name} has the layers 0 to {self.layers - 1}.")
+
+    def require_room(self, prompt: int, new: int) -> None:
+        if self.positions is not None and prompt + new > self.positions:
+            raise UsageError(
+                f"A prompt of {prompt} tokens and {new} new ones do not fit into the {self.positions} positions of "
+                f"{self.name}."
+            )
+
+
+def foretold(model: str) -> Shape:
+    """What the config.json of a folder says. A hub name may not be there yet: of that nothing is known."""
+    file = Path(source_of(model)).expanduser() / "config.json"
+    if not file.is_file():
+        return Shape(name=model)
+    whole = json.loads(file.read_text())
+    found = whole.get("text_config", whole)
+    return Shape(name=model, layers=_first(found, LAYERS), positions=_first(found, POSITIONS))
+
+
+def shape_of(engine: RemoteEngine) -> Shape:
+    found = engine.description
+    return Shape(name=found.name, layers=found.layers, positions=found.context_length)
+
+
+def _first(found: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+    return next((found[key] for key in keys if isinstance(found.get(key), int)), None)
