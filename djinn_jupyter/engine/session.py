@@ -72,9 +72,21 @@ class Session:
         """Positions that are committed, also where their rows are lost."""
         return self.trail.end if self.lost else self.cache.length
 
+    @property
+    def lines(self) -> list[Line]:
+        """The lines of its stops and its own, each once."""
+        lines = {id(stop.line): stop.line for stop in self.history.stops}
+        if self.line is not None:
+            lines[id(self.line)] = self.line
+        return list(lines.values())
+
     def lose_rows(self) -> None:
         """Its rows and states cannot be had again; they will be made again."""
         self.cache.free()
+        for line in self.lines:
+            line.states = {length: {} for length in line.states}
+        if self.blobs is not None:
+            self.blobs.untidy = True
         self.lost, self.exactness = True, "recomputed"
 
     def move(self, move: states.Move) -> None:

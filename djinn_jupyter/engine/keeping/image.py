@@ -8,6 +8,7 @@ Shapes: n layers of a run, H key-value heads, T positions, D features of a head.
 
 from __future__ import annotations
 
+import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.keeping.values import Kept
@@ -194,16 +195,22 @@ class GroupPlaces(Part, frozen=True):
 
 
 class PlacesImage(Part, frozen=True):
-    """All rows of a session, by where they lie in the file of that name. The file may have changed since."""
+    """All rows and states of a session, by where they lie in the file of that name. The file may have changed since.
+
+    `storages` are (first byte, bytes, checksum), of which the tensors in `states` (of the layers as they stand) and
+    `lines` (kept on the way, by number of the line and committed length) are views."""
 
     file: str
     groups: tuple[GroupPlaces, ...]
+    storages: tuple[tuple[int, int, int], ...] = ()
+    states: StatesImage = msgspec.field(default_factory=dict)
+    lines: dict[int, dict[int, StatesImage]] = msgspec.field(default_factory=dict)
 
 
 class SessionImage(Part, frozen=True):
     """All of a session. `committed` positions are in the cache; `rows` is None where they have to be made again by
-    running the tokens, or `places` says where they may still be. A session that runs is kept as idle at its last
-    committed step."""
+    running the tokens, or `places` says where they and the states may still be. A session that runs is kept as idle
+    at its last committed step."""
 
     name: str
     owner: str

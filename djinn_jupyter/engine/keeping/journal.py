@@ -203,8 +203,9 @@ class Journal:
         self.books.seconds += time.monotonic() - now
 
     def _entry(self, session: Session, account: _Account, *, safe: bool) -> Entry | None:
-        places = None if self.pages is None else self.pages.places_of(session)
-        image = msgspec.structs.replace(take_image(session, None), places=places)
+        image = take_image(session, None)
+        places = None if self.pages is None else self.pages.places_of(session, image)
+        image = msgspec.structs.replace(image, places=places)
         return account.ledger.entry(image, safe=safe, away=not session.residence.present)
 
     def _write(self, before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:

@@ -1,5 +1,6 @@
-"""The disk tier's file of an engine with a journal: it keeps its name, images say which pages lie where in it, and the
-next engine takes them over. Whether a place still holds what an image says is for its checksum to tell, on the way in.
+"""The disk tier's file of an engine with a journal: it keeps its name, images say which pages and states lie where in
+it, and the next engine takes them over. Whether a place still holds what an image says is for its checksum to tell, on
+the way in.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 from djinn_jupyter.engine.forcing import force_names
 from djinn_jupyter.engine.keeping.image import GroupPlaces, PlacesImage, SessionImage
+from djinn_jupyter.engine.keeping.kept_states import NotThere, StatesTakenOver, name_states
 from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.group_cache import GroupCache
 from djinn_jupyter.engine.memory.items import Stored
 from djinn_jupyter.engine.residency.opening import open_disk
-from djinn_jupyter.errors import StorageFailed, TierFull
+from djinn_jupyter.errors import CheckpointRefused, MemoryShortage, StorageFailed, TierFull
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -30,12 +33,14 @@ SUFFIX: Final = ".pages"
 
 
 class KeptPages:
-    """Invariant: a page is adopted once, by all sessions that had it; who cannot have all of its pages gets none."""
+    """Invariant: a page is adopted once, by all sessions that had it; who cannot have all of its pages and states gets
+    none."""
 
     def __init__(self, path: Path, tier: DiskTier) -> None:
         self.path, self._tier = path, tier
         self._adopted: dict[tuple[int, int, int], int] = {}
         self._named = False
+        self._states = StatesTakenOver(tier)
 
     @property
     def file(self) -> str:
@@ -57,42 +62,57 @@ class KeptPages:
 
     # ---------------------------------------------------------------------------------------------- into an image
 
-    def places_of(self, session: Session) -> PlacesImage | None:
-        """Where all rows of a session are; None where some of them are not in the file, or it has states besides."""
-        groups = session.cache.groups
-        has_pages = any(len(group.table) for group in groups)
-        if session.lost or session.job is not None or not has_pages or any(session.cache.live_states()):
+    def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
+        """Where all rows and states of a session are, of which this is the image; None where some of them are not in
+        the file, or there are none."""
+        if session.lost or session.job is not None or session.blobs is None:
             return None
-        found = [_places(group, self._tier) for group in groups]
-        whole = tuple(places for places in found if places is not None)
-        return PlacesImage(file=self.file, groups=whole) if len(whole) == len(groups) else None
+        try:
+            groups = tuple(_places(group, self._tier) for group in session.cache.groups)
+            named = name_states(session, image, session.blobs, self._tier)
+        except NotThere:
+            return None
+        if not named.storages and not any(group.pages for group in groups):
+            return None
+        return PlacesImage(
+            file=self.file, groups=groups, storages=named.storages, states=named.states, lines=named.lines
+        )
 
     # ------------------------------------------------------------------------------------------- out of an image
 
     def begin_with(self, images: Iterable[SessionImage]) -> None:
-        """The file is as long as those need who had pages in it. Raises TierFull where it may not be."""
+        """The file is as long as those need who had something in it. Raises TierFull where it may not be."""
         places = [image.places for image in images if image.places is not None and image.places.file == self.file]
-        groups = [group for one in places for group in one.groups]
-        self._tier.begin_with(max((at + group.page_bytes for group in groups for at, _ in group.pages), default=0))
+        ends = [at + group.page_bytes for one in places for group in one.groups for at, _ in group.pages]
+        ends += [at + nbytes for one in places for at, nbytes, _ in one.storages]
+        self._tier.begin_with(max(ends, default=0))
 
     def adopt(self, engine: Engine, session: Session, image: SessionImage) -> bool:
-        """Give a session that was rebuilt without rows those that the image names, all of them on disk still; whether
-        it has them now."""
+        """Give a session that was rebuilt without rows and states those that the image names, all of them on disk
+        still; whether it has them now."""
         places = image.places
         if not session.lost or places is None or places.file != self.file or not _fits(engine, image, places):
             return False
         cache = engine.new_cache()
-        try:
-            for number, (group, kept) in enumerate(zip(cache.groups, places.groups, strict=True)):
-                self._adopt_group(number, group, kept)
-            cache.check()
-        except (BooksBroken, TierFull) as broken:
-            cache.free()
-            log.info("Session %r is made again: its pages are no longer its own: %s", session.name, broken)
+        if not self._fill(cache, engine, session, image):
+            engine.blobs.purge()  # states that it was given before one was missing
             return False
         cache.stand_at(image.committed)
         session.cache, session.lost, session.exactness = cache, False, image.exactness
         session.residence.state, session.residence.inherited = "disk", True
+        return True
+
+    def _fill(self, cache: PagedCache, engine: Engine, session: Session, image: SessionImage) -> bool:
+        assert image.places is not None
+        try:
+            for number, (group, kept) in enumerate(zip(cache.groups, image.places.groups, strict=True)):
+                self._adopt_group(number, group, kept)
+            cache.check()
+            self._states.adopt(engine, session, image, cache)
+        except (BooksBroken, MemoryShortage, CheckpointRefused) as broken:
+            cache.free()
+            log.info("Session %r is made again: not all that it had on disk is its own: %s", session.name, broken)
+            return False
         return True
 
     def _adopt_group(self, number: int, group: GroupCache, kept: GroupPlaces) -> None:
@@ -138,14 +158,15 @@ def keep_pages(engine: Engine, folder: Path) -> KeptPages | None:
     return KeptPages(path, tier)
 
 
-def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces | None:
+def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
+    """Raises NotThere."""
     if group.working is not None and group.working.dirty:
-        return None
+        raise NotThere
     pages: list[tuple[int, int]] = []
     for number in group.table.pages:
         stored = group.slab.page(number).copies.get("disk")
         if stored is None or stored.keeper is not tier or stored.checksum is None:
-            return None
+            raise NotThere
         assert isinstance(stored.place, DiskPlace)
         pages.append((stored.place.start, stored.checksum))
     size = group.geometry.page_positions

@@ -5,6 +5,7 @@ Refuses an image that contradicts itself or this model, before anything of the e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -15,7 +16,7 @@ from djinn_jupyter.engine.breakpoints import Breakpoint
 from djinn_jupyter.engine.frame import Frame, Inlay
 from djinn_jupyter.engine.history import Checkpoint, History
 from djinn_jupyter.engine.keeping import image as kept
-from djinn_jupyter.engine.keeping.values import Kept, give_back
+from djinn_jupyter.engine.keeping.values import Kept, KeptStored, give_back, nowhere
 from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.memory.rows import Rows
 from djinn_jupyter.engine.memory.states import LayerState, known_fields
@@ -73,8 +74,11 @@ def rows_of(engine: Engine, image: kept.SessionImage) -> tuple[Rows, ...]:
     return rows
 
 
-def states_of(engine: Engine, states: kept.StatesImage) -> dict[int, LayerState]:
-    return {layer: _layer_state(value, engine.forward.device) for layer, value in states.items()}
+def states_of(
+    engine: Engine, states: kept.StatesImage, fetch: Callable[[KeptStored], Tensor] = nowhere
+) -> dict[int, LayerState]:
+    """`fetch` makes the tensors of those that lie elsewhere."""
+    return {layer: _layer_state(value, engine.forward.device, fetch) for layer, value in states.items()}
 
 
 class _Rebuilding:
@@ -147,7 +151,7 @@ class _Rebuilding:
         )
 
     def _kept_states(self, image: kept.LineImage, length: int) -> dict[int, LayerState]:
-        """Empty where the image is light: then they are made again with the rows."""
+        """Empty where the image is light: they are on disk, or made again with the rows."""
         return {} if self.image.rows is None else states_of(self.engine, image.states[length])
 
     def _frame(self, image: kept.FrameImage) -> Frame:
@@ -246,8 +250,8 @@ class _Rebuilding:
         )
 
 
-def _layer_state(value: Kept, device: torch.device) -> LayerState:
-    fields = give_back(value, device)
+def _layer_state(value: Kept, device: torch.device, fetch: Callable[[KeptStored], Tensor]) -> LayerState:
+    fields = give_back(value, device, fetch)
     if not isinstance(fields, dict) or tuple(fields) != known_fields():
         raise CheckpointRefused("Its recurrent states are those of another version of transformers.")
     return LayerState(fields=tuple(fields.items()))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from djinn_jupyter.engine.back import boundary_tap
 from djinn_jupyter.engine.crossing import Completed, Halted, Journal, Yielded
 from djinn_jupyter.engine.frame import Frame
-from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.plan import Plan, Target, make_plan
 from djinn_jupyter.engine.scheduler import Blocked
@@ -107,15 +106,9 @@ class _Recomputing:
     def _keep_states(self) -> None:
         """Where lines had kept recurrent states on the way."""
         length = self.cache.length
-        for line in self._lines():
+        for line in self.session.lines:
             if length in line.states and not line.states[length]:
                 line.states[length] = self.cache.capture_all()
-
-    def _lines(self) -> Iterator[Line]:
-        lines = {id(stop.line): stop.line for stop in self.session.history.stops}
-        if self.session.line is not None:
-            lines[id(self.session.line)] = self.session.line
-        return iter(lines.values())
 
 
 def _halted(outcome: Halted | Completed) -> Halted:

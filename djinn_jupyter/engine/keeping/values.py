@@ -6,6 +6,7 @@ whole is not kept at all.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ class KeptBase(Frozen, tag_field="is"):
 
 class KeptTensor(KeptBase, frozen=True, tag="tensor"):
     value: Tensor
+
+
+class KeptStored(KeptBase, frozen=True, tag="stored"):
+    """A tensor whose bytes lie in the disk tier's file: a view of the storage of that number."""
+
+    storage: int
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
 
 
 class KeptPlain(KeptBase, frozen=True, tag="plain"):
@@ -49,22 +60,27 @@ class KeptDevice(KeptBase, frozen=True, tag="device"):
     """The device of the engine that reads it."""
 
 
-Kept = KeptTensor | KeptPlain | KeptTuple | KeptList | KeptMapping | KeptDtype | KeptDevice
+Kept = KeptTensor | KeptStored | KeptPlain | KeptTuple | KeptList | KeptMapping | KeptDtype | KeptDevice
 
 
-def keep(value: Any, where: str) -> Kept:
-    """`value` as structs. CheckpointRefused names the kind that is not known; `where` says what it is a part of."""
+def by_value(tensor: Tensor) -> Kept:
+    return KeptTensor(value=tensor)
+
+
+def keep(value: Any, where: str, tensor: Callable[[Tensor], Kept] = by_value) -> Kept:
+    """`value` as structs, its tensors as `tensor` says. CheckpointRefused names the kind that is not known; `where`
+    says what it is a part of."""
     kind = type(value)
     if kind is Tensor:
-        return KeptTensor(value=value)
+        return tensor(value)
     if value is None or kind in (bool, int, float, str):
         return KeptPlain(value=value)
     if kind is tuple:
-        return KeptTuple(items=tuple(keep(item, where) for item in value))
+        return KeptTuple(items=tuple(keep(item, where, tensor) for item in value))
     if kind is list:
-        return KeptList(items=tuple(keep(item, where) for item in value))
+        return KeptList(items=tuple(keep(item, where, tensor) for item in value))
     if kind is dict:
-        return KeptMapping(entries=tuple((keep(key, where), keep(item, where)) for key, item in value.items()))
+        return KeptMapping(entries=tuple((keep(k, where), keep(item, where, tensor)) for k, item in value.items()))
     if kind is torch.dtype:
         return KeptDtype(name=str(value).removeprefix("torch."))
     if kind is torch.device:
@@ -74,17 +90,24 @@ def keep(value: Any, where: str) -> Kept:
     )
 
 
-def give_back(kept: Kept, device: torch.device) -> Any:
-    """What `keep` was given. CheckpointRefused for a dtype that torch does not have."""
+def nowhere(stored: KeptStored) -> Tensor:
+    raise CheckpointRefused("It names values in a file that does not belong to it.")
+
+
+def give_back(kept: Kept, device: torch.device, fetch: Callable[[KeptStored], Tensor] = nowhere) -> Any:
+    """What `keep` was given; `fetch` makes tensors of what lies elsewhere. CheckpointRefused for a dtype that torch
+    does not have."""
     match kept:
+        case KeptStored():
+            return fetch(kept)
         case KeptTensor() | KeptPlain():
             return kept.value
         case KeptTuple(items=items):
-            return tuple(give_back(item, device) for item in items)
+            return tuple(give_back(item, device, fetch) for item in items)
         case KeptList(items=items):
-            return [give_back(item, device) for item in items]
+            return [give_back(item, device, fetch) for item in items]
         case KeptMapping(entries=entries):
-            return {give_back(key, device): give_back(item, device) for key, item in entries}
+            return {give_back(key, device): give_back(item, device, fetch) for key, item in entries}
         case KeptDtype(name=name):
             return dtype_of(name)
         case KeptDevice():

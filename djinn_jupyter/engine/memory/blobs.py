@@ -6,7 +6,7 @@ of it stays the object it was. Which storages belong to a session is for others 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from djinn_jupyter.errors import SlabFull
 
 from .budget import BooksBroken, mebibytes
-from .items import Item
+from .items import Item, Stored
 from .spans import Span
 
 
@@ -44,21 +44,36 @@ class Blob(Item):
     def resident(self) -> bool:
         return not self.away and not self.arriving
 
-    def _storage(self) -> UntypedStorage:
+    def tensor(self, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
+        """A tensor of the storage, which is away. Raises SlabFull, and BooksBroken for one that reaches beyond it."""
+        reach = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if all(shape) else 0
+        if min(offset, *shape, *strides, 0) < 0 or reach * dtype.itemsize > self.nbytes or not self.away:
+            raise BooksBroken("A tensor was to be made of bytes that its storage does not have, or has already.")
+        storage = self.storage()
+        try:
+            made = torch.empty(0, dtype=dtype, device=storage.device).set_(
+                storage, offset, tuple(shape), tuple(strides)
+            )
+        except RuntimeError as error:
+            raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a session's states: {error}") from error
+        storage.resize_(0)  # set_ had made it long enough
+        return made
+
+    def storage(self) -> UntypedStorage:
         found: UntypedStorage | None = UntypedStorage._new_with_weak_ptr(self._weak.cdata)
         if found is None:
             raise BooksBroken("A storage was to move that nobody holds any more.")
         return found
 
     def span(self) -> Span:
-        storage = self._storage()
+        storage = self.storage()
         with torch.inference_mode(False):
             memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         return Span(memory=memory, start=0, nbytes=self.nbytes)
 
     def make_place(self) -> None:
         try:
-            self._storage().resize_(self.nbytes)
+            self.storage().resize_(self.nbytes)
         except RuntimeError as error:
             raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a session's states: {error}") from error
         self.away, self.arriving = False, True
@@ -68,7 +83,7 @@ class Blob(Item):
 
     def give_up_place(self) -> None:
         if not self.expired:
-            storage: Any = self._storage()
+            storage: Any = self.storage()
             if not storage.resizable():  # somebody has been given the memory itself, as an array, meanwhile
                 return
             storage.resize_(0)
@@ -112,6 +127,16 @@ class Blobs:
         made = Blob(storage)
         self._blobs[made.identity] = made
         return made
+
+    def adopt(self, stored: Stored, epoch: int | None) -> tuple[Blob, UntypedStorage]:
+        """A blob that is away, with this copy of it on disk, and its storage, empty: it is gone with the storage.
+        `epoch` where passes will write it."""
+        storage = UntypedStorage(0, device=self.device)
+        blob = Blob(storage)
+        blob.nbytes, blob.away, blob.epoch = stored.place.nbytes, True, epoch
+        blob.keep("disk", stored)
+        self._blobs[blob.identity] = blob
+        return blob, storage
 
     def tidy(self) -> None:
         """Purge where somebody has let go of tensors."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,9 +202,16 @@ class PagedCache(Cache):
         for layer, state in captured.items():
             self.restore(layer, state)
 
-    def live_states(self) -> Iterator[LayerState]:
+    def adopt_states(self, states_now: Mapping[int, LayerState]) -> None:
+        """Let the layers of an empty cache have these states, without copying them: their bytes may be away."""
+        if set(states_now) != set(self.live_states()):
+            raise BooksBroken("The states to be taken over are not of the layers that have states.")
+        for layer, state in states_now.items():
+            states.take_up(self.layers[layer], state)
+
+    def live_states(self) -> dict[int, LayerState]:
         """The states that the next pass writes, not copies of them: for the tiers, which move their bytes."""
-        return (states.live(layer) for layer in self.layers if states.is_recurrent(layer))
+        return {i: states.live(layer) for i, layer in enumerate(self.layers) if states.is_recurrent(layer)}
 
     # --------------------------------------------------------------------------------------------- books
 

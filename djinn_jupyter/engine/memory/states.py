@@ -48,6 +48,12 @@ def put(layer: object, state: LayerState) -> None:
         setattr(layer, name, _copied(value))
 
 
+def take_up(layer: object, state: LayerState) -> None:
+    """Make the layer's tensors those of the state, which nobody else may have: they may be elsewhere, and come."""
+    for name, value in state.fields:
+        setattr(layer, name, value)
+
+
 def _copied(value: object) -> object:
     if isinstance(value, Tensor):
         return value.clone()

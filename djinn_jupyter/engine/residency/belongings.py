@@ -38,7 +38,7 @@ def _found(session: Session, blobs: Blobs) -> list[Blob]:
         blob = blobs.of(tensor)
         if blob is not None:
             found[blob.identity] = blob
-    for state in session.cache.live_states():
+    for state in session.cache.live_states().values():
         for tensor in state.tensors():
             blob = blobs.of(tensor)
             if blob is not None:
@@ -80,16 +80,14 @@ def items_of(session: Session, blobs: Blobs) -> list[Item]:
 def _kept(session: Session) -> Iterator[Tensor]:
     """Tensors that nobody writes to."""
     frames: dict[int, Frame] = {}
-    lines = {id(session.line): session.line} if session.line is not None else {}
     for frame in (session.frame, *(f for s in session.history.stops for f in (s.frame, s.left_as))):
         if frame is not None:
             frames[id(frame)] = frame
     frames.update((id(passes.entry), passes.entry) for passes in session.trail.passes if passes.entry is not None)
-    lines.update((id(stop.line), stop.line) for stop in session.history.stops)
     if session.logits_1V is not None:
         yield session.logits_1V
     yield from _of_states(session.journal.values())
-    for line in lines.values():
+    for line in session.lines:
         for kept in line.states.values():
             yield from _of_states(kept.values())
     for frame in frames.values():

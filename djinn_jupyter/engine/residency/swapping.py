@@ -118,7 +118,7 @@ class Swapping:
         self.changes += 1
         size = self.tiers.settle(moved)
         if moved.error is not None:
-            log.warning("A move between tiers failed: %s", moved.error)
+            log.warning("A move between tiers failed: %s", str(moved.error))  # the error holds its frames' memory
         for session in [s for s in self._sessions.values() if s.residence.moving is not None]:
             moving = session.residence.moving
             if moving is None or moved.batch not in moving.batches:
@@ -299,7 +299,7 @@ class Swapping:
     def _do_without_rows(self, session: Session, moving: Moving) -> None:
         """What an earlier process had on disk is there no more: the session comes without, and is recomputed."""
         here = session.residence
-        log.warning("Session %r is made again from its tokens: %s", session.name, here.error)
+        log.warning("Session %r is made again from its tokens: %s", session.name, str(here.error))
         session.lose_rows()
         here.moving, here.error, here.inherited = moving, None, False
         moving.items = list(blobs_of(session, self.blobs))

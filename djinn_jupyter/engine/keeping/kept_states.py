@@ -1,0 +1,185 @@
+"""States that are not pages, by where they lie in the disk tier's file: named for an image, taken over from an image.
+
+What the layers have now is a session's alone, because the next pass writes it; what lines kept on the way is never
+written, and one storage for all sessions that name it. Whether a place still holds it is for its checksum to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor, UntypedStorage
+
+from djinn_jupyter.engine.frame import States
+from djinn_jupyter.engine.keeping.image import PlacesImage, SessionImage, StatesImage
+from djinn_jupyter.engine.keeping.rebuilding import states_of
+from djinn_jupyter.engine.keeping.taking import STATES
+from djinn_jupyter.engine.keeping.values import Kept, KeptStored, by_value, dtype_of, keep
+from djinn_jupyter.engine.line import Line
+from djinn_jupyter.engine.memory.blobs import Blob, Blobs
+from djinn_jupyter.engine.memory.cache import PagedCache
+from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.items import Stored
+from djinn_jupyter.engine.memory.states import LayerState
+from djinn_jupyter.engine.residency.belongings import blobs_of
+from djinn_jupyter.errors import CheckpointRefused
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+    from djinn_jupyter.engine.session import Session
+
+Fetch = Callable[[KeptStored], Tensor]
+
+
+class NotThere(Exception):
+    """A state is not, or not any more, in the file."""
+
+
+# ------------------------------------------------------------------------------------------------- into an image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStates:
+    """The states' part of a `PlacesImage`."""
+
+    storages: tuple[tuple[int, int, int], ...]
+    states: StatesImage
+    lines: dict[int, dict[int, StatesImage]]
+
+
+def name_states(session: Session, image: SessionImage, blobs: Blobs, tier: DiskTier) -> NamedStates:
+    """Where the states of a session are that nobody works with. Raises NotThere unless all of them are in the file."""
+    blobs_of(session, blobs)  # copies of what passes have written since are given up
+    naming = _Naming(blobs, tier)
+    try:
+        states = naming.states(session.cache.live_states())
+        lines = {
+            number: {length: naming.states(kept) for length, kept in line.states.items()}
+            for number, line in lines_of(session, image).items()
+            if line.states
+        }
+    except CheckpointRefused as unknown:
+        raise NotThere from unknown
+    return NamedStates(storages=tuple(naming.storages), states=states, lines=lines)
+
+
+class _Naming:
+    """Storages get their numbers as they are met."""
+
+    def __init__(self, blobs: Blobs, tier: DiskTier) -> None:
+        self._blobs, self._tier = blobs, tier
+        self._numbers: dict[int, int] = {}
+        self.storages: list[tuple[int, int, int]] = []
+
+    def states(self, states: Mapping[int, LayerState]) -> StatesImage:
+        return {layer: keep(dict(state.fields), STATES, self._stored) for layer, state in states.items()}
+
+    def _stored(self, tensor: Tensor) -> Kept:
+        if not tensor.numel():
+            return by_value(tensor)
+        blob = self._blobs.of(tensor)
+        if blob is None:
+            raise NotThere
+        return KeptStored(
+            storage=self._number(blob),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            strides=tensor.stride(),
+            offset=int(tensor.storage_offset()),
+        )
+
+    def _number(self, blob: Blob) -> int:
+        if blob.identity not in self._numbers:
+            stored = blob.copies.get("disk")
+            if stored is None or stored.keeper is not self._tier or stored.checksum is None:
+                raise NotThere
+            assert isinstance(stored.place, DiskPlace)
+            self._numbers[blob.identity] = len(self.storages)
+            self.storages.append((stored.place.start, blob.nbytes, stored.checksum))
+        return self._numbers[blob.identity]
+
+
+def lines_of(session: Session, image: SessionImage) -> dict[int, Line]:
+    """A session's lines by their numbers in an image of it."""
+    pairs = [(stop.line, own.line) for stop, own in zip(image.history.stops, session.history.stops, strict=True)]
+    lines = dict(pairs)
+    if image.line is not None and session.line is not None:
+        lines[image.line] = session.line
+    return lines
+
+
+# ----------------------------------------------------------------------------------------------- out of an image
+
+Spot = tuple[int, int, int]
+"""First byte, bytes, checksum."""
+Held = tuple[Blob, UntypedStorage]
+
+
+class StatesTakenOver:
+    """Those of session after session. Invariant: a place is of one blob; one that passes write is of one session."""
+
+    def __init__(self, tier: DiskTier) -> None:
+        self._tier = tier
+        self._common: dict[Spot, Blob] = {}
+
+    def adopt(self, engine: Engine, session: Session, image: SessionImage, cache: PagedCache) -> None:
+        """Give an empty cache the states that the image names, and the session's lines what they had kept; all of it is
+        away. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing: what it had
+        taken by then is free when the blobs are purged."""
+        places = image.places
+        assert places is not None
+        taking = _Taking(self, engine.blobs, places, session.residence.version)
+        now = states_of(engine, places.states, taking.own)
+        lines = lines_of(session, image)
+        kept = {number: _line_states(engine, places.lines.get(number, {}), taking.common) for number in lines}
+        if any(set(kept[number]) != set(line.states) for number, line in lines.items()):
+            raise CheckpointRefused("It does not say where all of its lines' states are.")
+        cache.adopt_states(now)
+        for number, line in lines.items():
+            line.states = kept[number]
+
+    def own(self, blobs: Blobs, spot: Spot, epoch: int | None) -> Held:
+        start, nbytes, checksum = spot
+        if start < 0 or nbytes <= 0:
+            raise CheckpointRefused("It names a storage that can be nowhere.")
+        place = DiskPlace(start=start, nbytes=nbytes)
+        self._tier.adopt(place)
+        return blobs.adopt(Stored(keeper=self._tier, place=place, version=0, checksum=checksum), epoch)
+
+    def common(self, blobs: Blobs, spot: Spot) -> Held:
+        known = self._common.get(spot)
+        if known is not None and not known.expired:
+            return known, known.storage()
+        blob, storage = self.own(blobs, spot, None)
+        self._common[spot] = blob
+        return blob, storage
+
+
+def _line_states(engine: Engine, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
+    return {length: states_of(engine, states, fetch) for length, states in named.items()}
+
+
+class _Taking:
+    """One session's storages, held until all of its tensors are made."""
+
+    def __init__(self, everybodys: StatesTakenOver, blobs: Blobs, places: PlacesImage, version: int) -> None:
+        self._everybodys, self._blobs, self._spots, self._version = everybodys, blobs, places.storages, version
+        self._held: dict[int, Held] = {}
+
+    def own(self, stored: KeptStored) -> Tensor:
+        """A tensor that passes write."""
+        return self._tensor(stored, lambda spot: self._everybodys.own(self._blobs, spot, self._version))
+
+    def common(self, stored: KeptStored) -> Tensor:
+        return self._tensor(stored, lambda spot: self._everybodys.common(self._blobs, spot))
+
+    def _tensor(self, stored: KeptStored, take: Callable[[Spot], Held]) -> Tensor:
+        number = stored.storage
+        if not 0 <= number < len(self._spots) or len(stored.shape) != len(stored.strides):
+            raise CheckpointRefused("A state in it is of no storage or shape.")
+        if number not in self._held:
+            self._held[number] = take(self._spots[number])
+        blob, _ = self._held[number]
+        return blob.tensor(dtype_of(stored.dtype), stored.shape, stored.strides, stored.offset)

@@ -1,0 +1,208 @@
+"""Recurrent and convolution states that had reached the disk when an engine died are taken over bit for bit, with the
+pages of the same session or without any; where one bit of them is another, that session is made again and says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.engine.keeping.ledger import SUFFIX
+from djinn_jupyter.engine.memory.blobs import Blob
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import Desk, build_desk, tokens
+from tests.families import build
+from tests.keeping.crashes import crashed, forget, journal, last_image, written
+from tests.keeping.roundtrip import future, reading, same
+from tests.keeping.test_pages_on_disk import pages_file
+from tests.keeping.works import WORKS, in_decode, inside_a_layer
+
+PROMPT = tokens(40)
+FAMILIES = ("mamba2", "jamba")
+SLOW = ("bamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "mamba")
+
+
+@pytest.fixture(scope="module", params=[*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def engines(request: pytest.FixtureRequest) -> tuple[Desk, Desk]:
+    """Of one model: one that is killed, and one that comes after it."""
+    return build_desk(build(request.param)), build_desk(build(request.param))
+
+
+@pytest.fixture
+def pair(engines: tuple[Desk, Desk], tmp_path: Path) -> Iterator[tuple[Desk, Desk]]:
+    one, other = engines
+    journal(one, tmp_path / "alive")
+    yield one, other
+    for desk in (one, other):
+        if desk.engine.keeping.journal is not None:
+            forget(desk)
+        desk.engine.check_books()
+        assert desk.engine.tiers.disk.used == 0
+
+
+def killed(pair: tuple[Desk, Desk], tmp_path: Path) -> Path:
+    """What the first leaves at this moment."""
+    written(pair[0])
+    return crashed(tmp_path / "alive", tmp_path / "dead")
+
+
+def come(desk: Desk, *names: str) -> None:
+    for name in names:
+        desk.ask(ask.Open(session=name))
+        desk.swap_in(name)
+
+
+def states(desk: Desk, name: str) -> list[Any]:
+    """Of the layers as they stand, of the pass's beginning, and of what lines kept on the way."""
+    session = desk.session(name)
+    kept = [state for line in session.lines for states in line.states.values() for state in states.values()]
+    now = list(session.cache.live_states().values())
+    return [[list(state.tensors()) for state in states] for states in (now, session.journal.values(), kept)]
+
+
+def spots(desk: Desk, name: str) -> dict[str, list[Blob]]:
+    """Copies of one session's states in the file."""
+    session, blobs = desk.session(name), desk.engine.blobs
+    now = [blobs.of(t) for state in session.cache.live_states().values() for t in state.tensors()]
+    marks = [s for line in session.lines for states in line.states.values() for s in states.values()]
+    return {"now": now, "kept on the way": [blobs.of(t) for state in marks for t in state.tensors()]}
+
+
+def test_a_session_on_disk_is_found_with_all_its_states(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
+    one, other = pair
+    names, seen = [work.__name__ for work in WORKS], {}
+    for work, name in zip(WORKS, names, strict=True):
+        one.open()
+        work(one)
+        one.fork(name)
+        seen[name] = [reading(one, name), states(one, name)]
+    one.close("a")
+    for name in names:
+        one.swap_out(name, "disk")
+    assert set(journal(other, killed(pair, tmp_path))) == set(names)
+    found = [other.session(name).describe() for name in names]
+    assert {(one.exactness, one.residency) for one in found} == {("exact", "disk")}
+    before = other.engine.books.layers_run
+    come(one, *names)
+    come(other, *names)
+    other.engine.check_books(contents=True)
+    for name in names:
+        assert same(seen[name], [reading(other, name), states(other, name)]), name
+    assert other.engine.books.layers_run == before, "nothing was made again"
+    for name in names:
+        assert same(future(one, name), future(other, name)), name
+        assert other.session(name).exactness == "exact"
+
+
+@pytest.mark.parametrize("where", ["now", "kept on the way"])
+def test_a_flipped_bit_costs_its_session_the_passes_and_nobody_else(
+    where: str, pair: tuple[Desk, Desk], tmp_path: Path
+) -> None:
+    one, other = pair
+    for name, work in (("a", in_decode), ("b", inside_a_layer)):
+        one.open("a")
+        work(one)
+        one.fork(f"{name}'")
+        one.swap_out(f"{name}'", "disk")
+    one.close("a")
+    dead = killed(pair, tmp_path)
+    file = pages_file(dead)
+    place = spots(one, "b'")[where][-1].copies["disk"].place
+    with file.open("r+b") as bytes_there:
+        bytes_there.seek(place.start + 5)
+        (byte,) = bytes_there.read(1)
+        bytes_there.seek(place.start + 5)
+        bytes_there.write(bytes([byte ^ 8]))
+    journal(other, dead)
+    come(one, "a'", "b'")
+    come(other, "a'", "b'")
+    for name in ("a'", "b'"):
+        assert same([reading(one, name), states(one, name)[1]], [reading(other, name), states(other, name)[1]]), name
+        assert same(future(one, name), future(other, name)), name
+    assert [other.session(name).exactness for name in ("a'", "b'")] == ["exact", "recomputed"]
+
+
+def test_a_file_that_is_gone_is_made_good(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
+    one, other = pair
+    one.open()
+    inside_a_layer(one)
+    one.swap_out("a", "disk")
+    dead = killed(pair, tmp_path)
+    pages_file(dead).unlink()
+    journal(other, dead)
+    for desk in pair:
+        come(desk, "a")
+    assert same(reading(one), reading(other))
+    assert same(future(one), future(other))
+    assert other.session("a").exactness == "recomputed"
+
+
+def test_what_forks_share_is_there_once_and_what_nobody_names_is_free(
+    pair: tuple[Desk, Desk], tmp_path: Path
+) -> None:
+    one, other = pair
+    one.open()
+    in_decode(one)
+    one.fork("b")
+    for name in "ab":
+        one.swap_out(name, "disk")
+    there = [{id(b): b for bs in spots(one, name).values() for b in bs} for name in "ab"]
+    assert there[0].keys() & there[1].keys(), "what a line keeps on the way"
+    pages = [page for slab in one.engine.slabs for page in slab]
+    assert one.engine.tiers.disk.places > len(pages) + len(there[0] | there[1]), "frames and logits"
+    journal(other, killed(pair, tmp_path))
+    assert other.engine.tiers.disk.places == len(pages) + len(there[0] | there[1])
+    come(other, "a", "b")
+    come(one, "a", "b")
+    for name in "ab":
+        assert same(future(one, name), future(other, name)), name
+        assert other.session(name).exactness == "exact"
+
+
+def test_one_place_is_never_what_two_sessions_write(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
+    """`b` did what `a` had done, and its bytes lie where those of `a` lay. The crash came before `a` was forgotten."""
+    one, other = pair
+    for name in "ab":
+        one.open(name)
+        one.run(PROMPT, 3, name)
+        one.swap_out(name, "disk")
+        written(one)
+        if name == "a":
+            crashed(tmp_path / "alive", tmp_path / "before")
+            one.close("a")
+            one.engine.blobs.purge()
+    dead = killed(pair, tmp_path)
+    (stale,) = (tmp_path / "before").rglob(f"*{SUFFIX}")
+    (there,) = dead.rglob(f"*{SUFFIX}")
+    assert last_image(stale)["places"]["storages"] == last_image(there)["places"]["storages"]
+    stale.rename(there.parent / stale.name)
+    later = there.stat().st_mtime
+    os.utime(there.parent / stale.name, (later - 10, later - 10))
+    journal(other, dead)
+    assert {name: other.session(name).exactness for name in "ab"} == {"a": "recomputed", "b": "exact"}
+    other.engine.check_books()
+    come(other, "a", "b")
+    come(one, "b")
+    ends = future(one, "b")
+    assert same(future(other, "b"), ends)
+    assert same(future(other, "a"), ends)
+
+
+def test_what_runs_on_after_it_left_is_made_again(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
+    """An image names places only as long as nothing was written since."""
+    one, other = pair
+    for name in ("looked at", "run on"):
+        one.open(name)
+        one.run(PROMPT, 3, name)
+        one.swap_out(name, "disk")
+        one.swap_in(name)
+    one.run((), 4, "run on", extend=True)
+    journal(other, killed(pair, tmp_path))
+    told = {one.name: one.exactness for one in other.engine.reading.sessions}
+    assert told == {"looked at": "exact", "run on": "recomputed"}
+    for name in told:
+        come(other, name)
+        assert same(future(one, name), future(other, name)), name
