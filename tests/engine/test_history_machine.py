@@ -90,10 +90,13 @@ class HistoryMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.desk: Desk = desk_of(self.family, layers=4)
+        self.desk = self.first_desk()
         self.plain = plain_of(self.family, layers=4)
         self.opened = 0
         self.sides: dict[str, Side] = {}
+
+    def first_desk(self) -> Desk:
+        return desk_of(self.family, layers=4)
 
     def teardown(self) -> None:
         self.desk.close_all()
@@ -190,6 +193,8 @@ class HistoryMachine(RuleBasedStateMachine):
     @when(unedited)
     def edit(self, pick: int, coefficient: float) -> None:
         side = self.pick(unedited, pick)
+        if self.desk.engine.one_by_one and len(side.twin.runs) > 1 and side.stop is not None and not side.stop.step:
+            return  # a prompt that goes on is fed singly: twins do not tell its passes apart
         self.desk.edit(Add(vector=array(V), coef=coefficient), side.name)
         side.pending = coefficient
 

@@ -94,10 +94,11 @@ class House:
 
 
 @pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[House]:
+    """Of a Llama where no other family is asked for."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
-    build("llama").save_pretrained(tmp_path / "model")
+    build(getattr(request, "param", "llama")).save_pretrained(tmp_path / "model")
     house = House(tmp_path / "model")
     yield house
     house.end()
@@ -228,27 +229,58 @@ def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_tol
     assert house.engine().sessions() == ()
 
 
-def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, tmp_path: Path) -> None:
-    engine = house.engine()
-    whole = engine.session("whole").run(PROMPTS[0], max_new_tokens=NEW, ignore_eos=True)
-    logits = torch.from_numpy(engine.session("whole").logits().copy())
-    session = engine.session("stopped")
-    session.breakpoint(STOP_AT, when="step == 1")
-    assert isinstance(session.run(PROMPTS[0], max_new_tokens=NEW, ignore_eos=True), Paused)
-    session.swap_out("disk")
-    until(lambda: any(last_image(path).get("places") for path in tmp_path.rglob("*.session")))
+@pytest.mark.parametrize(
+    ("house", "site"),
+    [("mamba2", "backbone.layers.6.mixer.output"), ("jamba", "model.layers.6.mamba.output")],
+    indirect=["house"],
+)
+def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, site: str, tmp_path: Path) -> None:
+    """Recurrent states, and rows beside them: of a session that stands within a layer, of one at rest."""
+    engine, expected = house.engine(), {}
+    for name in ("stayed", "idle", "stopped"):
+        session = engine.session(name)
+        assert isinstance(session.run(PROMPTS[0], max_new_tokens=8, ignore_eos=True), Finished)
+        if name == "stopped":
+            session.breakpoint(site, when="step in (1, 4)")
+            session.run(PROMPTS[1], max_new_tokens=8, ignore_eos=True)
+            assert isinstance(session.resume(), Paused)
+        expected[name] = futures(session.fork(f"twin of {name}"))
+        engine.session(f"twin of {name}").close()
+        if name != "stayed":
+            session.swap_out("disk")
+    until(lambda: sum(bool(last_image(path).get("places")) for path in tmp_path.rglob("*.session")) == 2)
     assert engine.entry is not None
     os.kill(engine.entry.pid, signal.SIGKILL)
     await_end(engine.entry)
     engine = house.engine()
     found = {one.name: (one.exactness, one.residency) for one in engine.sessions()}
-    assert found == {"whole": ("recomputed", "resident"), "stopped": ("exact", "disk")}
-    ended = engine.session("stopped").resume(free=True)
+    on_disk = ("exact", "disk")
+    assert found == {"stayed": ("recomputed", "resident"), "idle": on_disk, "stopped": on_disk}
+    for name, said in expected.items():
+        assert all(torch.equal(a, b) for a, b in zip(futures(engine.session(name)), said, strict=True)), name
+        assert engine.session(name).describe().exactness == found[name][0]
+
+
+def futures(session: RemoteSession) -> list[torch.Tensor]:
+    """What can be seen at a stop, what comes of it, and how it was before."""
+    seen: list[torch.Tensor] = []
+    if session.describe().state == "paused":
+        seen += [value_at(session), *outcome(session, session.resume(free=True))]
+        session.back(2)
+        seen += [value_at(session)]
+    else:
+        session.back(6, by="token")
+    seen += outcome(session, session.resume(free=True))
+    return seen + outcome(session, session.run([], extend=True, max_new_tokens=4, ignore_eos=True, free=True))
+
+
+def value_at(session: RemoteSession) -> torch.Tensor:
+    return torch.from_numpy(session.inspect().value.copy())
+
+
+def outcome(session: RemoteSession, ended: Any) -> list[torch.Tensor]:
     assert isinstance(ended, Finished)
-    assert isinstance(whole, Finished)
-    assert tuple(ended.tokens) == tuple(whole.tokens)
-    assert torch.equal(torch.from_numpy(engine.session("stopped").logits().copy()), logits)
-    assert engine.session("stopped").describe().exactness == "exact"
+    return [torch.tensor(ended.tokens), torch.from_numpy(session.logits().copy())]
 
 
 def test_an_engine_that_ends_in_order_recomputes_nothing_when_it_is_loaded_again(house: House) -> None:

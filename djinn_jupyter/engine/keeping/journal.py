@@ -141,10 +141,12 @@ class Journal:
                 self._hand_over(session, account or self._new(name), now, safe=last)
 
     def take_before_leaving(self, session: Session) -> None:
-        """Where it is other than its last image: a new one at once, be the last one still on the way to its file."""
-        if session.name in self._touched:
+        """Where it is other than its last image, or that is in the file of an engine before: a new one at once, be the
+        last one still on the way to its file."""
+        account = self._accounts.get(session.name)
+        if session.name in self._touched or (account is not None and account.ledger.anew):
             self._touched.discard(session.name)
-            self._hand_over(session, self._accounts.get(session.name) or self._new(session.name), time.monotonic())
+            self._hand_over(session, account or self._new(session.name), time.monotonic())
 
     def forget(self, session: str) -> None:
         """It was closed: its file goes."""
