@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,6 +201,18 @@ def test_a_full_disk_leaves_nothing_behind(stopped: Desk, monkeypatch: pytest.Mo
     monkeypatch.undo()
     restore(stopped, "before")
     assert torch.equal(stopped.value(name="b"), stopped.value(name="a"))
+
+
+def test_what_a_killed_engine_was_writing_goes_when_it_is_a_day_old(stopped: Desk) -> None:
+    folder = save(stopped).parent
+    old, young = folder / ".old.part", folder / ".young.part"
+    for path in (old, young):
+        path.write_bytes(b"DJINNKPT")
+    os.utime(old, (time.time() - 25 * 3600,) * 2)
+    save(stopped)
+    assert not old.exists()
+    assert young.exists()
+    young.unlink()
 
 
 def test_no_room_for_the_rows_leaves_the_engine_as_it_was() -> None:

@@ -297,7 +297,7 @@ def test_the_status_of_a_model_that_streams() -> None:
 
 
 def test_the_status_says_when_the_journal_cannot_be_written() -> None:
-    said = "The journal has not the latest of session 'a': No space left on device."
+    said = "The journal does not have the latest of session 'a': No space left on device."
     for trouble in (said, None):
         status = views.status_view(samples.model(), samples.statistics(journal_trouble=trouble), None)
         assert (said in status.plain) == (trouble is not None)

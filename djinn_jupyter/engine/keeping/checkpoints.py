@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -23,6 +23,7 @@ from torch import Tensor
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.forcing import force, force_names, make_folder
 from djinn_jupyter.engine.keeping import records
+from djinn_jupyter.engine.keeping.berth import PART
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
@@ -33,6 +34,7 @@ from djinn_jupyter.wire.nouns import CheckpointDescription
 
 SUFFIX: Final = ".djinn"
 LONGEST_NAME: Final = 100
+ABANDONED_SECONDS: Final = 24 * 3600.0  # a file that is being written changes all the time
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # file systems without hard links
 
 
@@ -95,6 +97,13 @@ class CheckpointFolder:
     def _files(self) -> Iterable[Path]:
         return self.folder.glob(f"*{SUFFIX}")
 
+    def _clear(self) -> None:
+        """What engines were writing here when they were killed; others may be writing now."""
+        for path in self.folder.glob(f".*{PART}"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    path.unlink()
+
     # --------------------------------------------------------------------------------------------- verbs
 
     def save(
@@ -113,6 +122,7 @@ class CheckpointFolder:
         label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
         with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
             make_folder(self.folder)
+            self._clear()
             with _aside(path) as (file, aside):
                 writer = Writer(file, self.device)
                 writer.begin()
@@ -237,7 +247,7 @@ def _storage(what: str) -> Iterator[None]:
 @contextmanager
 def _aside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
     """A new file beside `path`, gone at the end unless it was renamed."""
-    descriptor, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
+    descriptor, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file, Path(name)
