@@ -281,8 +281,8 @@ def _sentence(troubled: Mapping[str, str]) -> str:
     who = f"session {names[0]}" if len(names) == 1 else f"sessions {', '.join(names[:3])}{more}"
     why = next(iter(troubled.values())).rstrip(".")
     return (
-        f"The journal does not have the latest of {who}: {why}. It is tried again; until then an engine that dies loses "
-        "what was done since."
+        f"The journal does not have the latest of {who}: {why}. It is tried again; until then an engine that dies "
+        "loses what was done since."
     )
 
 
