@@ -13,6 +13,7 @@ from typing import Any
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.baselines.sources import source_of
+from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 POSITIONS = ("max_position_embeddings", "n_positions")
@@ -42,6 +43,12 @@ class Shape:
                 f"A prompt of {prompt} tokens and {new} new ones do not fit into the {self.positions} positions of "
                 f"{self.name}."
             )
+
+
+def require_whitebox(shape: Shape, file: Whitebox) -> None:
+    """What `whitebox` and `pressure` ask of a model by one file."""
+    shape.require_count(file.model.num_layers)
+    shape.require_room(file.experiment.inference.input_length, file.experiment.inference.continuation_tokens)
 
 
 def foretold(model: str) -> Shape:

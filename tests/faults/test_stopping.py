@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from transformers.models.llama import modeling_llama
 
+import djinn_jupyter as dj
 from djinn_jupyter.engine.breakpoints import Breakpoint
 from djinn_jupyter.engine.crossing import PassCrossing
 from djinn_jupyter.engine.forward import Forward
@@ -180,6 +181,14 @@ def test_no_stop_while_generating(inside: Inside, monkeypatch: Patch) -> None:
     meets = Breakpoint.meets
     monkeypatch.setattr(Breakpoint, "meets", lambda self, m: None if m.step else meets(self, m))
     assert "A breakpoint at the first new token did not stop its pass." in whitebox(inside)
+
+
+def test_an_edit_that_does_not_repeat(inside: Inside, monkeypatch: Patch) -> None:
+    scale, factors = dj.scale, iter((0.5, 0.6))
+    monkeypatch.setattr(dj, "scale", lambda factor: scale(next(factors)))
+    said = whitebox(inside)
+    assert "The same edit at the same stop gave two results." in said
+    assert "activation_steering.steering_successful: no" in said
 
 
 def test_stale_bytes_over_newer_ones(inside: Inside, monkeypatch: Patch) -> None:

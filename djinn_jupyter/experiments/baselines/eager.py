@@ -32,20 +32,13 @@ class Eager:
     model: Any
     tokens_1T: Tensor
 
-    def load(
-        self,
-        model: str,
-        dtype: str | None,
-        threads: int | None,
-        device: str | None = None,
-        random_weights: bool = False,
-    ) -> dict[str, Any]:
-        """A model that the GPU has no room for stays on the host and is computed there."""
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self.model = weights.load(model, dtype, random_weights)
+    def load(self, **asked: Any) -> dict[str, Any]:
+        """`asked` as weights.Asked has it. A model that the GPU has no room for stays on the host and is computed
+        there."""
+        wanted = weights.Asked(**asked)
+        self.model = wanted.read()
         nbytes = weights.size_of(self.model)
-        self.device = weights.device_for(device, nbytes)
+        self.device = weights.device_for(wanted.device, nbytes)
         self.model.to(self.device)
         layers = self.model.config.get_text_config().num_hidden_layers
         return {"layers": layers, "device": str(self.device), "weight_bytes": nbytes}
@@ -97,19 +90,7 @@ class Eager:
     def pause(self, tokens: list[int], layer: int, seconds: float) -> dict[str, Any]:
         """Stop after a layer by a hook that raises, hold what it had for so long, and read the memory meanwhile."""
         cache = DynamicCache(config=self.model.config)
-        kept: list[Tensor] = []
-
-        def leave(module: Any, inputs: Any, output: Any) -> None:
-            kept.append(output[0] if isinstance(output, tuple) else output)
-            raise Stopped
-
-        hook = self._layers()[layer].register_forward_hook(leave)
-        try:
-            self.model(torch.tensor([tokens], device=self.device), past_key_values=cache, use_cache=True)
-        except Stopped:
-            pass
-        finally:
-            hook.remove()
+        kept = self._stopped_after(layer, torch.tensor([tokens], device=self.device), cache)
         self._synchronise()
         held = [self._held(cache, kept)]
         deadline = time.monotonic() + seconds
@@ -139,19 +120,7 @@ class Eager:
         """Stop after a layer, move its output to pinned host memory; then, timed: bring it back and run the layers
         above and the head, to the logits of the next token."""
         prompt = torch.tensor([tokens], device=self.device)
-        kept: list[Tensor] = []
-
-        def leave(module: Any, inputs: Any, output: Any) -> None:
-            kept.append(output[0] if isinstance(output, tuple) else output)
-            raise Stopped
-
-        hook = self._layers()[layer].register_forward_hook(leave)
-        try:
-            self.model(prompt, use_cache=True, past_key_values=DynamicCache(config=self.model.config))
-        except Stopped:
-            pass
-        finally:
-            hook.remove()
+        kept = self._stopped_after(layer, prompt, DynamicCache(config=self.model.config))
         away = torch.empty_like(kept[0], device="cpu", pin_memory=self.device.type == "cuda")
         away.copy_(kept.pop())
         self._synchronise()
@@ -160,6 +129,23 @@ class Eager:
         self._synchronise()
         milliseconds = 1000 * (time.perf_counter() - begun)
         return {"milliseconds": milliseconds, "bytes": away.nbytes, "top": int(logits.argmax())}
+
+    def _stopped_after(self, layer: int, prompt: Tensor, cache: Any) -> list[Tensor]:
+        """Leave the pass after a layer by a hook that raises; the output of that layer, alone."""
+        kept: list[Tensor] = []
+
+        def leave(module: Any, inputs: Any, output: Any) -> None:
+            kept.append(output[0] if isinstance(output, tuple) else output)
+            raise Stopped
+
+        hook = self._layers()[layer].register_forward_hook(leave)
+        try:
+            self.model(prompt, past_key_values=cache, use_cache=True)
+        except Stopped:
+            pass
+        finally:
+            hook.remove()
+        return kept
 
     def _from_layer(self, prompt: Tensor, layer: int, hidden_1TD: Tensor) -> Tensor:
         """The same forward with the layers up to `layer` passing their input on and the last of them `hidden_1TD`."""

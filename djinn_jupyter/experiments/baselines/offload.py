@@ -72,18 +72,11 @@ class Offloaded:
 
     model: Any
 
-    def load(
-        self,
-        model: str,
-        dtype: str | None,
-        threads: int | None,
-        device: str | None = None,
-        random_weights: bool = False,
-    ) -> dict[str, Any]:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self.device = weights.device_for(device)
-        self.model = weights.load(model, dtype, random_weights)
+    def load(self, **asked: Any) -> dict[str, Any]:
+        """`asked` as weights.Asked has it. Bytes of all weights, and of each layer."""
+        wanted = weights.Asked(**asked)
+        self.device = weights.device_for(wanted.device)
+        self.model = wanted.read()
         nbytes = weights.size_of(self.model)
         layers = list(weights.layers_of(self.model))
         self._hold(layers)

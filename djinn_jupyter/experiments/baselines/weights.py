@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,23 +15,38 @@ SEED = 0
 HEADROOM = 9 / 10  # of what a GPU has free
 
 
-def load(model: str, dtype: str | None, random_weights: bool) -> Any:
-    """In eval mode, on the host."""
-    source = source_of(model)
-    if random_weights:
-        return _drawn(source, dtype)
-    kind = getattr(torch, dtype) if dtype is not None else "auto"
-    loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype=kind)
-    return loaded.eval().requires_grad_(False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a baseline is asked to load: `dtype` of None is the model's own, `threads` of None torch's choice, `device`
+    of None the best there is."""
 
+    model: str
+    dtype: str | None
+    threads: int | None
+    device: str | None = None
+    random_weights: bool = False
 
-def _drawn(source: str, dtype: str | None) -> Any:
-    configuration = AutoConfig.from_pretrained(source)
-    kind = getattr(torch, dtype) if dtype is not None else getattr(configuration, "dtype", None) or torch.float32
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        model: Any = AutoModelForCausalLM.from_config(configuration, dtype=kind)
-    return model.eval().requires_grad_(False)
+    def read(self) -> Any:
+        """The model in eval mode, on the host."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        source = source_of(self.model)
+        found: Any = self._drawn(source) if self.random_weights else self._read(source)
+        return found.eval().requires_grad_(False)
+
+    def _read(self, source: str) -> Any:
+        return AutoModelForCausalLM.from_pretrained(source, dtype=self._kind or "auto")
+
+    def _drawn(self, source: str) -> Any:
+        configuration = AutoConfig.from_pretrained(source)
+        kind = self._kind or getattr(configuration, "dtype", None) or torch.float32
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(SEED)
+            return AutoModelForCausalLM.from_config(configuration, dtype=kind)
+
+    @property
+    def _kind(self) -> torch.dtype | None:
+        return None if self.dtype is None else getattr(torch, self.dtype)
 
 
 def size_of(model: Any) -> int:

@@ -14,30 +14,18 @@ class Accelerated:
 
     model: Any
 
-    def load(
-        self,
-        model: str,
-        dtype: str | None,
-        threads: int | None,
-        budget: int,
-        to: str,
-        device: str | None = None,
-        random_weights: bool = False,
-    ) -> dict[str, Any]:
-        """`budget` bytes of weights stay on the device. `to` cpu or disk: the rest."""
+    def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
+        """`asked` as weights.Asked has it. `budget` bytes of weights stay on the device. `to` cpu or disk: the rest."""
         if importlib.util.find_spec("accelerate") is None:
             return {
                 "status": "not_run",
                 "reason": "accelerate is not installed: pip install 'djinn-jupyter[evaluation]'",
             }
-        import torch
-
         from djinn_jupyter.experiments.baselines import weights
 
-        if threads is not None:
-            torch.set_num_threads(threads)
-        self.device = weights.device_for(device)
-        loaded = weights.load(model, dtype, random_weights)
+        wanted = weights.Asked(**asked)
+        self.device = weights.device_for(wanted.device)
+        loaded = wanted.read()
         self.model = self._dispatched(loaded, weights.layers_of(loaded), budget, to)
         return {"status": "success"}
 

@@ -11,9 +11,6 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.section import Dtype, Gigabytes, Name, Positive, Seconds, Section
 
 Level = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
-Enabled = Annotated[bool, Meta(description="Whether this test runs.")]
-ModelId = Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
-ModelDtype = Annotated[Dtype, Meta(description="The dtype that the model is served in.")]
 Bound = Annotated[float, Meta(gt=0)]
 TESTS = ("logit_equivalence", "pcie_flatline", "agent_sleep_resume")
 
@@ -24,10 +21,15 @@ class Heading(Section, frozen=True, kw_only=True):
     version: Annotated[Name, Meta(description="Of the file's format; 1.0.")] = "1.0"
 
 
-class LogitEquivalence(Section, frozen=True, kw_only=True):
-    enabled: Enabled = True
-    model_id: ModelId
-    dtype: ModelDtype
+class Single(Section, frozen=True, kw_only=True):
+    """What each of the tests has."""
+
+    enabled: Annotated[bool, Meta(description="Whether this test runs.")] = True
+    model_id: Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
+    dtype: Annotated[Dtype, Meta(description="The dtype that the model is served in.")]
+
+
+class LogitEquivalence(Single, frozen=True, kw_only=True):
     num_samples: Annotated[Positive, Meta(description="Prompts; each goes through the ring in several passes.")]
     tolerance_norm: Annotated[Bound, Meta(description="Most that the norm of the difference of logits may be.")]
     tolerance_max_diff: Annotated[Bound, Meta(description="Most that any logit may differ.")]
@@ -36,10 +38,7 @@ class LogitEquivalence(Section, frozen=True, kw_only=True):
     ] = True
 
 
-class PcieFlatline(Section, frozen=True, kw_only=True):
-    enabled: Enabled = True
-    model_id: ModelId
-    dtype: ModelDtype
+class PcieFlatline(Single, frozen=True, kw_only=True):
     ring_buffer_gb: Annotated[
         Gigabytes | None, Meta(description="Most device memory for weights; else ring_buffer.capacity_gb.")
     ] = None
@@ -56,10 +55,7 @@ class PcieFlatline(Section, frozen=True, kw_only=True):
     ] = True
 
 
-class AgentSleepResume(Section, frozen=True, kw_only=True):
-    enabled: Enabled = True
-    model_id: ModelId
-    dtype: ModelDtype
+class AgentSleepResume(Single, frozen=True, kw_only=True):
     idle_threshold_seconds: Annotated[Seconds, Meta(description="Idle time after which a session leaves the device.")]
     sleep_duration_seconds: Annotated[Seconds, Meta(description="How long the session sleeps.")]
     host_swap_pool_gb: Annotated[Gigabytes, Meta(description="Host memory for what leaves the device.")]
@@ -116,8 +112,7 @@ class ValidationFile(Section, frozen=True, kw_only=True):
         ring = self.ring_buffer
         if _runs(self.logit_equivalence) and ring is None:
             raise UsageError("logit_equivalence streams weights and needs ring_buffer.capacity_gb.")
-        flatline = self.pcie_flatline
-        if flatline is not None and flatline.enabled and flatline.ring_buffer_gb is None and ring is None:
+        if _runs(self.pcie_flatline) and self.ring_gb is None:
             raise UsageError("pcie_flatline needs ring_buffer_gb or ring_buffer.capacity_gb.")
         sleeper = self.agent_sleep_resume
         if sleeper is not None and sleeper.enabled and sleeper.sleep_duration_seconds <= sleeper.idle_threshold_seconds:
@@ -163,5 +158,5 @@ def chosen(file: ValidationFile, only: str | None, model: str | None) -> Validat
     return asked
 
 
-def _runs(section: LogitEquivalence | PcieFlatline | AgentSleepResume | None) -> bool:
+def _runs(section: Single | None) -> bool:
     return section is not None and section.enabled

@@ -9,16 +9,16 @@ from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.whitebox import MemoryPressure, Whitebox
 from djinn_jupyter.experiments.course import NOT_YET, Course, now
 from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, sampled
+from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.experiments.pressure.arithmetic import Arithmetic, arithmetic
 from djinn_jupyter.experiments.pressure.swaps import Swaps, heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
-from djinn_jupyter.experiments.shape import foretold, shape_of
-from djinn_jupyter.experiments.whitebox.trials import digest_of, require_shape
+from djinn_jupyter.experiments.shape import foretold, require_whitebox, shape_of
 
 LOG = "exp3_memory_pressure_final.log"
 FILE = "memory_pressure_results.json"
@@ -44,14 +44,14 @@ def run(course: Course, file: Whitebox) -> list[str]:
         raise UsageError("experiment.memory_pressure_test is not enabled in this file.")
     count, inference = wanted.num_sessions, file.experiment.inference
     new, length = inference.continuation_tokens, inference.input_length
-    require_shape(foretold(file.model.name), file)
+    require_whitebox(foretold(file.model.name), file)
     course.write_partial(FILE, FIELDS, {"num_sessions_requested": count})
     imposed, host = bytes_of(file.hardware.vram_limit_gb), bytes_of(file.hardware.host_limit_gb)
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     with engine_for(
         course, file.model.name, card_memory=imposed, host_memory=host, threads=THREADS, **options
     ) as engine:
-        require_shape(shape_of(engine), file)
+        require_whitebox(shape_of(engine), file)
         sums = arithmetic(engine, length + new, count, imposed, host)
         for sentence in sums.sentences():
             course.tell(sentence)
@@ -91,7 +91,7 @@ def _alone(course: Course, engine: RemoteEngine, prompts: list[list[int]], new: 
     for prompt in prompts:
         course.check_time()
         session = engine.session("alone", fresh=True)
-        outcomes.append(_outcome(session.run(prompt, max_new_tokens=new, ignore_eos=True)))
+        outcomes.append(_outcome(finished(session.run(prompt, max_new_tokens=new, ignore_eos=True))))
         session.close()
     return outcomes
 
@@ -157,23 +157,19 @@ def _asked(sums: Arithmetic) -> dict[str, Any]:
 def _stopped(engine: RemoteEngine, name: str, layer: int, prompt: list[int], new: int) -> RemoteSession:
     session = engine.session(name, fresh=True)
     session.breakpoint(f"resid_post.{layer}", when="step == 0")
-    stop = session.run(prompt, max_new_tokens=new, ignore_eos=True)
-    if not isinstance(stop, Paused):
-        raise DjinnError(f"{name} was to stop and did not: {stop!r}")
+    paused(session.run(prompt, max_new_tokens=new, ignore_eos=True))
     return session
 
 
 def _resumed(course: Course, session: RemoteSession, number: int, count: int, new: int) -> Outcome:
     course.check_time()
-    outcome = _outcome(session.resume())
+    outcome = _outcome(finished(session.resume()))
     course.tell(f"[Session {number + 1}/{count}] resumed")
     return outcome
 
 
-def _outcome(stop: Any) -> Outcome:
-    if not isinstance(stop, Finished):
-        raise DjinnError(f"A run was to end and did not: {stop!r}")
-    return Outcome(tokens=stop.tokens, digest=digest_of(stop))
+def _outcome(done: Finished) -> Outcome:
+    return Outcome(tokens=done.tokens, digest=digest_of(done))
 
 
 def _fields(

@@ -9,11 +9,10 @@ from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished
-from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
 from djinn_jupyter.experiments.configuration.timing import ResumeLatency
 from djinn_jupyter.experiments.course import Course, now, timed
+from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
 
@@ -101,9 +100,7 @@ def _resumes(
         if place != "resident":
             session.swap_out("disk" if place == "disk" else "host")
         done, milliseconds = timed(session.resume)
-        if not isinstance(done, Finished):
-            raise DjinnError(f"A resume was to end and did not: {done!r}")
-        tops.add(done.tokens[0])
+        tops.add(finished(done).tokens[0])
         transfer = session.describe().last_transfer
         moved = (
             transfer.bytes_moved if place != "resident" and transfer is not None and transfer.direction == "in" else 0

@@ -13,11 +13,11 @@ import numpy as np
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
-from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
 from djinn_jupyter.experiments.configuration.validation import LogitEquivalence, ValidationFile
 from djinn_jupyter.experiments.course import Course, now, timed
 from djinn_jupyter.experiments.memory import GIB
+from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
 from djinn_jupyter.experiments.validation.ring import arrived
@@ -129,10 +129,7 @@ def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: floa
 
 def _pass(session: RemoteSession, prompt: list[int] | None) -> Finished:
     """One over the prompt, or without one over the token that came last."""
-    done = session.run(prompt, max_new_tokens=1, ignore_eos=True, extend=prompt is None)
-    if not isinstance(done, Finished):
-        raise DjinnError(f"A run was to end and did not: {done!r}")
-    return done
+    return finished(session.run(prompt, max_new_tokens=1, ignore_eos=True, extend=prompt is None))
 
 
 def _theirs(eager: Baseline, prompt: list[int]) -> Sample:

@@ -9,10 +9,11 @@ from typing import Any
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
-from djinn_jupyter.errors import DjinnError, MemoryShortage
+from djinn_jupyter.errors import MemoryShortage
 from djinn_jupyter.experiments.configuration.validation import AgentSleepResume, ValidationFile
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, now, timed
 from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, device_gigabytes, sampled
+from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.pressure.swaps import heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.validation.opening import imposed, options_of, within
@@ -175,7 +176,6 @@ def _resumed(agent: RemoteSession, wanted: AgentSleepResume, night: Night, timeo
 
 def _run(session: RemoteSession, prompt: list[int] | None, new: int, timeout: float) -> Finished:
     """A fresh line from the prompt, or without one on from the present line."""
-    done = within(timeout, lambda: session.run(prompt, max_new_tokens=new, ignore_eos=True, extend=prompt is None))
-    if not isinstance(done, Finished):
-        raise DjinnError(f"A run was to end and did not: {done!r}")
-    return done
+    return finished(
+        within(timeout, lambda: session.run(prompt, max_new_tokens=new, ignore_eos=True, extend=prompt is None))
+    )

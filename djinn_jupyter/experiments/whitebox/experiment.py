@@ -13,11 +13,11 @@ from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.experiments.memory import GIB, bytes_of
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
-from djinn_jupyter.experiments.shape import foretold, shape_of
+from djinn_jupyter.experiments.shape import foretold, require_whitebox, shape_of
 from djinn_jupyter.experiments.whitebox import comparison
 from djinn_jupyter.experiments.whitebox.meanwhile import run_meanwhile
 from djinn_jupyter.experiments.whitebox.steering import run_steering
-from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, require_shape, run_trials, summary
+from djinn_jupyter.experiments.whitebox.trials import FIELDS, RESULTS, Reference, run_trials, summary
 from djinn_jupyter.experiments.whitebox.wire import measure_wire
 
 LOG = "exp3_osdi.log"
@@ -34,10 +34,27 @@ class Skipped:
     djinn: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What all parts of ours work with. `failures` is what they say against a pass."""
+
+    course: Course
+    engine: RemoteEngine
+    file: Whitebox
+    prompt: list[int]
+    reference: Reference
+    failures: list[str]
+
+    def require(self, sentence: str, held: bool) -> None:
+        """`sentence` is said where it did not hold."""
+        if not held:
+            self.failures.append(sentence)
+
+
 def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     """Write the result files; the reasons why the run fails, none when it passes."""
     failures: list[str] = []
-    require_shape(foretold(file.model.name), file)
+    require_whitebox(foretold(file.model.name), file)
     course.write_partial(TABLE, ("timestamp", "baselines", "summary_table"), {})
     djinn = None if skipped.djinn else _djinn(course, file, failures)
     eager = None if skipped.pytorch else _eager(course, file)
@@ -49,7 +66,6 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
 
 
 def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any]:
-    wanted = file.experiment
     course.write_partial(RESULTS, FIELDS, {})
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
     limits = {
@@ -57,17 +73,18 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         "host_memory": bytes_of(file.hardware.host_limit_gb),
     }
     with engine_for(course, file.model.name, threads=THREADS, **options, **limits) as engine:
-        require_shape(shape_of(engine), file)
-        prompt = prompt_of(engine, wanted.inference.input_length, seed=1)
+        require_whitebox(shape_of(engine), file)
+        prompt = prompt_of(engine, file.experiment.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
+        bench = Bench(course=course, engine=engine, file=file, prompt=prompt, reference=reference, failures=failures)
         fields: dict[str, Any] = {"baseline_prompt": prompt}
         parts = {"token_accuracy": _accuracy, "activation_steering": _steering, "concurrent_demo": _meanwhile}
         for name, part in parts.items():
-            fields[name] = part(course, engine, file, prompt, reference, failures)
+            fields[name] = part(bench)
             course.write_partial(RESULTS, FIELDS, fields)
-        fields["memory_breakdown"] = _breakdown(engine, wanted.inference.input_length)
+        fields["memory_breakdown"] = _breakdown(engine, len(prompt))
         fields["arithmetic"] = _sums(fields["memory_breakdown"], len(prompt))
-        fields |= _wire(engine, file, prompt, failures)
+        fields |= _wire(bench)
     fields["status"] = "failed" if failures else "success"
     return course.write(RESULTS, fields)
 
@@ -88,51 +105,48 @@ def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: lis
     )
 
 
-def _accuracy(
-    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
-) -> dict[str, Any] | Unmeasured:
-    if not file.experiment.breakpoints.enabled:
+def _accuracy(bench: Bench) -> dict[str, Any] | Unmeasured:
+    wanted, file = bench.file.experiment, bench.file
+    if not wanted.breakpoints.enabled:
         return Unmeasured(reason="experiment.breakpoints.enabled is false")
-    entries = run_trials(course, engine, file, prompt, ref)
-    found = summary(entries)
-    threshold = file.experiment.inference.token_accuracy_threshold
-    if found["token_accuracy_mean"] < threshold:
-        failures.append(f"Token accuracy {found['token_accuracy_mean']:.2f} % is below {threshold} %.")
-    if file.validation.require_output_equivalence and not all(e.bitwise_equal for e in entries):
-        failures.append("A resumed run is not bitwise equal to one that never stopped.")
-    if not all(e.layers_as_they_should(file.model.num_layers) for e in entries):
-        failures.append("A stop ran other layers than those before it, or a resume other than those after it.")
-    if not all(e.stopped_in_decode for e in entries):
-        failures.append("A breakpoint at the first new token did not stop its pass.")
+    entries = run_trials(bench.course, bench.engine, file, bench.prompt, bench.reference)
+    found, threshold = summary(entries), wanted.inference.token_accuracy_threshold
+    mean, equal = found["token_accuracy_mean"], all(e.bitwise_equal for e in entries)
+    layers = all(e.layers_as_they_should(file.model.num_layers) for e in entries)
+    bench.require(f"Token accuracy {mean:.2f} % is below {threshold} %.", mean >= threshold)
+    bench.require(
+        "A resumed run is not bitwise equal to one that never stopped.",
+        equal or not file.validation.require_output_equivalence,
+    )
+    bench.require("A stop ran other layers than those before it, or a resume other than those after it.", layers)
+    bench.require(
+        "A breakpoint at the first new token did not stop its pass.", all(e.stopped_in_decode for e in entries)
+    )
     return found
 
 
-def _steering(
-    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
-) -> dict[str, Any] | Unmeasured:
-    wanted = file.experiment.activation_steering
+def _steering(bench: Bench) -> dict[str, Any] | Unmeasured:
+    wanted, new = bench.file.experiment.activation_steering, bench.file.experiment.inference.continuation_tokens
     if wanted is None or not wanted.enabled:
         return Unmeasured(reason="experiment.activation_steering is not enabled")
-    found = run_steering(course, engine, wanted, prompt, file.experiment.inference.continuation_tokens, ref)
-    if file.validation.require_steering_effect and not found["output_changed"]:
-        failures.append("Steering changed nothing.")
+    found = run_steering(bench.course, bench.engine, wanted, bench.prompt, new, bench.reference)
+    needed = bench.file.validation.require_steering_effect
+    bench.require("Steering changed nothing.", found["output_changed"] or not needed)
+    bench.require("The same edit at the same stop gave two results.", found["repeats_bitwise"])
     return found
 
 
-def _meanwhile(
-    course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], ref: Reference, failures: list[str]
-) -> dict[str, Any] | Unmeasured:
-    wanted = file.experiment.concurrent_demo
+def _meanwhile(bench: Bench) -> dict[str, Any] | Unmeasured:
+    experiment = bench.file.experiment
+    wanted, new = experiment.concurrent_demo, experiment.inference.continuation_tokens
     if wanted is None or not wanted.enabled:
         return Unmeasured(reason="experiment.concurrent_demo is not enabled")
-    new, layer = file.experiment.inference.continuation_tokens, file.experiment.breakpoints.layers[0]
-    found = run_meanwhile(course, engine, wanted, layer, prompt, new, ref)
-    if not found["request_a_bitwise_equal"]:
-        failures.append("Request A is not what it would have been without B.")
-    if found["request_b_ended_during_pause"] and not found["request_b_bitwise_equal"]:
-        failures.append("Request B is not what it would have been without A.")
-    if file.validation.require_concurrent_success and not found["request_b_ended_during_pause"]:
-        failures.append("Request B did not end within A's pause.")
+    layer = experiment.breakpoints.layers[0]
+    found = run_meanwhile(bench.course, bench.engine, wanted, layer, bench.prompt, new, bench.reference)
+    ended, needed = found["request_b_ended_during_pause"], bench.file.validation.require_concurrent_success
+    bench.require("Request A is not what it would have been without B.", found["request_a_bitwise_equal"])
+    bench.require("Request B is not what it would have been without A.", not ended or found["request_b_bitwise_equal"])
+    bench.require("Request B did not end within A's pause.", ended or not needed)
     return found
 
 
@@ -166,11 +180,11 @@ def _sums(breakdown: dict[str, Any], positions: int) -> list[str]:
     ]
 
 
-def _wire(engine: RemoteEngine, file: Whitebox, prompt: list[int], failures: list[str]) -> dict[str, int]:
-    wanted = file.experiment
-    found = measure_wire(engine, wanted.breakpoints.layers[0], prompt, wanted.inference.continuation_tokens)
-    if found["kv_bytes_on_wire"]:
-        failures.append("Keys and values crossed the wire.")
+def _wire(bench: Bench) -> dict[str, int]:
+    wanted = bench.file.experiment
+    new = wanted.inference.continuation_tokens
+    found = measure_wire(bench.engine, wanted.breakpoints.layers[0], bench.prompt, new)
+    bench.require("Keys and values crossed the wire.", not found["kv_bytes_on_wire"])
     return found
 
 

@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.experiments.configuration.whitebox import Concurrent
 from djinn_jupyter.experiments.course import Course, Unmeasured, timed
 from djinn_jupyter.experiments.memory import GIB, device_gigabytes, sampled
+from djinn_jupyter.experiments.outcomes import paused
 from djinn_jupyter.experiments.whitebox.trials import Reference
 
 
@@ -24,9 +24,7 @@ def run_meanwhile(
     before = device_gigabytes(engine.statistics())
     a.clear()
     a.breakpoint(f"resid_post.{layer}", when="step == 0")
-    stop = a.run(prompt, max_new_tokens=new, ignore_eos=True)
-    if not isinstance(stop, Paused):
-        raise DjinnError(f"Request A was to stop and did not: {stop!r}")
+    paused(a.run(prompt, max_new_tokens=new, ignore_eos=True))
     begun = time.monotonic()
     with sampled(engine) as curve:
         transfer = a.swap_out()
@@ -44,7 +42,8 @@ def run_meanwhile(
     equal = isinstance(done, Finished) and ref.equals(done)
     course.tell(f"request B ended during A's pause: {within}; A bitwise equal: {equal}")
     alike = ended is not None and ref.equals(ended)
-    a.close(), b.close()
+    a.close()
+    b.close()
     not_asked = Unmeasured(reason="request_b_during_pause is false")
     not_ended = not_asked if other is None else Unmeasured(reason="request B did not end")
     return {

@@ -7,11 +7,10 @@ from typing import Any
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.configuration.whitebox import Steering
 from djinn_jupyter.experiments.course import Course, timed
-from djinn_jupyter.experiments.whitebox.trials import Reference, digest_of, predicted_by
+from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
+from djinn_jupyter.experiments.whitebox.trials import Reference, predicted_by
 
 
 def run_steering(
@@ -25,8 +24,7 @@ def run_steering(
     plain_ms = _unedited(session, wanted, prompt, new)
     session.close()
     predicted, digest, tokens, steered_ms = first
-    if second[:3] != first[:3]:
-        raise DjinnError("The same edit at the same stop gave two results; steering does not repeat bit for bit.")
+    repeats = second[:3] == first[:3]
     differing = sum(a != b for a, b in zip(predicted, reference.predicted, strict=True))
     changed = digest != reference.digest or tokens != reference.tokens
     course.tell(f"steering at layer {wanted.steering_layer}: {differing} of {len(predicted)} positions differ")
@@ -37,8 +35,8 @@ def run_steering(
         "baseline_restore_time_ms": plain_ms,
         "steered_restore_time_ms": steered_ms,
         "token_diff_percent": 100 * differing / len(predicted),
-        "steering_successful": changed,
-        "repeats_bitwise": True,
+        "steering_successful": changed and repeats,
+        "repeats_bitwise": repeats,
     }
 
 
@@ -54,10 +52,9 @@ def _steered(
         predicted, resumed_ms = predicted_by(session.stop), 0.0
     else:
         stop, resumed_ms = timed(session.resume)
-        assert isinstance(stop, Paused)
-        predicted = predicted_by(stop)
-    done, end_ms = timed(session.resume)
-    assert isinstance(done, Finished)
+        predicted = predicted_by(paused(stop))
+    end, end_ms = timed(session.resume)
+    done = finished(end)
     return predicted, digest_of(done), done.tokens, resumed_ms + end_ms
 
 

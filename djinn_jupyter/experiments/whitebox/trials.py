@@ -6,7 +6,6 @@ The reference is plain Hugging Face in a process of its own: `generate` for the 
 
 from __future__ import annotations
 
-import hashlib
 import statistics
 import threading
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from djinn_jupyter.client.stops import Finished, Paused, Stop
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.configuration.whitebox import Inference, Whitebox
 from djinn_jupyter.experiments.course import Course, timed
-from djinn_jupyter.experiments.shape import Shape
+from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.wire.nouns import Transfer
 
 MIB = float(1 << 20)
@@ -83,12 +82,6 @@ class Absence:
     bytes_left: int
 
 
-def require_shape(shape: Shape, file: Whitebox) -> None:
-    """UsageError where a model of that shape cannot do what the file asks for."""
-    shape.require_count(file.model.num_layers)
-    shape.require_room(file.experiment.inference.input_length, file.experiment.inference.continuation_tokens)
-
-
 def run_trials(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
 ) -> list[Entry]:
@@ -122,11 +115,6 @@ def summary(entries: Sequence[Entry]) -> dict[str, Any]:
         "os_overhead_mean_percent": statistics.fmean(overhead),
         "os_overhead_max_percent": max(overhead),
     }
-
-
-def digest_of(done: Finished) -> str:
-    """Of the bits of the fp32 logits a run ended with."""
-    return hashlib.sha256(done.logits.tobytes()).hexdigest()
 
 
 def predicted_by(stop: Paused) -> tuple[int, ...]:
@@ -180,9 +168,9 @@ def _stopped_and_resumed(
     """The pair that is timed: nothing but the stop, a look at it, and the resume."""
     _arm(session, layer)
     begun = perf_counter()
-    stop = _paused(_run(session, prompt, new))
+    stop = paused(_run(session, prompt, new))
     stop.hidden  # noqa: B018  inspecting is part of a stop
-    done = _finished(session.resume())
+    done = finished(session.resume())
     milliseconds = 1000 * (perf_counter() - begun)
     done.fetch_logits()
     return stop, done, milliseconds
@@ -195,10 +183,10 @@ def _left_and_compared(
     stopped at the first new token too; its bytes leave there again, after they were written to."""
     _arm(session, layer, engine.description.layers - 1)
     session.breakpoint(f"resid_post.{layer}", when="step == 1")
-    stop = _paused(_run(session, prompt, new))
+    stop = paused(_run(session, prompt, new))
     absence = _absent(engine, session)
     if stop.layer < engine.description.layers:
-        stop = _paused(session.resume())
+        stop = paused(session.resume())
     predicted = predicted_by(stop)
     done = session.resume()
     in_decode = isinstance(done, Paused) and (done.step, done.layer) == (1, layer + 1)
@@ -206,16 +194,16 @@ def _left_and_compared(
         session.swap_out()
         session.swap_in()
         done = session.resume()
-    finished = _finished(done)
-    finished.fetch_logits()
-    return absence, predicted, finished, in_decode
+    ended = finished(done)
+    ended.fetch_logits()
+    return absence, predicted, ended, in_decode
 
 
 def _prefilled(session: RemoteSession, prompt: list[int], layer: int) -> str:
     """Digest of the logits that the stopped and resumed pass itself ends in: later ones need not show its faults."""
     _arm(session, layer)
-    _paused(_run(session, prompt, 1))
-    return digest_of(_finished(session.resume()))
+    paused(_run(session, prompt, 1))
+    return digest_of(finished(session.resume()))
 
 
 def _absent(engine: RemoteEngine, session: RemoteSession) -> Absence:
@@ -245,15 +233,3 @@ def _run(session: RemoteSession, prompt: list[int], new: int) -> Stop:
 
 def _agreeing(ours: Sequence[int], theirs: Sequence[int]) -> int:
     return sum(a == b for a, b in zip(ours, theirs, strict=True))
-
-
-def _paused(stop: Stop) -> Paused:
-    if not isinstance(stop, Paused):
-        raise DjinnError(f"The run was to stop and did not: {stop!r}")
-    return stop
-
-
-def _finished(stop: Stop) -> Finished:
-    if not isinstance(stop, Finished):
-        raise DjinnError(f"The run was to end and did not: {stop!r}")
-    return stop

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.outcomes import finished, paused
 
 
 def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) -> dict[str, int]:
@@ -15,19 +14,15 @@ def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) 
     session = engine.session("wire", fresh=True)
     session.breakpoint(f"resid_post.{layer}", when="step == 0")
     begun = engine.wire_bytes
-    stop: Any = session.run(prompt, max_new_tokens=new, ignore_eos=True)
-    if not isinstance(stop, Paused):
-        raise DjinnError(f"The run was to stop and did not: {stop!r}")
-    hidden = stop.hidden.nbytes
+    stop = paused(session.run(prompt, max_new_tokens=new, ignore_eos=True))
+    hidden: Any = stop.hidden
     stopped = engine.wire_bytes
-    done = session.resume()
-    assert isinstance(done, Finished)
-    logits = done.fetch_logits().nbytes
+    logits = finished(session.resume()).fetch_logits()
     ended = engine.wire_bytes
     session.close()
     arrays = ended.arrays_sent + ended.arrays_received - begun.arrays_sent - begun.arrays_received
     return {
         "wire_bytes_stop": stopped.sent + stopped.received - begun.sent - begun.received,
         "wire_bytes_resume": ended.sent + ended.received - stopped.sent - stopped.received,
-        "kv_bytes_on_wire": arrays - hidden - logits,
+        "kv_bytes_on_wire": arrays - hidden.nbytes - logits.nbytes,
     }
