@@ -88,6 +88,7 @@ class Course:
     def write(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """One result file that is whole, as it is then read. Unmeasured fields become null, with `reasons` beside
         them."""
+        self.written.pop(name, None)  # a report has them in the order in which they were done
         found = self._put(name, fields)
         self.partial.discard(name)
         return found

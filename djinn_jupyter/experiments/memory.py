@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import psutil
 
@@ -55,6 +56,12 @@ class Curve:
 
     def gigabytes(self) -> list[float]:
         return [sample.gigabytes for sample in self.samples]
+
+    @property
+    def longest_gap(self) -> float:
+        """Seconds between two samples at the most."""
+        moments = [sample.seconds for sample in self.samples]
+        return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)
 
 
 def bytes_of(gigabytes: float | None) -> int | None:

@@ -45,6 +45,7 @@ def test_whitebox(tmp_path: Path) -> None:
     assert found["activation_steering"]["output_changed"]
     assert found["concurrent_demo"]["request_b_ended_during_pause"]
     assert found["concurrent_demo"]["request_b_bitwise_equal"]
+    assert found["concurrent_demo"]["process_during_pause_gb"] > found["concurrent_demo"]["vram_during_pause_gb"]
     table = read(tmp_path, "comparative_results.json")["summary_table"]
     assert table["token_accuracy_percent"] == {"pytorch_eager": None, "vllm": None, "djinn": 100.0}
     assert read(tmp_path, "vllm_results.json")["status"] in ("not_run", "success")
@@ -59,6 +60,7 @@ def test_pressure(tmp_path: Path) -> None:
     assert found["demand_gb"] > found["capacity_gb"] >= found["slab_books_gb"]
     assert found["sessions_alive_max"] >= found["num_sessions_spawned"] == 12
     assert found["outputs_equal_alone"]
+    assert all(process > books >= used for _, books, used, process in found["vram_samples"])
     assert {event["direction"] for event in found["swap_events"]} == {"in", "out"}
     assert "SWAP DETECTED" in (tmp_path / "exp3_memory_pressure_final.log").read_text()
 

@@ -51,8 +51,8 @@ def _progression(fields: Fields) -> str:
     if not samples:
         return ""
     curves = {
-        "weights and allocated pages": [(seconds, books) for seconds, books, _ in samples],
-        "of it in use": [(seconds, used) for seconds, _, used in samples],
+        "weights and allocated pages": [(seconds, books) for seconds, books, *_ in samples],
+        "of it in use": [(seconds, used) for seconds, _, used, *_ in samples],
     }
     return plots.lines(
         curves,

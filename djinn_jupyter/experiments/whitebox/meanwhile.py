@@ -57,6 +57,7 @@ def run_meanwhile(
         "request_a_bitwise_equal": equal,
         "session_bytes_on_device": on_device,
         "session_bytes_moved": 0 if transfer is None else transfer.bytes_moved,
+        "process_during_pause_gb": max((sample.process for sample in curve.samples), default=0) / GIB,
         "vram_samples_gb": curve.gigabytes(),
         "vram_under_nap_gb": _under_nap(engine),
         "pause_duration_seconds": time.monotonic() - begun,
