@@ -123,18 +123,26 @@ def at(found: Any, path: str) -> Any:
 
 
 # One of them in `make test`: what they share is what can break, and each has its own engine to start.
+CASES = [
+    (name, signal.SIGINT) if name == "checkpoint-cost" else pytest.param(name, signal.SIGINT, marks=pytest.mark.slow)
+    for name in MOMENTS
+]
+
+
 @pytest.mark.parametrize(
-    "name", [name if name == "checkpoint-cost" else pytest.param(name, marks=pytest.mark.slow) for name in MOMENTS]
+    ("name", "number"), [*CASES, pytest.param("pressure", signal.SIGTERM, marks=pytest.mark.slow)], ids=str
 )
-def test_an_interrupt_leaves_what_was_measured(name: str, tmp_path: Path, small_files: str) -> None:
+def test_an_interrupt_leaves_what_was_measured(
+    name: str, number: signal.Signals, tmp_path: Path, small_files: str
+) -> None:
     moment = MOMENTS[name]
     settings = (*moment.settings, f"server.port={free_port()}") if name == "validation" else moment.settings
     run = started(name, tmp_path, small_files, *settings)
     run.until(moment.line)
     engines = run.engines()
     assert engines, "an engine is at work"
-    run.process.send_signal(signal.SIGINT)
-    assert run.ends() == 130
+    run.process.send_signal(number)
+    assert run.ends() == 128 + number
     assert psutil.wait_procs(engines, timeout=SECONDS)[1] == []
     found = run.file(moment.file)
     assert (found["status"], found["interrupted"]) == ("partial", True)
