@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
+from djinn_jupyter.engine.keeping import kept_states
+from djinn_jupyter.engine.keeping.journal import Journal, Recovered
 from djinn_jupyter.engine.keeping.ledger import SUFFIX
-from djinn_jupyter.engine.memory.blobs import Blob
+from djinn_jupyter.engine.keeping.values import dtype_of
+from djinn_jupyter.engine.memory import BooksBroken
+from djinn_jupyter.engine.memory.blobs import Blob, Blobs
+from djinn_jupyter.engine.memory.disk import DiskTier
+from djinn_jupyter.engine.memory.items import Stored
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
@@ -19,6 +28,8 @@ from tests.keeping.crashes import crashed, forget, journal, last_image, written
 from tests.keeping.roundtrip import future, reading, same
 from tests.keeping.test_pages_on_disk import pages_file
 from tests.keeping.works import WORKS, in_decode, inside_a_layer
+from tests.memory.runs import CPU
+from tests.residency.doubles import FileInMemory
 
 PROMPT = tokens(40)
 FAMILIES = ("mamba2", "jamba")
@@ -162,6 +173,56 @@ def test_what_forks_share_is_there_once_and_what_nobody_names_is_free(pair: tupl
     for name in "ab":
         assert same(future(one, name), future(other, name)), name
         assert other.session(name).exactness == "exact"
+
+
+@pytest.mark.parametrize("names", ["one place twice", "a storage that is not there"])
+def test_an_image_that_contradicts_itself_takes_nothing(
+    names: str, pair: tuple[Desk, Desk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = pair
+    one.open()
+    in_decode(one)
+    one.swap_out("a", "disk")
+    dead, recover = killed(pair, tmp_path), Journal.recover
+
+    def altered(self: Journal) -> list[Recovered]:
+        (found,) = recover(self)
+        spots = found.image.places.storages
+        spots = (*spots[:-1], spots[0]) if names == "one place twice" else spots[:-1]
+        places = msgspec.structs.replace(found.image.places, storages=spots)
+        return [replace(found, image=msgspec.structs.replace(found.image, places=places))]
+
+    monkeypatch.setattr(Journal, "recover", altered)
+    journal(other, dead)
+    assert other.engine.tiers.disk.used == 0
+    assert other.session().exactness == "recomputed"
+    assert same(future(one), future(other))
+
+
+def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
+    file, whole = FileInMemory(), torch.arange(24.0).reshape(4, 6)
+    views = [whole.t()[1:], whole[2:, ::2], whole[3, 5]]
+    before, tier = Blobs(CPU), DiskTier(file, 1 << 30)
+    blob = before.of(whole)
+    assert blob is not None
+    (place,) = tier.allocate([blob.nbytes])
+    checksum = tier.write(place, blob.span())
+    blob.keep("disk", Stored(keeper=tier, place=place, version=0, checksum=checksum))
+    naming = kept_states._Naming(before, tier)
+    named: list[Any] = [naming._stored(view) for view in views]
+    assert naming.storages == [(place.start, whole.nbytes, checksum)]
+    adopted, storage = Blobs(CPU).adopt(Stored(keeper=tier, place=place, version=0, checksum=checksum), None)
+    made = [adopted.tensor(dtype_of(one.dtype), one.shape, one.strides, one.offset) for one in named]
+    assert storage.nbytes() == 0
+    with pytest.raises(BooksBroken):
+        adopted.tensor(torch.float32, (5, 6), (6, 1), 0)
+    adopted.make_place()
+    tier.read(place, checksum, adopted.span())
+    adopted.arrive()
+    for view, back in zip(views, made, strict=True):
+        assert torch.equal(view, back)
+        assert view.stride() == back.stride()
+        assert back.untyped_storage().data_ptr() == storage.data_ptr()
 
 
 def test_one_place_is_never_what_two_sessions_write(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
