@@ -7,8 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
@@ -21,17 +22,10 @@ from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
 LOG = "checkpoint_cost.log"
 FILE = "checkpoint_cost_results.json"
 FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent".split()
+PARTS = ("alone", "with_stops", "with_write_through")
+Rates: TypeAlias = dict[str, list[float]]  # B's tokens per second in each part, one of each turn
 THREADS = 1
 NEIGHBOUR_PROMPT = 8
-
-
-@dataclass(slots=True)
-class Rates:
-    """B's tokens per second in each part, one of each turn."""
-
-    alone: list[float] = field(default_factory=list)
-    with_stops: list[float] = field(default_factory=list)
-    with_write_through: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -47,7 +41,8 @@ class Costs:
 def run(course: Course, file: CheckpointCost) -> list[str]:
     """Write the result file; the reasons why the run fails, none when it passes."""
     host = None if file.host_limit_gb is None else int(file.host_limit_gb * GIB)
-    rates, costs = Rates(), Costs()
+    rates: Rates = {part: [] for part in PARTS}
+    costs = Costs()
     _require(foretold(file.model), file)
     course.write_partial(FILE, FIELDS, {"model": course.place.named(file.model)})
     with engine_for(course, file.model, dtype=file.dtype, host_memory=host, threads=THREADS) as engine:
@@ -68,17 +63,18 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
     a, b = engine.session("A", fresh=True), engine.session("neighbour B", fresh=True)
     prompt = prompt_of(engine, file.max_length, seed=1)
     a.breakpoint(f"resid_post.{file.layer}", when="step == 0")
-    parts: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    stopping = partial(_stopping, a, prompt, file.stop_interval_seconds, engine=engine)
+    beside: dict[str, Callable[[], AbstractContextManager[None]]] = {
         "alone": nullcontext,
-        "with_stops": lambda: _stopping(a, prompt, file.stop_interval_seconds, None, engine),
-        "with_write_through": lambda: _stopping(a, prompt, file.stop_interval_seconds, costs, engine),
+        "with_stops": partial(stopping, None),
+        "with_write_through": partial(stopping, costs),
     }
     for _ in range(file.repeat):  # in turns, so that a slower minute of the machine meets all parts
-        for name, beside in parts.items():
+        for name in PARTS:
             course.check_time()
-            with beside():
-                getattr(rates, name).append(_rate(engine, b, file))
-            course.tell(f"{name}: {getattr(rates, name)[-1]:.1f} tokens/s")
+            with beside[name]():
+                rates[name].append(_rate(engine, b, file))
+            course.tell(f"{name}: {rates[name][-1]:.1f} tokens/s")
             course.write_partial(FILE, FIELDS, _figures(course, file, rates, costs))
 
 
@@ -86,13 +82,13 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
     """What the file holds besides its status, as far as there is any of it."""
     return {
         "model": course.place.named(file.model),
-        "neighbour_tokens_per_s": {part: _median(found) for part, found in asdict(rates).items()},
+        "neighbour_tokens_per_s": {part: _median(found) for part, found in rates.items()},
         "dispatch_ms": _median(costs.dispatch),
         "copy_ms": _median(costs.copy),
         "restore_ms": _median(costs.restore),
         "bytes": max(costs.moved, default=0),
-        "interference_percent": _slower(rates.alone, rates.with_stops),
-        "interference_with_write_through_percent": _slower(rates.alone, rates.with_write_through),
+        "interference_percent": _slower(rates["alone"], rates["with_stops"]),
+        "interference_with_write_through_percent": _slower(rates["alone"], rates["with_write_through"]),
         "stops": len(costs.copy),
     }
 
