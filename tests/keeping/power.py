@@ -64,6 +64,15 @@ class Said:
     what: Any
 
 
+@contextmanager
+def not_waited_for() -> Iterator[None]:
+    """What is forced here need not outlive the machine, and waiting for its disk would take most of a test's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("fsync", "fdatasync"):
+            patch.setattr(os, name, lambda descriptor: None)
+        yield
+
+
 Deed = Wrote | Sized | Named | Unnamed | Forced | Said
 
 

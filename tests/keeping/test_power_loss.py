@@ -29,11 +29,17 @@ from djinn_jupyter.engine.keeping.journal import Journal
 from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.keeping.ledger import LedgerFile
 from djinn_jupyter.engine.keeping.values import keep
-from tests.keeping.power import Cut, Disk, Said, after_cut
+from tests.keeping.power import Cut, Disk, Said, after_cut, not_waited_for
 from tests.keeping.test_journal import CPU, MODEL
 
 MODELS: Final = "models--demo"
 numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    with not_waited_for():
+        yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +271,7 @@ def lost_or_wrong(disk: Disk, office: Office, cut: Cut, into: Path) -> list[str]
     return wrong
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(played_moves=moves, at=cuts)
 def test_what_was_forced_is_found_and_nothing_is_wrong(played_moves: list[Any], at: list[Any]) -> None:
     with tempfile.TemporaryDirectory(prefix="djt-") as folder:

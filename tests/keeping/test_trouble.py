@@ -74,7 +74,7 @@ def found_by_the_next(desk: Desk, tmp_path: Path, folder: str) -> Desk:
     return other
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_refuses_is_told_of_and_forgotten_when_it_takes_again(
     number: int, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
