@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 
 import psutil
 
 from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.experiments.nvml import Card, Unseen, card
 from djinn_jupyter.wire.nouns import EngineStatistics
 
 PERIOD_SECONDS = 0.05
@@ -31,16 +32,17 @@ class Sample:
 
     @property
     def gigabytes(self) -> float:
-        """The device by NVML; without one the books: a process's memory holds libraries that are no device's."""
+        """The device; without one the books: a process's memory holds libraries that are no device's."""
         return (self.books if self.device is None else self.device) / GIB
 
 
 @dataclass(slots=True)
 class Curve:
-    """The samples of one stretch of time, oldest first. `look` takes one."""
+    """The samples of one stretch of time, oldest first. `measured_by` says who told of the device, `look` takes one."""
 
     samples: list[Sample] = field(default_factory=list)
     look: Callable[[], Sample] | None = None
+    measured_by: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> Sample:
@@ -81,14 +83,22 @@ def in_use(reading: EngineStatistics) -> int:
     return on_device(reading) - sum(slab.pages_free * slab.page_bytes for slab in reading.slabs)
 
 
-def device_gigabytes(reading: EngineStatistics) -> float:
-    used = reading.device_bytes_in_use
-    return (on_device(reading) if used is None else used) / GIB
-
-
 @contextmanager
 def sampled(engine: RemoteEngine) -> Iterator[Curve]:
     """A curve that grows at 20 Hz until the end of the block, and whenever its `take` is called."""
+    with ExitStack() as stack:
+        try:
+            seen = stack.enter_context(card(engine.description.device))
+        except Unseen as why:
+            seen = None
+            on_gpu = engine.statistics().device_bytes_in_use is not None
+            measured_by = f"the driver, asked by the engine ({why})" if on_gpu else f"the engine's books ({why})"
+        else:
+            measured_by = "NVML"
+        yield from _growing(engine, seen, measured_by)
+
+
+def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str) -> Iterator[Curve]:
     assert engine.entry is not None
     ended, begun, process = threading.Event(), time.monotonic(), psutil.Process(engine.entry.pid)
 
@@ -96,7 +106,7 @@ def sampled(engine: RemoteEngine) -> Iterator[Curve]:
         reading = engine.statistics()
         return Sample(
             seconds=time.monotonic() - begun,
-            device=reading.device_bytes_in_use,
+            device=reading.device_bytes_in_use if seen is None else seen.bytes_in_use(),
             process=int(process.memory_info().rss),
             books=on_device(reading),
             used=in_use(reading),
@@ -106,7 +116,7 @@ def sampled(engine: RemoteEngine) -> Iterator[Curve]:
         while not ended.wait(PERIOD_SECONDS):
             curve.take()
 
-    curve = Curve(look=look)
+    curve = Curve(measured_by=measured_by, look=look)
     thread = threading.Thread(target=sample, name="djinn-experiment-memory", daemon=True)
     thread.start()
     try:
@@ -114,3 +124,9 @@ def sampled(engine: RemoteEngine) -> Iterator[Curve]:
     finally:
         ended.set()
         thread.join()
+
+
+def device_gigabytes(engine: RemoteEngine) -> float:
+    """What is on the device at this moment."""
+    with sampled(engine) as curve:
+        return curve.take().gigabytes

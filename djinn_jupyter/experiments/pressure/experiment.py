@@ -190,6 +190,7 @@ def _fields(
         "num_sessions_spawned": len(progression),
         "vram_progression": progression,
         "vram_stats": {"min_gb": min(used), "max_gb": max(used), "avg_gb": statistics.fmean(used)},
+        "vram_measured_by": curve.measured_by,
         "samples_per_second": len(curve.samples) / elapsed,
         "longest_gap_seconds": curve.longest_gap,
         "vram_samples": [[s.seconds, s.books / GIB, s.used / GIB, s.process / GIB] for s in curve.samples],

@@ -14,9 +14,9 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline, ValidationFile
 from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
 from djinn_jupyter.experiments.memory import GIB, Curve, sampled
+from djinn_jupyter.experiments.nvml import LinkCounter, counted
 from djinn_jupyter.experiments.serving import engine_for
 from djinn_jupyter.experiments.validation.beside import NEW, PROMPT, Streamed, beside, manual
-from djinn_jupyter.experiments.validation.link_counter import LinkCounter, counted
 from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within
 from djinn_jupyter.experiments.validation.ring import arrived
 from djinn_jupyter.wire.nouns import LayerCopy
@@ -60,7 +60,7 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
     with engine_for(course, wanted.model_id, **options) as engine:
         description, reading = engine.description, engine.statistics()
         gpu = description.device.startswith("cuda")
-        with counted(description.device if gpu else None) as counter:
+        with counted(description.device) as counter:
             flow = _flow(course, engine, wanted, file.server.timeout_seconds)
     sides = beside(course, wanted, card.allowed, by_hand, flow.rates, flow.tokens) if wanted.baselines else None
     bar = _bar(wanted, by_hand, gpu=gpu)

@@ -116,16 +116,16 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
     with heard(engine, course, begun) as swaps, sampled(engine) as curve:
         first, night.milliseconds["initial"] = timed(lambda: _run(agent, prompt, FIRST, timeout))
         fell_asleep = time.monotonic()
-        night.gigabytes["before"] = device_gigabytes(engine.statistics())
+        night.gigabytes["before"] = device_gigabytes(engine)
         course.write_partial(FILE, FIELDS, _so_far(course, wanted, first, night))
         _sleep(course, engine, wanted, night, timeout)
         night.milliseconds["sleep"] = 1000 * (time.monotonic() - fell_asleep)
         there = agent.describe()
         night.residency, night.agent_bytes = there.residency, there.device_bytes
-        night.gigabytes["asleep"] = device_gigabytes(engine.statistics())
+        night.gigabytes["asleep"] = device_gigabytes(engine)
         course.tell(f"idle detected: the agent is on the {there.residency} after {night.milliseconds['sleep']:.0f} ms")
         done, night.milliseconds["resumed"] = timed(lambda: _resumed(agent, wanted, night, timeout))
-        night.gigabytes["after"] = device_gigabytes(engine.statistics())
+        night.gigabytes["after"] = device_gigabytes(engine)
         course.tell(f"restored in the resume of {night.milliseconds['resumed']:.2f} ms")
         logits = done.logits.tobytes()
     night.initial, night.resumed, night.curve = first.tokens, done.tokens, curve

@@ -21,7 +21,7 @@ def run_meanwhile(
     been."""
     course.check_time()
     a, b = engine.session("request A", fresh=True), engine.session("request B", fresh=True)
-    before = device_gigabytes(engine.statistics())
+    before = device_gigabytes(engine)
     a.clear()
     a.breakpoint(f"resid_post.{layer}", when="step == 0")
     paused(a.run(prompt, max_new_tokens=new, ignore_eos=True))
@@ -34,7 +34,7 @@ def run_meanwhile(
         while time.monotonic() - begun < wanted.pause_duration_seconds:
             time.sleep(0.02)  # the pause itself: A stands, the engine serves whoever asks
         on_device = a.describe().device_bytes
-        during = device_gigabytes(engine.statistics())
+        during = device_gigabytes(engine)
     _, back_ms = timed(a.swap_in)
     done = a.resume()
     ended = None if other is None or not isinstance(other[0], Finished) else other[0]
@@ -59,6 +59,7 @@ def run_meanwhile(
         "session_bytes_moved": 0 if transfer is None else transfer.bytes_moved,
         "process_during_pause_gb": max((sample.process for sample in curve.samples), default=0) / GIB,
         "vram_samples_gb": curve.gigabytes(),
+        "vram_measured_by": curve.measured_by,
         "vram_under_nap_gb": _under_nap(engine),
         "pause_duration_seconds": time.monotonic() - begun,
         "weights_gb": engine.statistics().weight_bytes / GIB,
@@ -68,6 +69,6 @@ def run_meanwhile(
 def _under_nap(engine: RemoteEngine) -> float:
     """Device memory with the weights gone as well."""
     engine.nap()
-    napping = device_gigabytes(engine.statistics())
+    napping = device_gigabytes(engine)
     engine.wake()
     return napping

@@ -1,0 +1,112 @@
+"""A GPU as NVIDIA's management library sees it, from outside of every process: memory in use, bytes over PCIe."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pynvml
+
+PERIOD_SECONDS = 0.05  # each reading of the link covers 20 ms of its own
+
+
+class Unseen(Exception):
+    """NVML does not show what was asked for; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU, while `card` is open."""
+
+    _handle: Any
+
+    def bytes_in_use(self) -> int:
+        """By all processes together."""
+        return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+
+    def received(self) -> float:
+        """Bytes a second over PCIe. Raises Unseen."""
+        try:
+            kilobytes: int = pynvml.nvmlDeviceGetPcieThroughput(self._handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+        except pynvml.NVMLError as error:
+            raise Unseen(f"NVML has no PCIe counter for this GPU: {error}") from error
+        return 1000.0 * kilobytes
+
+
+@contextmanager
+def card(device: str) -> Iterator[Card]:
+    """That of a torch device such as cuda:0. Raises Unseen."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        raise Unseen("no GPU")
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise Unseen(f"NVML does not answer: {error}") from error
+    try:
+        yield Card(_handle(nvml_name(int(index or 0), os.environ)))
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def nvml_name(index: int, environment: Mapping[str, str]) -> int | str:
+    """NVML's number, or the UUID, of what CUDA counts as `index` among those that the environment lets it see. The two
+    count alike with CUDA_DEVICE_ORDER=PCI_BUS_ID, and where all cards are of one kind."""
+    visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    name = visible[index] if index < len(visible) else str(index)
+    return int(name) if name.isdigit() else name
+
+
+def _handle(name: int | str) -> Any:
+    try:
+        if isinstance(name, int):
+            return pynvml.nvmlDeviceGetHandleByIndex(name)
+        return pynvml.nvmlDeviceGetHandleByUUID(name)
+    except pynvml.NVMLError as error:
+        raise Unseen(f"NVML knows no GPU {name}: {error}") from error
+
+
+@dataclass(slots=True, kw_only=True)
+class LinkCounter:
+    """`samples` in bytes a second; none, and the `reason`, where there is no counter."""
+
+    reason: str = ""
+    samples: list[float] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.samples) if self.samples else None
+
+
+@contextmanager
+def counted(device: str) -> Iterator[LinkCounter]:
+    """Sample what a device receives until the end of the block."""
+    counter, ended = LinkCounter(), threading.Event()
+    with ExitStack() as stack:
+        try:
+            seen = stack.enter_context(card(device))
+        except Unseen as why:
+            counter.reason = str(why)
+            yield counter
+            return
+        thread = threading.Thread(target=_sample, args=(seen, counter, ended), name="djinn-nvml", daemon=True)
+        thread.start()
+        try:
+            yield counter
+        finally:
+            ended.set()
+            thread.join()
+
+
+def _sample(seen: Card, counter: LinkCounter, ended: threading.Event) -> None:
+    while not ended.wait(PERIOD_SECONDS):
+        try:
+            counter.samples.append(seen.received())
+        except Unseen as why:
+            counter.reason = str(why)
+            return
