@@ -61,7 +61,8 @@ def _books(readings: Sequence[Reading]) -> list[list[str]]:
     most: dict[str, int] = {}
     for name, size in (session for reading in readings for session in reading.sessions):
         most[name] = max(size, most.get(name, 0))
-    largest = sorted(most, key=lambda name: (-most[name], name))[:SESSIONS_SHOWN]
+    last = dict(readings[-1].sessions)
+    largest = sorted(most, key=lambda name: (-last.get(name, 0), -most[name], name))[:SESSIONS_SHOWN]
     rest = most.keys() - set(largest)
     streams = any(r.ring for r in readings)
     rows = [_row("weights that stay" if streams else "weights", [r.weights for r in readings])]
