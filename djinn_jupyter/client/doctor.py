@@ -109,8 +109,10 @@ def _memory() -> Iterator[Finding]:
         yield _note(
             f"{swap.percent:.0f} % of {swap.total / GIB:.1f} GiB swap is in use: swapped-out sessions may be slow."
         )
-    else:
+    elif swap.total:
         yield _ok(f"{swap.used / GIB:.1f} of {swap.total / GIB:.1f} GiB swap in use.")
+    else:
+        yield _ok("No swap.")
     try:
         import resource
     except ImportError:
@@ -163,7 +165,8 @@ def _registry() -> Iterator[Finding]:
         entry = read_entry(path)
         unreadable += entry is None
         others += entry is not None and entry.host != host_name()
-    yield _ok(f"{len(running)} engines run here, registered in {folder}.")
+    count = "1 engine runs" if len(running) == 1 else f"{len(running)} engines run"
+    yield _ok(f"{count} here, registered in {folder}.")
     for entry in running:
         if entry.version != __version__:
             yield _bad(f"The engine of {entry.identity} runs djinn-jupyter {entry.version}: end it with `djinn stop`.")

@@ -72,7 +72,7 @@ class History:
         target = here - count
         if target < 0:
             raise UsageError(
-                f"There are only {here} stops to go back to." if here else "There is no stop to go back to."
+                f"There are only {here} stops to go back to." if here else "There is no earlier stop to go back to."
             )
         self.present = target
         return self.stops[target]

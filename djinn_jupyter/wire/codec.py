@@ -11,6 +11,7 @@ nobody refers to and lengths beyond the limits are refused with MalformedMessage
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,6 +25,8 @@ from djinn_jupyter.wire.requests import Request
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
 MAX_FRAMES: Final = 4096
+
+_LIMIT = re.compile(r"(?P<limit>Expected .+) - at `\$\.body\.(?P<field>[\w.]+)`")
 
 Frame = bytes | memoryview
 Body = TypeVar("Body")
@@ -85,9 +88,18 @@ def encode_checked(number: int, request: Request) -> list[Frame]:
     try:
         decode_request(frames)
     except MalformedMessage as error:
-        said = str(error).removeprefix("Not a message of this protocol: ").replace("$.body.", "")
-        raise UsageError(f"{type(request).__name__} cannot be sent: {said}") from None
+        raise UsageError(_limit_in_words(str(error))) from None
     return frames
+
+
+def _limit_in_words(said: str) -> str:
+    """`max_new_tokens: expected int >= 0.` of what msgspec says."""
+    found = _LIMIT.search(said)
+    return (
+        said
+        if found is None
+        else f"{found['field']}: {found['limit'][0].lower()}{found['limit'][1:]}.".replace("`", "")
+    )
 
 
 def decode_request(frames: Sequence[Frame]) -> Envelope[Request]:

@@ -25,6 +25,7 @@ from tests.families import REFUSED, build
         ("resid_pre.0[32]", r"this site has 32 features: 0\.\.31"),
         ("attn_out_post.2", r"attn_out is what is added to the residual"),
         ("model.layers.3.self_atn", r"did you mean 'model\.layers\.3\.self_attn'"),
+        ("resid_pots.4", r"no module or point 'resid_pots\.4'; did you mean 'resid_post\.4'\?$"),
         ("model.layers", r"is not run in one pass"),
         ("model.embed_tokens.input", r"no activations with an axis of positions"),
         ("lm_head", r"the last position only; use ln_final or logits"),

@@ -12,6 +12,7 @@ from transformers import BertConfig, T5Config
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.describe import describe
 from djinn_jupyter.engine.memory.geometry import probe_geometry
+from djinn_jupyter.engine.model import hub
 from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import load_model
 from djinn_jupyter.engine.weights.residence import ResidentWeights
@@ -144,3 +145,26 @@ def test_without_network_the_cache_is_all_there_is(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ModelNotFound, match="no network and nobody/nothing is not in the cache"):
         load_model(EngineConfig(model="nobody/nothing"))
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not six times for each file, with pauses between."""
+
+    def no_route(address: tuple[str, int], timeout: float) -> None:
+        tried.append(address)
+        raise OSError("no route to host")
+
+    tried: list[tuple[str, int]] = []
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "getproxies", dict)
+    monkeypatch.setattr(hub.socket, "create_connection", no_route)
+    for _ in range(2):
+        with pytest.raises(ModelNotFound, match="no network and nobody/nothing is not in the cache"):
+            load_model(EngineConfig(model="nobody/nothing"))
+    assert tried == [("huggingface.co", 443)]
+
+
+@pytest.mark.parametrize("name", ["dmeo", "Demo", "demo "])
+def test_a_slip_of_the_demos_name_is_answered_at_once(name: str) -> None:
+    with pytest.raises(ModelNotFound, match="did you mean demo"):
+        load_model(EngineConfig(model=name))

@@ -94,6 +94,8 @@ def test_latencies_are_one_plot_with_the_limit_of_plain_computing(course: Course
         course.write(f"{name}_latency.json", {"results": rows, "metadata": {"num_layers": 8}})
     report.write(course, "resume-latency", [])
     page = (course.folder / "report.html").read_text()
+    for written in (page, (course.folder / "report.md").read_text()):
+        assert "Everything was." in written
     assert page.count("<svg") == 1
     assert "limit: the layers above alone" in page
     assert figures.latencies(course.written).count("stroke-dasharray") == 2

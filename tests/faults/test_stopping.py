@@ -163,7 +163,7 @@ def test_one_resume_for_a_stop(inside: Inside, monkeypatch: Patch) -> None:
 
         patch.setattr(History, "leave", used_up)
         ran = inside.run("resume-latency")
-        assert (ran.status, "There is no stop to go back to" in ran.said) == (1, True)
+        assert (ran.status, "There is no earlier stop to go back to" in ran.said) == (1, True)
     enter = Forward.enter
 
     def writes(self: Any, frame: Any, *others: Any) -> Any:

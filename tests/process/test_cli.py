@@ -102,7 +102,7 @@ def test_the_doctor_says_a_sentence_a_finding(capsys: pytest.CaptureFixture[str]
     assert len(lines) == len(findings())
     assert all(line.startswith(("ok ", "note ", "bad ")) and line.endswith(".") for line in lines)
     said = "\n".join(lines)
-    words = "Python, torch, transformers, host memory, swap, locked, GB/s, engines run here, weights that stream"
+    words = "Python, torch, transformers, host memory, swap, locked, GB/s, registered in, weights that stream"
     for word in words.split(", "):
         assert word in said
 

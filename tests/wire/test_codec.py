@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, WireError
+from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
@@ -168,3 +168,8 @@ def test_what_is_too_large_is_refused_before_it_is_read(monkeypatch: pytest.Monk
         codec.decode_request([b""] * (codec.MAX_FRAMES + 1))
     with pytest.raises(MessageTooLarge):
         codec.encode(1, Run(session="s", text="x" * 1001))
+
+
+def test_a_limit_that_is_broken_is_said_with_the_fields_name():
+    with pytest.raises(UsageError, match=r"^max_new_tokens: expected int >= 0\.$"):
+        codec.encode_checked(1, Run(session="a", tokens=(1,), max_new_tokens=-1))

@@ -46,7 +46,7 @@ class Modules:
         path = site.path or ""
         module = self._modules.get(path)
         if module is None or not path:
-            raise UnknownSite(f"This model has no module {path!r}{self._near(path)}.")
+            raise UnknownSite(f"This model has no module or point {path!r}{self._near(path)}")
         if module in self._layers:
             boundary = self._layers[module] + (site.point == "output")
             return boundary_tap(site, self.boundaries[boundary], self._layers[module])
@@ -72,5 +72,7 @@ class Modules:
         return replace(tap, editable=False, reason=self.fixed or "a resumed pass computes it anew, without the edit")
 
     def _near(self, path: str) -> str:
-        near = get_close_matches(path, [*self._modules, *POINTS], n=1)
-        return f"; did you mean {near[0]!r}?" if near else ""
+        word, _, layer = path.rpartition(".")
+        points = [f"{point}.{layer}" for point in get_close_matches(word, POINTS, n=1)] if layer.isdigit() else []
+        near = points or get_close_matches(path, [*self._modules, *POINTS], n=1)
+        return f"; did you mean {near[0]!r}?" if near else "."

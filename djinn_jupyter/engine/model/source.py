@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.model import hub
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, ModelRefused
 
 DEMO = Path(__file__).parents[2] / "demo" / "model"
@@ -41,6 +43,9 @@ def find_source(config: EngineConfig) -> str:
         return str(folder)
     if config.model.startswith((".", "/", "~")) or config.model.count("/") > 1 or os.sep == config.model[-1:]:
         raise ModelNotFound(f"There is no folder {config.model}; give a folder, a hub name (owner/model) or demo.")
+    if get_close_matches(config.model.lower(), ["demo"], cutoff=0.75):
+        raise ModelNotFound(f"There is no model {config.model}; did you mean demo?")
+    hub.notice_absence()
     return config.model
 
 

@@ -111,6 +111,7 @@ def _text(course: Course, name: str, verdict: str, failures: Sequence[str]) -> s
         for title, head, rows in tables.grids(fields):
             lines += [f"### {title}", "", _row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
         lines += [*(f"- {field}: {value}" for field, value in tables.rows(fields)), ""]
-    lines += ["## Not measured", "", *(f"- {field}: {why}" for field, why in tables.unmeasured(course.written)), ""]
+    missing = [f"- {field}: {why}" for field, why in tables.unmeasured(course.written)]
+    lines += ["## Not measured", "", *(missing or ["Everything was."]), ""]
     lines += ["## Machine and versions", "", *(f"- {field}: {value}" for field, value in machine())]
     return "\n".join(lines) + "\n"
