@@ -26,7 +26,7 @@ MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
 MAX_FRAMES: Final = 4096
 
-_LIMIT = re.compile(r"(?P<limit>Expected .+) - at `\$\.body\.(?P<field>[\w.]+)`")
+_LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 
 Frame = bytes | memoryview
 Body = TypeVar("Body")
@@ -94,12 +94,8 @@ def encode_checked(number: int, request: Request) -> list[Frame]:
 
 def _limit_in_words(said: str) -> str:
     """`max_new_tokens: expected int >= 0.` of what msgspec says."""
-    found = _LIMIT.search(said)
-    return (
-        said
-        if found is None
-        else f"{found['field']}: {found['limit'][0].lower()}{found['limit'][1:]}.".replace("`", "")
-    )
+    found = _LIMIT.search(said.replace("`", ""))
+    return said if found is None else f"{found['field']}: expected {found['limit']}."
 
 
 def decode_request(frames: Sequence[Frame]) -> Envelope[Request]:
