@@ -82,8 +82,7 @@ def _rerun(engine: Engine, session: Session, tap: Tap, start: int, states: State
     outcome = yield from looks.replay(engine, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
     if isinstance(outcome, Completed):
         raise UsageError(f"{tap.site} was not met in that pass.")
-    arrive_at(session, outcome.frame, "back", [])
-    return reports.paused(engine, session)
+    return _arrive_back(engine, session, outcome.frame)
 
 
 def _passes(engine: Engine, session: Session, start: int, committed: int) -> Iterator[tuple[int, int]]:
@@ -150,5 +149,10 @@ def _stand(engine: Engine, session: Session, frame: Frame) -> Paused:
     """Make a frame that was run to on the side the session's present stop, in place of all later ones of its pass."""
     session.history.drop_from(frame.committed, frame.boundary)
     session.move("rerun")
+    return _arrive_back(engine, session, frame)
+
+
+def _arrive_back(engine: Engine, session: Session, frame: Frame) -> Paused:
     arrive_at(session, frame, "back", [])
+    session.recount(engine.forward.layers)
     return reports.paused(engine, session)

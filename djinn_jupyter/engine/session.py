@@ -135,6 +135,13 @@ class Session:
         self.frame = checkpoint.frame
         self.edits.clear()
 
+    def recount(self, layers: int) -> None:
+        """The books of a line that went back to the present frame are those of the way that leads there, through a
+        model of so many layers."""
+        assert self.line is not None and self.frame is not None
+        self.line.passes = self.trail.count(self.line.fed_from, self.frame.committed)
+        self.line.layers_run = self.line.passes * layers + self.frame.boundary
+
     def cut(self, tokens: list[int], committed: int) -> None:
         """Make the line shorter: `tokens` are what stays of it, the first `committed` of them committed."""
         assert self.line is not None

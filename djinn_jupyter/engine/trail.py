@@ -40,6 +40,10 @@ class Trail:
     def end(self) -> int:
         return self.passes[-1].end if self.passes else 0
 
+    def count(self, start: int, end: int) -> int:
+        """How many passes fed the positions [start, end), both where a pass began or the last ended."""
+        return sum(max(0, min(one.end, end) - max(one.start, start)) // one.each for one in self.passes)
+
     def record(self, frame: Frame, rules: Iterable[Rule], *, whole: bool) -> None:
         """The pass that was entered from `frame` for the last time, under `rules`, is committed. `whole`: all of it was
         run under these rules and nothing else, be it in several entries."""

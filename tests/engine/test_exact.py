@@ -115,6 +115,8 @@ def stop_edit_and_go_back(desk: Desk, count: LayerCount, plain: Outcome, boundar
     for name in ("a", "b"):
         again = desk.back(name=name)
         assert (again.layer, again.step, again.tokens) == (boundary, step, paused.tokens)
+        assert again.layers_run == paused.layers_run
         with count.expect(*after):
             finished = desk.resume(name)
+        assert (finished.layers_run, finished.passes) == (NEW * layers, NEW)
         assert desk.outcome(finished, name) == plain

@@ -280,3 +280,21 @@ def test_going_back_is_told_to_those_who_follow_the_session(desk: Desk, by: Any)
     stop = desk.back(by=by)
     told = [event for event in desk.events if isinstance(event, SessionPaused)]
     assert [(event.site, event.step, event.reason) for event in told] == [(stop.site, stop.step, "back")]
+
+
+@pytest.mark.parametrize(("count", "by"), [(1, "stop"), (2, "layer"), (2, "token")])
+def test_the_books_of_a_result_are_of_the_way_that_led_to_it(desk: Desk, count: int, by: Any) -> None:
+    """However often it was gone back and on; an extension counts from its own beginning."""
+    desk.stop_at("resid_post.4", "step == 3")
+    stop = desk.run(PROMPT, NEW)
+    whole = desk.resume()
+    desk.back()
+    assert desk.session().line.layers_run == stop.layers_run == 3 * desk.layers + 5
+    back = desk.back(count, by=by) if by != "stop" else stop
+    assert back.layers_run == back.step * desk.layers + back.layer
+    again = desk.resume(free=True)
+    assert (again.layers_run, again.passes) == (whole.layers_run, whole.passes) == (NEW * desk.layers, NEW)
+    desk.run((), 3, extend=True, free=True)
+    desk.back(2, by="token")
+    further = desk.resume(free=True)
+    assert (further.layers_run, further.passes) == (3 * desk.layers, 3)

@@ -197,6 +197,7 @@ def back(engine: Engine, request: ask.Back, holder: Holder) -> Paused | Steps:
             return _told(engine, to_token(engine, session, request.count))
     checkpoint = session.history.go_back(request.count)
     session.stand_at(checkpoint)
+    session.recount(engine.forward.layers)
     session.move("go_back")
     reply = reports.paused(engine, session)
     _publish(engine, reply)
