@@ -17,10 +17,10 @@ STATE_PERIOD: Final = 16
 @dataclass(slots=True, kw_only=True)
 class Line:
     """`begins` is the number of tokens before the first new one, `fed_from` the number that were committed before the
-    run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count the way from the
-    run's beginning to where it stands: over all its stops, and going back takes them back. `drawn` holds the generator's state before each new token, where tokens are drawn: what going
-    back by tokens needs. `states` are convolution and recurrent states at every STATE_PERIOD-th committed length, for
-    families that have them."""
+    run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count the way from the run's
+    beginning to where it stands: over all its stops, and going back takes them back. `drawn` holds the generator's
+    state before each new token, where tokens are drawn: what going back by tokens needs. `states` are convolution and
+    recurrent states at every STATE_PERIOD-th committed length, for families that have them."""
 
     begins: int
     fed_from: int

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
-from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import Sampling
 
 
@@ -39,10 +38,6 @@ class Sampler:
 
 def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int, device: torch.device) -> Sampler:
     """A sampler for one run, its generator freshly seeded with `sampling.seed`."""
-    if sampling.temperature < 0:
-        raise UsageError(
-            f"Temperature {sampling.temperature} is negative; 0 is greedy, 1 the model's own distribution."
-        )
     config = GenerationConfig()
     if sampling.model_defaults:
         config.update(**copy.deepcopy(model.generation_config.to_dict()), defaults_only=True)

@@ -180,7 +180,7 @@ class Service:
     def _accept(self, peer: bytes, frames: list[codec.Frame]) -> None:
         try:
             envelope = codec.decode_request(frames)
-        except WireError as error:
+        except (WireError, UsageError) as error:
             return self._refuse(peer, codec.read_number(frames), error)
         key = (peer, envelope.id)
         if key in self._pending:
@@ -192,7 +192,7 @@ class Service:
     def _answer_to(self, peer: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=peer, number=number, reply=reply))
 
-    def _refuse(self, peer: bytes, number: int | None, error: WireError | EngineError) -> None:
+    def _refuse(self, peer: bytes, number: int | None, error: WireError | UsageError | EngineError) -> None:
         if number is None or (peer, number) in self._pending:
             self._dropped += 1
             if time.monotonic() - self._complained > COMPLAINT_SECONDS:

@@ -6,7 +6,8 @@
     listened   [topic as subscribed]  []          to whoever subscribed: from here on nothing is missed
 
 Inside the envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames that
-nobody refers to and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge. No pickle.
+nobody refers to and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; what no noun can
+be made of, with the noun's own UsageError. No pickle.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ def _decode(frames: Sequence[Frame], kind: Any) -> Any:
     reader = _FrameReader(frames[1:])
     try:
         envelope = msgspec.msgpack.decode(frames[0], type=kind, dec_hook=reader)
-    except MalformedMessage:
+    except (MalformedMessage, UsageError):
         raise
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as error:
         if isinstance(error.__cause__, MalformedMessage):

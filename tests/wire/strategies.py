@@ -10,10 +10,21 @@ import msgspec
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+from djinn_jupyter.wire.nouns import Sampling
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)  # JSON knows neither
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
+ABOVE_0 = st.floats(0, 1e9, exclude_min=True)
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.just(0.0) | ABOVE_0,
+    top_k=st.none() | st.integers(0, 2**63 - 1),
+    top_p=st.none() | st.floats(0, 1, exclude_min=True),
+    repetition_penalty=st.none() | ABOVE_0,
+    seed=NUMBERS,
+    model_defaults=st.booleans(),
+)
 
 
 @st.composite
@@ -32,6 +43,8 @@ def of(kind: Any) -> st.SearchStrategy[Any]:
 
 def _of(shape: Any) -> st.SearchStrategy[Any]:
     match shape:
+        case msgspec.inspect.StructType(cls=cls) if cls is Sampling:
+            return SAMPLINGS
         case msgspec.inspect.StructType(cls=cls, fields=fields):
             # deferred: only so can a struct contain itself
             return st.builds(cls, **{f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from typing import get_args
+import math
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,6 +12,7 @@ from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError, 
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
+from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.replies import Event, Reply, TokenSampled
 from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run
 from tests.wire import strategies
@@ -118,13 +120,48 @@ def test_a_cut_or_changed_message_is_refused_or_understood(data: st.DataObject) 
 
 
 def _refused_or_understood(frames: list[bytes]) -> None:
-    """Only WireError comes out; what was understood is a request that says the same again."""
+    """Only WireError comes out, or what a noun refuses; what was understood is a request that says the same again."""
     try:
         understood = codec.decode_request(frames)
-    except WireError:
+    except (WireError, UsageError):
         return
     again = codec.decode_request(codec.encode(understood.id, understood.body))
     assert repr(again) == repr(understood)  # by text: a NaN is not equal to itself
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("temperature", -1.0, "A temperature is 0 (greedy) or more; it cannot be -1.0."),
+        ("temperature", math.nan, "A temperature is 0 (greedy) or more; it cannot be nan."),
+        ("temperature", math.inf, "A temperature is 0 (greedy) or more; it cannot be inf."),
+        ("top_k", -4, "top_k counts tokens, 0 for all; it cannot be -4."),
+        ("top_p", 7.0, "top_p is above 0 and at most 1; it cannot be 7.0."),
+        ("top_p", 0.0, "top_p is above 0 and at most 1; it cannot be 0.0."),
+        ("top_p", math.nan, "top_p is above 0 and at most 1; it cannot be nan."),
+        ("repetition_penalty", 0.0, "repetition_penalty is above 0, 1 for none; it cannot be 0.0."),
+    ],
+)
+def test_sampling_that_means_nothing_is_refused_in_the_same_words_here_and_over_the_wire(
+    field: str, value: float, said: str
+) -> None:
+    with pytest.raises(UsageError) as here:
+        Sampling(**{field: value})
+    body = {"request": "Run", "session": "a", "text": "x", "sampling": {field: value}}
+    with pytest.raises(UsageError) as there:
+        codec.decode_request([msgspec.msgpack.encode({"id": 1, "body": body})])
+    assert str(here.value) == str(there.value) == said
+
+
+def test_the_ends_of_what_sampling_may_be_are_taken() -> None:
+    Sampling(temperature=0, top_k=0, top_p=1.0, repetition_penalty=0.1, seed=-(2**63))
+    Sampling(seed=2**64 - 1)
+
+
+@pytest.mark.parametrize("beyond", [{"seed": 2**64}, {"seed": -(2**63) - 1}, {"top_k": "5"}, {"temperature": "warm"}])
+def test_sampling_that_the_wire_could_not_carry_is_refused_before(beyond: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="it cannot be"):
+        Sampling(**beyond)
 
 
 def test_deep_nesting_is_refused() -> None:

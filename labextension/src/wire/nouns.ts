@@ -23,7 +23,10 @@ export type Exactness = 'exact' | 'recomputed';
 
 export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'gone';
 
-/** How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation. */
+/**
+ * How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0
+ * and `top_p` 1 keep all tokens. Raises UsageError where one of them says nothing that could be meant.
+ */
 export interface Sampling {
   readonly temperature?: number;
   readonly top_k?: number | null;

@@ -137,8 +137,9 @@ export interface Paused {
 
 /**
  * A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the distribution they
- * ended with: of the position after the last token fed. `layers_run` counts since the run began. `ignored_defaults`
- * are the model's own generation settings that were not applied.
+ * ended with: of the position after the last token fed. `layers_run` and `passes` count
+ * the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
+ * `ignored_defaults` are the model's own generation settings that were not applied.
  */
 export interface Finished {
   readonly reply: 'Finished';
