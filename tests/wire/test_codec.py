@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError, WireError
+from djinn_jupyter.engine.keeping import shelf
+from djinn_jupyter.errors import CheckpointRefused, MalformedMessage, MessageTooLarge, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
@@ -151,6 +152,11 @@ def test_sampling_that_means_nothing_is_refused_in_the_same_words_here_and_over_
     with pytest.raises(UsageError) as there:
         codec.decode_request([msgspec.msgpack.encode({"id": 1, "body": body})])
     assert str(here.value) == str(there.value) == said
+
+
+def test_a_file_that_holds_such_sampling_is_refused_as_a_file() -> None:
+    with pytest.raises(CheckpointRefused, match="top_k counts tokens"):
+        shelf.decode(msgspec.msgpack.encode({"top_k": -4}), Sampling, {})
 
 
 def test_the_ends_of_what_sampling_may_be_are_taken() -> None:

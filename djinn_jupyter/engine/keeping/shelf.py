@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.arrays import to_array, to_tensor
-from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.errors import CheckpointRefused, UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 
@@ -88,8 +88,9 @@ def decode(body: bytes, kind: type[Struct], arrays: Mapping[int, Tensor]) -> Str
 
     try:
         return msgspec.msgpack.decode(body, type=kind, dec_hook=place)
-    except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError) as error:
-        raise CheckpointRefused(f"It cannot be read by this version of Djinn: {error}.") from None
+    except (msgspec.MsgspecError, UsageError, ValueError, RecursionError, OverflowError) as error:
+        said = str(error).rstrip(".")
+        raise CheckpointRefused(f"It cannot be read by this version of Djinn: {said}.") from None
 
 
 def _tensor_of(value: Any) -> Tensor:
