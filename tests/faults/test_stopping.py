@@ -119,6 +119,7 @@ def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatc
 
 def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> None:
     """What one session has armed stops every session."""
+    inside.desk()  # before the fault, which its self-test would find
     armed: dict[Any, Any] = {}
 
     def shared(self: Session, *, free: bool, targets: Any, yields: Any) -> Any:
@@ -135,6 +136,7 @@ def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> N
 
 def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> None:
     """B ends while A stands, and gets what was done to A: its bits are looked at too."""
+    inside.desk()
     enter = Forward.enter
 
     def reached(self: Any, frame: Any, plan: Any, cache: Any, journal: Any) -> Any:

@@ -86,6 +86,7 @@ def run_trials(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
 ) -> list[Entry]:
     session = engine.session("whitebox", fresh=True)
+    _run(session, prompt, file.experiment.inference.continuation_tokens)  # the first run of all is slow, and is no side
     entries = []
     for trial in range(1, file.experiment.num_trials + 1):
         for layer in file.experiment.breakpoints.layers:
