@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -15,12 +16,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = options.command
     try:
-        return command(options)
+        status = command(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has read enough, as `head` does; what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except DjinnError as error:
         print(f"djinn: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
+    return status
 
 
 def parser() -> argparse.ArgumentParser:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jupyter_core.paths
@@ -49,6 +51,16 @@ def test_what_cannot_be_done_is_one_sentence_and_status_1(capsys: pytest.Capture
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out == "No engine runs.\n"
     assert cli.main(["stop", "--all"]) == 0
+
+
+def test_a_reader_that_has_read_enough_is_no_error() -> None:
+    command = [sys.executable, "-m", "djinn_jupyter.cli.main", "experiment", "pressure", "--explain"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as djinn:
+        assert djinn.stdout is not None
+        djinn.stdout.close()
+        assert djinn.stderr is not None
+        assert djinn.stderr.read() == ""
+    assert djinn.returncode == 141
 
 
 def test_one_of_several_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
