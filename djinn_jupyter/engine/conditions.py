@@ -74,10 +74,10 @@ def parse(text: str) -> Condition:
     """The condition that `text` says; InvalidCondition names the part that is not understood."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
+        names: set[str] = set()
+        body = _compile(tree.body, names)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InvalidCondition(f"{text!r} is not an expression such as `step > 0 and p(' Paris') < 0.5`.") from None
-    names: set[str] = set()
-    body = _compile(tree.body, names)
     tokens = {text for node in ast.walk(tree) for text in _asked_tokens(node)}
 
     def value(scope: Scope) -> Any:

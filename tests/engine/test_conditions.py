@@ -104,7 +104,11 @@ CASES: list[tuple[str, Callable[[Moment], Any]]] = [
     ("top1 == ' w48'", lambda m: m.top1 == " w48"),
     ("top1 == token", lambda m: m.top1 == m.token),
     ("p(' w48') > 0.02", lambda m: m.p(" w48") > 0.02),
-    ("p(' w48') > p(' w49') if step else False", lambda m: m.p(" w48") > m.p(" w49") if m.step else False),
+    ("p(' w48') > p(' w49') if step > 0 else False", lambda m: m.p(" w48") > m.p(" w49") if m.step else False),
+    ("min((step, 2)) == 2", lambda m: m.step >= 2),
+    ("(step, position) == (1, 9)", lambda m: (m.step, m.position) == (1, 9)),
+    ("(step == 1) + (position == 9) >= 1", lambda m: m.step == 1 or m.position == 9),
+    ("-abs(step - 2) == 0 and step in ()", lambda m: False),
     ("False", lambda m: False),
 ]
 
@@ -124,6 +128,39 @@ def test_a_condition_holds_where_a_plain_evaluation_says(
     assert {stop.step: stop.matched for stop in stops(desk)} == expected
     described = desk.ask(ask.Describe(session="a")).session.breakpoints[0]
     assert (described.number, described.hits, described.when) == (number, len(expected), text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("p(' w48')", "`p(' w48')` is a number, and a condition has to be true or false"),
+        ("top1", "compare it, as in `top1 == ' Paris'`"),
+        ("(1, 2)", "`(1, 2)` is several values"),
+        ("max(step, 3)", "`max(step, 3)` is a number"),
+        ("step == 'a'", "`step` is a number, and `'a'` is a text: a comparison is of two of a kind"),
+        ("1 < step < token", "`step` is a number, and `token` is a text"),
+        ("step in ('a', 2)", "`step` is a number, and `('a', 2)` is several values"),
+        ("step in 'abc'", "`'abc'` is a text"),
+        ("step in 3", "`3` is a number"),
+        ("(step > 1) == 1", "`step > 1` is true or false, and `1` is a number"),
+        ("step > 0 and norm", "`norm` is a number"),
+        ("not token", "`token` is a text"),
+        ("step > 0 if step else False", "`step` is a number"),
+        ("token + 'a' == 'ba'", "`token` is a text, and arithmetic is for numbers"),
+        ("abs(token) > 1", "arithmetic is for numbers"),
+        ("len(step) > 1", "`step` is a number, which has no length"),
+        ("max(step, token) == 1", "one of them is taken"),
+        ("min(step) == 1", "min takes two values or more"),
+        ("len(token, token) == 1", "len takes one value"),
+        ("not " * 498 + "True", "nested"),
+        ("1 < (" * 90 + "step" + ") < 2" * 90, "`1` is a number, and"),
+    ],
+)
+def test_what_is_neither_true_nor_false_is_not_armed(desk: Desk, text: str, said: str) -> None:
+    with pytest.raises(InvalidCondition) as refused:
+        desk.stop_at(LAYER, text)
+    assert said in str(refused.value)
+    assert desk.ask(ask.Describe(session="a")).session.breakpoints == ()
 
 
 def test_a_condition_reads_the_value_after_the_rules(desk: Desk) -> None:
@@ -223,7 +260,7 @@ def test_an_expression_is_at_a_stop_what_a_breakpoint_reads_there(desk: Desk, te
     assert (found.site, found.position) == (f"resid_post.{LAYER}", 4)
     literal = repr(found.value)
     desk.clear()
-    desk.stop_at(LAYER, f"position == 4 and {text} == {literal}")
+    desk.stop_at(LAYER, f"position == 4 and ({text}) == {literal}")
     assert desk.run(PROMPT, NEW).matched == 4
 
 

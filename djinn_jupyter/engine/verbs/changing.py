@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine import conditions, edits, looks, reports
+from djinn_jupyter.engine import conditions, edits, kinds, looks, reports
 from djinn_jupyter.engine.breakpoints import Breakpoint
 from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Holder
@@ -35,6 +35,8 @@ def set_breakpoint(engine: Engine, request: ask.SetBreakpoint, holder: Holder) -
     site = parse_site(request.site)
     tap = engine.resolve(site)
     condition = None if request.when is None else checked_condition(engine, request.when, tap)
+    if condition is not None:
+        kinds.require_truth(condition.text)
     for one in session.breakpoints.values():
         if one.site == site and (one.condition.text if one.condition else None) == request.when:
             one.enabled, one.once = True, request.once
