@@ -34,6 +34,7 @@ from djinn_jupyter.wire.registry import (
 )
 
 LAST_LINES = 15
+UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LOG_ROTATE_BYTES = 5 * 2**20
 Progress = Callable[[str], None]
 
@@ -171,11 +172,22 @@ def _require_options(entry: Entry, wanted: Options) -> None:
     """UsageError when an option was given that the running engine does not have."""
     for name in wanted.__struct_fields__:
         asked, has = getattr(wanted, name), getattr(entry.options, name)
-        if asked not in (None, False) and asked != has:
+        if asked is not None and asked is not False and asked != has:
             raise UsageError(
-                f"The engine of {entry.identity} already runs with {name} = {has}, not {asked}: "
-                "leave the option out, or stop the engine first (engine.stop(), `djinn stop`)."
+                f"The engine of {entry.identity} already runs with {name} = {_spelled(name, has)}, "
+                f"not {_spelled(name, asked)}: "
+                "leave the option out, or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
             )
+
+
+def _spelled(option: str, value: object) -> str:
+    """The value of an option as a person writes it: `500 GiB`; None by what the engine does then."""
+    if value is None:
+        return {"device_memory": "what is free", "card_memory": "the whole card"}.get(option, "the default")
+    if not option.endswith("_memory") or not isinstance(value, int):
+        return str(value)
+    size, unit = next(((size, unit) for size, unit in UNITS if value >= size), (1, "B"))
+    return f"{value / size:.6g} {unit}"
 
 
 def _arguments(identity: Identity, options: Options, *, listen: str | None, idle_seconds: float | None) -> list[str]:

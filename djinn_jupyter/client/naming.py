@@ -5,11 +5,14 @@ from __future__ import annotations
 import getpass
 import os
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import psutil
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.names import NOTEBOOK
+from djinn_jupyter.wire.names import label as label
+from djinn_jupyter.wire.names import told_apart as told_apart
 
 
 def holder_name() -> str:
@@ -35,6 +38,9 @@ def default_session_name() -> str:
     return str(notebook)
 
 
-def label(name: str) -> str:
-    """A session's name as it is shown: a notebook's path by its stem, another name as it is."""
-    return PurePosixPath(name).stem if name.endswith(".ipynb") else name
+def is_another_notebooks(name: str) -> bool:
+    """Whether a session of that name is a notebook's, and not this one's."""
+    try:
+        return name.endswith(NOTEBOOK) and name != default_session_name()
+    except UsageError:
+        return True

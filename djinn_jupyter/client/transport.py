@@ -26,6 +26,7 @@ from djinn_jupyter.wire.requests import Goodbye, Hello, Ping, Request
 log = logging.getLogger(__name__)
 
 PING_SECONDS = 3.0
+SEE_LOG = "see its log with `%djinn_log` or `djinn log`"
 SILENCE_SECONDS = 60.0  # an engine whose process lives but does not even answer Ping
 NEVER_MILLISECONDS = 24 * 3600 * 1000  # -1 would drop what was received and not yet read when the engine goes
 DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
@@ -83,7 +84,7 @@ class Connection:
             welcome = await asyncio.wait_for(connection.ask(hello), timeout)
         except TimeoutError:
             await connection.close()
-            raise EngineUnavailable(f"{connection._named} does not answer; see its log with `djinn log`.") from None
+            raise EngineUnavailable(f"{connection._named} does not answer; {SEE_LOG}.") from None
         except BaseException:
             await connection.close()
             raise
@@ -202,10 +203,13 @@ class Connection:
         deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
         while is_alive(self.entry):
             if asyncio.get_running_loop().time() > deadline:
-                self._lose(f"{self._named} closed the connection; see its log with `djinn log`, and load it again.")
+                self._lose(f"{self._named} closed the connection; {SEE_LOG}, and load it again.")
                 return
             await asyncio.sleep(0.01)
-        self._lose(f"{self._named} has ended; the next load starts a new one. See its log with `djinn log`.")
+        self._lose(
+            f"{self._named} has ended; the next load starts a new one, and the sessions it has kept "
+            f"come back with it; {SEE_LOG}."
+        )
 
     async def _keep_alive(self) -> None:
         """Tell the engine that we are here, and notice when it says nothing any more."""
@@ -213,7 +217,7 @@ class Connection:
         while self._lost is None:
             await asyncio.sleep(PING_SECONDS)
             if loop.time() - self._heard > SILENCE_SECONDS:
-                self._lose(f"{self._named} has said nothing for {SILENCE_SECONDS:.0f} s; see its log with `djinn log`.")
+                self._lose(f"{self._named} has said nothing for {SILENCE_SECONDS:.0f} s; {SEE_LOG}.")
                 return
             self.post(Ping(), lambda outcome: None)
 

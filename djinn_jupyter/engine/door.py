@@ -15,6 +15,7 @@ from typing import Protocol
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
+from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import Departed, Failed, Pong, Reply, Sessions, ShuttingDown, Statistics, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, ListSessions, Open, Ping, ReadStatistics, Request, Shutdown
@@ -135,15 +136,19 @@ class Door:
 
     def _close(self, asker: Holder, request: Shutdown) -> ShuttingDown:
         sessions = self._engine.reading.sessions
-        others = [f"{s.name} (held by {s.holder})" for s in sessions if s.holder not in (None, asker.name)]
+        names = tuple(session.name for session in sessions)
+        shown = told_apart(names)
+        others = [shown[s.name] for s in sessions if s.holder not in (None, asker.name)]
+        back = self._engine.keeps_sessions and not request.forget
         if others and not request.force:
             raise SessionsWouldSuffer(
-                f"Stopping the engine would hurt sessions of others: {', '.join(others)}. Stop it with force to do so."
+                f"Sessions of others would {'be interrupted' if back else 'end for good'}: {', '.join(others)}"
+                f"{' (the next load brings them back)' if back else ''}; to stop the engine all the same, add --force "
+                "(in Python force=True)."
             )
-        names = tuple(session.name for session in sessions)
         if request.forget:
             self._engine.forget_sessions()
-        if self._engine.keeps_sessions and not request.forget:
+        if back:
             return ShuttingDown(sessions_lost=(), sessions_kept=names)
         return ShuttingDown(sessions_lost=names)
 

@@ -22,14 +22,17 @@ class BranchingMagics(Group):
         option("name", help="name of the new session"),
         option("--use", action="store_true", help="go on with the fork"),
         option("--fresh", action="store_true", help="in place of the session of that name, if there is one"),
+        option("--force", action="store_true", help="--fresh: also in place of one of another notebook"),
         KEEP,
         SESSION,
     )
     def djinn_fork(self, args: Namespace) -> None:
         """A second session that stands where this one stands; each then goes its own way."""
+        if args.force and not args.fresh:
+            raise UsageError("--force belongs to --fresh: a fork takes no other session's name without it.")
         session = self.bench.session(args.session)
         if args.fresh:
-            self._end(args.name, but=session)
+            self._end(args.name, but=session, force=args.force)
         fork = self.bench.hold(session.fork(args.name))
         if session.name in self.bench.outcomes:
             self.bench.outcomes[fork.name] = self.bench.outcomes[session.name]
@@ -40,14 +43,19 @@ class BranchingMagics(Group):
         self.bench.keep(args.keep, fork)
         self.bench.screen.say(f"{fork.label} forked from {session.label}{at}; {self._in_use()}")
 
-    def _end(self, name: str, *, but: RemoteSession) -> None:
-        """Close the session of that full name. One that another kernel holds is refused, as by `%djinn_use`."""
+    def _end(self, name: str, *, but: RemoteSession, force: bool) -> None:
+        """Close the session of that full name. One of another notebook is refused, unless `force`."""
         if name == but.name:
             raise UsageError(f"Session {but.label!r} cannot be forked into itself; choose another name.")
-        if name in {one.name for one in self.bench.engine.sessions()}:
-            former = self.bench.find(name)
-            former.close()
-            self.bench.drop(former)
+        names = {one.name for one in self.bench.engine.sessions()}
+        if name not in names:
+            return
+        others = [full for full in names - {name} if naming.label(full) == naming.label(name)]
+        if others:
+            raise UsageError(f"{name!r} is also what {others[0]} is shown by; choose another name for the fork.")
+        former = self.bench.to_close(name, force=force)
+        former.close()
+        self.bench.drop(former)
 
     @verb(KEEP)
     def djinn_sessions(self, args: Namespace) -> None:
@@ -84,10 +92,13 @@ class BranchingMagics(Group):
         present = self.bench.present
         return f"{naming.label(present)} is in use" if present is not None else "no session is in use"
 
-    @verb(option("name", nargs="?", help="a session; by default the one in use"))
+    @verb(
+        option("name", nargs="?", help="a session; by default the one in use"),
+        option("--force", action="store_true", help="also the session of another notebook"),
+    )
     def djinn_close(self, args: Namespace) -> None:
-        """End a session and free what it holds."""
-        session = self.bench.session(args.name)
+        """End a session and free what it holds. One of another notebook only with --force."""
+        session = self.bench.to_close(args.name, force=args.force)
         pages = session.close()
         self.bench.drop(session)
         freed = f"{pages} page{'' if pages == 1 else 's'} freed"

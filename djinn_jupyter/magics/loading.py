@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import naming, views
+from djinn_jupyter.magics.owning import is_held_elsewhere, require_own
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.engine import RemoteEngine
 
 
 @magics_class
@@ -37,6 +42,7 @@ class LoadingMagics(Group):
         option("--session", metavar="NAME", help="name of the session; by default this notebook's"),
         option("--join", action="store_true", help="enter the session even where another kernel holds it"),
         option("--fresh", action="store_true", help="forget what the session holds: tokens, breakpoints, rules, stops"),
+        option("--force", action="store_true", help="--fresh: also what the session of another notebook holds"),
         KEEP,
     )
     def djinn_load(self, args: Namespace) -> None:
@@ -61,6 +67,8 @@ class LoadingMagics(Group):
                 trust_remote_code=args.trust_remote_code or None,
             ),
         )
+        if args.fresh:
+            _require_own(engine, name, join=args.join, force=args.force)
         session = engine.session(name, join=args.join, fresh=args.fresh)
         self.bench.load(engine, session)
         self.bench.keep(args.keep, engine)
@@ -106,6 +114,13 @@ class LoadingMagics(Group):
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
         written = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
         self.bench.screen.say("\n".join(written[-args.lines :]))
+
+
+def _require_own(engine: RemoteEngine, name: str, *, join: bool, force: bool) -> None:
+    """Before a session is made fresh. One that is held and not to be joined, the engine refuses by itself."""
+    for there in engine.sessions():
+        if there.name == name and (join or not is_held_elsewhere(engine, there)):
+            require_own(engine, there, "forget what it holds", force=force)
 
 
 def _notebook() -> str:

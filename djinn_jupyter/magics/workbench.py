@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
 from djinn_jupyter.magics.lazily import naming
+from djinn_jupyter.magics.owning import require_own
 from djinn_jupyter.magics.screen import Screen
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.client.stops import Stop
     from djinn_jupyter.magics.memory import LiveChart
+    from djinn_jupyter.wire.nouns import SessionDescription
 
 
 class Workbench:
@@ -60,20 +62,31 @@ class Workbench:
         if name is not None:
             return self.find(name)
         if self._present is None:
-            there = ", ".join(naming.label(one.name) for one in engine.sessions()) or "none yet"
+            there = ", ".join(naming.told_apart(one.name for one in engine.sessions()).values()) or "none yet"
             raise UsageError(f"No session is in use; choose one with %djinn_use NAME (there are: {there}).")
         return self._held[self._present]
 
     def find(self, name: str, *, join: bool = False) -> RemoteSession:
         """An existing session, held here or in the engine, by its full name or the short one it is shown by."""
-        known = [one.name for one in self.engine.sessions()]
-        matching = [full for full in known if full == name] or [full for full in known if naming.label(full) == name]
+        full = self.meant(name).name
+        return self._held.get(full) or self.hold(self.engine.session(full, join=join))
+
+    def meant(self, name: str) -> SessionDescription:
+        """The one session of that full name, or that is shown by it; it is not opened."""
+        known = {one.name: one for one in self.engine.sessions()}
+        matching = [name] if name in known else [full for full in known if naming.label(full) == name]
         if len(matching) > 1:
-            raise UnknownSession(f"{name!r} may be {' or '.join(matching)}; write the full name.")
+            raise UnknownSession(f"{name!r} may be {' or '.join(sorted(matching))}; write the full name.")
         if not matching:
-            there = ", ".join(sorted(naming.label(full) for full in known)) or "none"
+            there = ", ".join(sorted(naming.told_apart(known).values())) or "none"
             raise UnknownSession(f"There is no session {name!r}. There are: {there}.")
-        return self._held.get(matching[0]) or self.hold(self.engine.session(matching[0], join=join))
+        return known[matching[0]]
+
+    def to_close(self, name: str | None, *, force: bool) -> RemoteSession:
+        """The present session, or the one called `name`, to be closed: one of another notebook only with `force`."""
+        session = self.meant(name) if name is not None else self.session().describe()
+        require_own(self.engine, session, "close it", force=force)
+        return self.find(session.name, join=force)
 
     def load(self, engine: RemoteEngine, session: RemoteSession) -> None:
         """From now on work with this engine; what was held of another one is let go."""

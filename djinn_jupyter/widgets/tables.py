@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from djinn_jupyter.client.naming import label
+from djinn_jupyter.client.naming import told_apart
 from djinn_jupyter.widgets.markup import table
 from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies
 from djinn_jupyter.widgets.result import rule_line
@@ -64,7 +64,8 @@ def watches_view(watches: Sequence[WatchDescription]) -> View:
 def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
     """All sessions of an engine: the one in use here is marked; where each lives, and who holds the others."""
     head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|and|idle|held by".split("|")
-    rows = [_session(s, present, mine) for s in sorted(sessions, key=lambda s: s.name)]
+    shown = told_apart(s.name for s in sessions)
+    rows = [_session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: s.name)]
     kept = [i for i, title in enumerate(head) if title not in AT_TIMES or any(row[i] not in ("", "0") for row in rows)]
     titles = [head[i] for i in kept]
     numeric = [i for i, title in enumerate(titles) if title in ("tokens", "breaks", "rules", "bytes")]
@@ -74,10 +75,10 @@ def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None
     )
 
 
-def _session(s: SessionDescription, present: str | None, mine: Collection[str]) -> list[str]:
+def _session(s: SessionDescription, shown: str, present: str | None, mine: Collection[str]) -> list[str]:
     return [
         "\u25b8" if s.name == present else "",
-        label(s.name),
+        shown,
         s.state if s.exactness == "exact" else f"{s.state}, {s.exactness}",
         "" if s.stopped_at is None else f"{s.stopped_at}, step {s.step}",
         str(s.tokens),
@@ -125,7 +126,10 @@ def armed(session: SessionDescription) -> str:
     if session.residency in ("host", "disk"):
         parts.append(f"swapped out to {session.residency}")
     if session.exactness != "exact":
-        parts.append("recomputed after a recovery (%djinn_accept takes note of it)")
+        parts.append(
+            "recomputed after a recovery: tokens were run again after the engine had died, which on this machine gives "
+            "the same bits (%djinn_accept takes note of it)"
+        )
     return ", ".join(parts) or "nothing armed"
 
 

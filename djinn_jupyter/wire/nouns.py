@@ -349,7 +349,8 @@ class Snapshot(Noun, frozen=True):
     """A copy of a site's value to look at; cannot be resumed.
 
     `value` has the site's own axes with positions first: [T, features], [T, heads, features] or [T, heads, keys].
-    `positions` are absolute. `exactness` says how it was had.
+    `positions` are absolute. `exactness` says how it was had; `recomputed` is the stopped value of a
+    session that was run again after its engine had died.
     """
 
     site: str
@@ -357,7 +358,7 @@ class Snapshot(Noun, frozen=True):
     axes: str
     positions: tuple[int, ...]
     dtype: str
-    exactness: Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
+    exactness: Literal["exact", "recomputed", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
 
 
 class LensRow(Noun, frozen=True):

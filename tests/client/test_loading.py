@@ -3,12 +3,17 @@ from __future__ import annotations
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
+from djinn_jupyter.client.launcher import _require_options
 from djinn_jupyter.client.loading import parse_bytes, spell_model
 from djinn_jupyter.client.naming import default_session_name, holder_name, label
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.registry import Options
+from tests.process.served import entry_for
 
 
 @pytest.mark.parametrize(
@@ -72,3 +77,21 @@ def test_vs_codes_notebook_gives_the_name_where_jupyter_does_not(monkeypatch: py
     assert default_session_name() == "/notebooks/look.ipynb"
     assert label(default_session_name()) == "look"
     assert label("v1.5") == "v1.5"
+
+
+@pytest.mark.parametrize(
+    ("has", "asked", "says"),
+    [
+        ({}, {"device_memory": 500 * 2**30}, "device_memory = what is free, not 500 GiB: leave"),
+        ({"host_memory": 3 * 2**29}, {"host_memory": 0}, "host_memory = 1.5 GiB, not 0 B: leave"),
+        ({"page_positions": 16}, {"page_positions": 32}, "page_positions = 16, not 32: leave"),
+    ],
+)
+def test_what_a_running_engine_has_and_what_was_asked_are_spelled_as_people_do(
+    has: dict[str, Any], asked: dict[str, Any], says: str
+) -> None:
+    entry = msgspec.structs.replace(entry_for("c", "e"), options=Options(**has))
+    with pytest.raises(UsageError) as refused:
+        _require_options(entry, Options(**asked))
+    assert says in str(refused.value)
+    assert "%djinn_stop" in str(refused.value)

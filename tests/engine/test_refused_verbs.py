@@ -27,7 +27,11 @@ REFUSED: list[tuple[type[errors.DjinnError], str, ask.Request]] = [
     (errors.NoTokenizer, "stop strings", ask.Run(session="a", tokens=PROMPT, stop=("x",))),
     (errors.UnknownSession, "'nobody'.*a", ask.Run(session="nobody", tokens=PROMPT)),
     (errors.UnknownSession, "'nobody'", ask.Close(session="nobody")),
-    (errors.UsageError, "'a' already", ask.Fork(session="a", name="a")),
+    (errors.UsageError, "'a' already;", ask.Fork(session="a", name="a")),
+    (errors.UsageError, "'rome' already .in full work/rome.ipynb.", ask.Fork(session="a", name="rome")),
+    (errors.UsageError, "'rome' already .in full work/rome.ipynb.", ask.Open(session="rome")),
+    (errors.UsageError, "'rome' already", ask.RestoreCheckpoint(session="rome", name="noon", replace=True)),
+    (errors.UsageError, "'a' already", ask.Fork(session="b", name="work/a.ipynb")),
     (errors.UnknownSite, "layers 0..7", ask.SetBreakpoint(session="a", site="resid_post.8")),
     (errors.UnknownSite, "needs a layer", ask.SetBreakpoint(session="a", site="z")),
     (errors.UnknownSite, "no module", ask.SetBreakpoint(session="a", site="model.layers.3.mpl")),
@@ -75,7 +79,13 @@ def stopped(llama: Desk) -> Desk:
         llama.open(name)
         llama.stop_at(3, "step == 0", name)
         llama.run(PROMPT, 4, name)
+    llama.open("work/rome.ipynb")
     return llama
+
+
+def test_a_notebooks_own_path_is_free_whatever_it_is_shown_by(stopped: Desk) -> None:
+    """Two notebooks of one name in two folders can both be loaded."""
+    assert stopped.ask(ask.Open(session="other/rome.ipynb")).created
 
 
 def goes_on_as_ever(desk: Desk) -> None:
@@ -108,7 +118,7 @@ def test_an_edit_that_does_not_fit_leaves_the_activation_as_it_was(
 
 def test_a_session_that_another_kernel_holds_is_joined_on_purpose_only(stopped: Desk) -> None:
     other = Holder(name="another kernel", user="tester")
-    with pytest.raises(errors.SessionHeld, match="join it on purpose"):
+    with pytest.raises(errors.SessionHeld, match=r"add --join .%djinn_use a --join.*in Python join=True"):
         stopped.engine.ask(ask.Open(session="a"), other)
     joined = stopped.engine.ask(ask.Open(session="a", join=True), other)
     assert (joined.created, joined.session.state) == (False, "paused")

@@ -61,7 +61,9 @@ def test_recomputed_holds_until_the_user_accepts_or_runs_anew(pair: tuple[Desk, 
     assert told == {"a": "recomputed", "b": "recomputed", "new": "exact"}
     assert other.fork("c") == "c"
     assert other.session("c").describe().exactness == "recomputed"
+    assert other.ask(ask.Inspect(session="a")).snapshot.exactness == "recomputed"
     assert other.ask(ask.AcceptRecomputed(session="a")).session.exactness == "exact"
+    assert other.ask(ask.Inspect(session="a")).snapshot.exactness == "exact"
     other.run(PROMPT, new=2, name="b")
     assert other.session("b").describe().exactness == "exact"
 

@@ -83,7 +83,8 @@ def test_a_restored_session_has_moved_on_from_what_was_shown_before(stopped: Not
 def test_a_recovered_session_says_so_until_that_is_accepted(stopped: Notebook) -> None:
     stopped.engine._change(PARIS, exactness="recomputed")
     assert "recomputed" in stopped.cell("%djinn_sessions")
-    assert "recomputed after a recovery" in stopped.cell("%djinn_load demo")
+    said = "tokens were run again after the engine had died, which on this machine gives the same bits (%djinn_accept"
+    assert said in stopped.cell("%djinn_load demo")
     assert stopped.cell("%djinn_accept") == "paris counts as exact from now on\n"
     assert any(isinstance(r, requests.AcceptRecomputed) for r in stopped.engine.line.requests)
     assert "recomputed" not in stopped.cell("%djinn_sessions")

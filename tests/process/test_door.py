@@ -168,10 +168,25 @@ def test_shutdown_that_hurts_others_names_them_and_needs_force(house: House) -> 
     house.ask(b"2", Open(session="rome"))
     reply = failure(house.ask(b"2", Shutdown()))
     assert reply.code == "SessionsWouldSuffer"
-    assert "paris (held by kernel-1)" in reply.message
+    assert reply.message == (
+        "Sessions of others would end for good: paris; to stop the engine all the same, add --force "
+        "(in Python force=True)."
+    )
     assert house.shut_down == 0
     assert house.ask(b"2", Shutdown(force=True)) == ShuttingDown(sessions_lost=("paris", "rome"))
     assert house.shut_down == 1
+
+
+def test_what_stopping_does_to_others_is_said_as_it_is(house: House) -> None:
+    """A journal brings them back; it does not when they are to be forgotten. Shown as everywhere, by their labels."""
+    house.engine.keeps_sessions = True
+    house.hello(b"1", "kernel-1")
+    house.hello(b"2", "kernel-2")
+    house.ask(b"1", Open(session="work/paris.ipynb"))
+    kept = failure(house.ask(b"2", Shutdown())).message
+    assert kept.startswith("Sessions of others would be interrupted: paris (the next load brings them back); ")
+    lost = failure(house.ask(b"2", Shutdown(forget=True))).message
+    assert lost.startswith("Sessions of others would end for good: paris; ")
 
 
 def test_detached_sessions_of_others_are_reported_not_protected(house: House) -> None:

@@ -56,7 +56,7 @@ async def test_a_killed_engine_goes_with_its_reason_and_its_successor_appears(ju
     assert outcome["reply"]["code"] == "EngineUnavailable"
     await window.until_seen(lambda engines: engine_id(entry) not in engines)
     (reason,) = [m["gone"][engine_id(entry)] for m in window.messages if m["live"] == "delta" and m["gone"]]
-    assert reason.startswith(f"The engine of fake (process {entry.pid}) has ended; the next load starts a new one.")
+    assert reason.startswith(f"The engine of fake (process {entry.pid}) has ended; the next load starts a new one, and")
     assert (await jupyter.ask(engine_id(entry), "Ping"))[0] == 404
     successor = await start("fake", window)
     assert successor.pid != entry.pid

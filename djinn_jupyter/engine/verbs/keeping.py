@@ -15,8 +15,10 @@ from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.rows import Rows, put_rows, take_rows
 from djinn_jupyter.engine.scheduler import Blocked, Steps, Underway
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.verbs.sessions import require_free
 from djinn_jupyter.errors import IllegalMove, SessionHeld, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import NOTEBOOK, told_apart
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
 
 if TYPE_CHECKING:
@@ -99,13 +101,19 @@ def _check_place(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder)
     """Whether a session of that name may be opened or replaced now."""
     there = engine.sessions.get(request.session)
     if there is None:
+        if not request.session.endswith(NOTEBOOK):
+            require_free(request.session, engine.sessions)
         return
     if not request.replace:
         raise UsageError(
             f"There is a session {there.name!r} already; restore under another name, or replace it (--replace)."
         )
     if there.holder not in (None, holder.name):
-        raise SessionHeld(f"Session {there.name!r} is open in another kernel ({there.holder}); use another name.")
+        shown = told_apart(engine.sessions)[there.name]
+        raise SessionHeld(
+            f"Session {shown!r} is open in another kernel: restore under another name, or close it first "
+            f"(%djinn_close {shown} --force)."
+        )
     if there.job is not None and there.job.kind == "run":
         raise IllegalMove(f"Session {there.name!r} is running; pause it before it is replaced.")
 

@@ -54,7 +54,7 @@ def inspect(engine: Engine, request: ask.Inspect, holder: Holder) -> Steps:
             axes=tap.axes,
             positions=tuple(available if rows is None else (available[row] for row in rows)),
             dtype=dtype_name(value.dtype),
-            exactness=seen.exactness,
+            exactness=session.exactness if seen.exactness == "exact" else seen.exactness,
         )
     )
 

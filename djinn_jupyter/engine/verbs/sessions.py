@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import NOTEBOOK, label, told_apart
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened, SessionClosed
 
 if TYPE_CHECKING:
@@ -21,19 +23,30 @@ if TYPE_CHECKING:
 def open_(engine: Engine, request: ask.Open, holder: Holder) -> Opened:
     session = engine.sessions.get(request.session)
     if session is None:
+        if not request.session.endswith(NOTEBOOK):  # a notebook's own path is free, whatever it is shown by
+            require_free(request.session, engine.sessions)
         session = engine.add_session(_empty(engine, request.session, holder))
         return Opened(session=session.describe(), created=True)
     held = session.holder is not None and session.holder != holder.name
     if held and not request.join:
+        shown = told_apart(engine.sessions)[session.name]
         raise SessionHeld(
-            f"Session {session.name!r} is open in another kernel ({session.holder}); "
-            "join it on purpose or use another name."
+            f"Session {shown!r} is open in another kernel; to enter it all the same, add --join "
+            f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
         )
     if not held:
         session.holder = holder.name
     if request.fresh:
         _forget(engine, session)
     return Opened(session=session.describe(), created=False)
+
+
+def require_free(name: str, names: Collection[str]) -> None:
+    """UsageError where a session has that name, or is shown by it: a word is to mean one session."""
+    there = name if name in names else next((one for one in names if label(one) == label(name)), None)
+    if there is not None:
+        full = "" if there == name else f" (in full {there})"
+        raise UsageError(f"There is a session {label(name)!r} already{full}; choose another name or close it.")
 
 
 def _empty(engine: Engine, name: str, holder: Holder) -> Session:
@@ -77,8 +90,7 @@ def close(engine: Engine, request: ask.Close, holder: Holder) -> Closed:
 
 def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
     parent = engine.session(request.session)
-    if request.name in engine.sessions:
-        raise UsageError(f"There is a session {request.name!r} already; choose another name or close it.")
+    require_free(request.name, engine.sessions)
     lines = LineCopies()
     child = Session(
         name=request.name,

@@ -328,7 +328,8 @@ export interface EngineStatistics {
  * A copy of a site's value to look at; cannot be resumed.
  *
  * `value` has the site's own axes with positions first: [T, features], [T, heads, features] or [T, heads, keys].
- * `positions` are absolute. `exactness` says how it was had.
+ * `positions` are absolute. `exactness` says how it was had; `recomputed` is the stopped value of a
+ * session that was run again after its engine had died.
  */
 export interface Snapshot {
   readonly site: string;
@@ -336,7 +337,7 @@ export interface Snapshot {
   readonly axes: string;
   readonly positions: readonly number[];
   readonly dtype: string;
-  readonly exactness: 'exact' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
+  readonly exactness: 'exact' | 'recomputed' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
 }
 
 /** The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for. */

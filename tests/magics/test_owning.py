@@ -1,0 +1,85 @@
+"""Whose a session is: what one notebook may do to the session of another, typed into a real shell."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_jupyter.wire import requests
+from tests.magics.conftest import Notebook
+from tests.widgets import samples
+
+PARIS, ROME = "work/paris.ipynb", "work/rome.ipynb"
+ANOTHERS = "Session 'rome' is another notebook's (work/rome.ipynb); to"
+
+
+@pytest.fixture
+def beside(notebook: Notebook) -> Notebook:
+    """Another notebook's session is there and held by nobody, as after the end of its engine."""
+    notebook.engine.sessions[ROME] = samples.session(ROME, holder=None)
+    notebook.engine.stops[ROME] = None
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_checkpoint noon")
+    return notebook
+
+
+def test_another_notebooks_session_is_closed_with_force_only(beside: Notebook) -> None:
+    assert beside.fails("%djinn_close rome") == f"{ANOTHERS} close it all the same, add --force."
+    assert ROME in beside.engine.sessions
+    beside.cell("%djinn_use rome")
+    assert beside.fails("%djinn_close").startswith(ANOTHERS)
+    assert beside.cell("%djinn_close --force").startswith("rome closed")
+    assert set(beside.engine.sessions) == {PARIS}
+
+
+def test_a_joined_session_is_closed_with_force_only(beside: Notebook) -> None:
+    beside.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2", state="running")
+    assert "open in another kernel" in beside.fails("%djinn_close oslo")
+    beside.cell("%djinn_use oslo --join")
+    said = "Session 'oslo' is open in another kernel; to close it all the same, add --force."
+    assert beside.fails("%djinn_close oslo") == said
+    assert "oslo" in beside.engine.sessions
+    assert beside.cell("%djinn_close oslo --force").startswith("oslo closed")
+
+
+def test_a_session_of_another_kernel_can_be_closed_at_once_with_force(beside: Notebook) -> None:
+    beside.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2")
+    assert beside.cell("%djinn_close oslo --force").startswith("oslo closed")
+
+
+@pytest.mark.parametrize(
+    ("line", "deed"),
+    [
+        ("%djinn_fork work/rome.ipynb --fresh", "close it"),
+        ("%djinn_restore noon --as work/rome.ipynb --replace", "restore over it"),
+        ("%djinn_restore noon --session rome", "restore over it"),
+        ("%djinn_load demo --session work/rome.ipynb --fresh", "forget what it holds"),
+    ],
+)
+def test_what_would_take_its_place_needs_force_too(beside: Notebook, line: str, deed: str) -> None:
+    before = beside.engine.sessions[ROME]
+    assert beside.fails(line) == f"{ANOTHERS} {deed} all the same, add --force."
+    assert beside.engine.sessions[ROME].tokens == before.tokens
+    beside.cell(f"{line} --force")
+
+
+def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:
+    assert "belongs to --fresh" in beside.fails("%djinn_fork oslo --force")
+
+
+def test_a_word_that_fits_two_sessions_names_both_and_an_exact_name_wins(beside: Notebook) -> None:
+    beside.engine.sessions["other/rome.ipynb"] = samples.session("other/rome.ipynb", holder=None)
+    said = "'rome' may be other/rome.ipynb or work/rome.ipynb; write the full name."
+    assert beside.fails("%djinn_close rome --force") == said
+    shown = beside.cell("%djinn_sessions")
+    assert "other/rome.ipynb" in shown
+    assert "work/rome.ipynb" in shown
+    assert "work/paris.ipynb" not in shown
+    beside.engine.sessions["rome"] = samples.session("rome", holder=None)
+    assert beside.cell("%djinn_close rome").startswith("rome closed")
+    assert set(beside.engine.sessions) == {PARIS, ROME, "other/rome.ipynb"}
+
+
+def test_a_fresh_fork_ends_nothing_where_its_name_is_another_ones_label(beside: Notebook) -> None:
+    beside.engine.sessions["rome"] = samples.session("rome", holder="kernel-1")
+    said = "'rome' is also what work/rome.ipynb is shown by; choose another name for the fork."
+    assert beside.fails("%djinn_fork rome --fresh") == said
+    assert not any(isinstance(one, requests.Close) for one in beside.engine.line.requests)
