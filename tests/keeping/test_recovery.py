@@ -99,6 +99,7 @@ def test_a_running_session_is_found_at_a_committed_step(pair: tuple[Desk, Desk],
     assert kept is not None
     while len(one.session().tokens) < len(PROMPT) + 12:
         one.engine.tick()
+    kept._wait()  # an image on its way would hold the next one up
     kept.touch("a")
     kept.attend(one.engine.sessions, last=True)
     kept._wait()
