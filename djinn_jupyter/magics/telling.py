@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
     from djinn_jupyter.magics.workbench import Workbench
 
-_MAGIC: Final = re.compile(r"^\s*%%?djinn_(?!load|status|sessions|log|vram|stop|unload)\w+", re.MULTILINE)
+_USING: Final = "run|resume|step|back|inspect|lens|edit|diff|fork|checkpoint"
+"""The magics that need what a session has on the device. For all others it stays where it was sent."""
+_MAGIC: Final = re.compile(rf"^\s*%%?djinn_({_USING})\b(.*)$", re.MULTILINE)
 _SESSION: Final = re.compile(r"--session[ =](\"[^\"]*\"|\S+)")
 _NAME: Final = re.compile(r"\b[^\W\d]\w*\b")
 
@@ -47,16 +49,18 @@ class Telling:
             return
 
     def _mentioned(self, cell: str) -> set[str]:
-        """The sessions that a cell names: with a magic the present one or that of --session, and those whose objects it
-        uses."""
-        held = self._bench.held
-        found: set[str] = set()
-        if _MAGIC.search(cell):
-            named = {name.strip('"') for name in _SESSION.findall(cell)}
-            found |= {full for full, session in held.items() if named & {full, session.label}}
-            if self._bench.present is not None:
-                found.add(self._bench.present)
-        return found | self._objects(cell)
+        """The sessions that a cell uses: of each magic that of --session, else the present one, and those whose objects
+        it names."""
+        magics: list[tuple[str, str]] = _MAGIC.findall(cell)
+        return {name for verb, line in magics for name in self._used_by(verb, line)} | self._objects(cell)
+
+    def _used_by(self, verb: str, line: str) -> set[str]:
+        named = line.split() if verb == "diff" else _SESSION.findall(line)
+        asked = {name.strip('"') for name in named}
+        found = {full for full, session in self._bench.held.items() if asked & {full, session.label}}
+        if self._bench.present is not None and (len(found) < 2 if verb == "diff" else not asked):
+            found.add(self._bench.present)
+        return found
 
     def _objects(self, cell: str) -> set[str]:
         from djinn_jupyter.client.session import RemoteSession

@@ -30,8 +30,21 @@ def test_a_cell_with_a_magic_is_told_before_the_magic_runs_and_after_the_cell(no
     assert kinds.index("Note") < kinds.index("Run") < len(kinds) - 1 - kinds[::-1].index("Note")
 
 
-@pytest.mark.parametrize("cell", ["1 + 1", "%djinn_status", "# a djinn", "print('%djinn_run')", "%djinn_sessions", ""])
-def test_other_cells_tell_nothing(notebook: Notebook, cell: str) -> None:
+@pytest.mark.parametrize(
+    "cell",
+    [
+        "1 + 1",
+        "%djinn_status",
+        "# a djinn",
+        "print('%djinn_run')",
+        "%djinn_sessions",
+        "%djinn_break 4",
+        "%djinn_breaks",
+        "%djinn_swap out",
+        "",
+    ],
+)
+def test_cells_that_need_nothing_of_a_session_tell_nothing(notebook: Notebook, cell: str) -> None:
     notebook.cell(cell)
     assert notes(notebook) == []
 
@@ -42,12 +55,24 @@ def test_a_cell_that_uses_a_sessions_object_tells_its_name(notebook: Notebook) -
     assert notes(notebook) == [("rome", "expected"), ("rome", "idle")]
 
 
-def test_another_session_than_the_present_one_is_told_too(notebook: Notebook) -> None:
-    notebook.cell("%djinn_run The capital of France is\n%djinn_fork rome")
+@pytest.mark.parametrize(
+    ("cell", "told"),
+    [
+        ("%djinn_run --session rome The capital of France is", {"rome"}),
+        ("%djinn_lens\n%djinn_lens --session rome", {"rome", "work/paris.ipynb"}),
+        ("%djinn_diff rome", {"rome", "work/paris.ipynb"}),
+        ("%djinn_diff rome oslo --layers", {"rome", "oslo"}),
+        ('%djinn_lens --session "rome"\n%djinn_swap out', {"rome"}),
+    ],
+)
+def test_of_each_magic_the_session_that_it_uses_is_told_and_no_other(
+    notebook: Notebook, cell: str, told: set[str]
+) -> None:
+    """One that was sent away is not brought back because a cell looks at another."""
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_fork rome\n%djinn_fork oslo")
     before = len(notes(notebook))
-    notebook.cell("%djinn_run --session rome The capital of France is")
-    told = {name for name, activity in notes(notebook)[before:] if activity == "expected"}
-    assert "rome" in told
+    notebook.shell.run_cell(cell)
+    assert {name for name, activity in notes(notebook)[before:] if activity == "expected"} == told
 
 
 def test_an_engine_that_has_ended_hurts_no_cell(notebook: Notebook) -> None:
