@@ -10,6 +10,7 @@ from pathlib import Path
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.io_thread import IoThread
 from djinn_jupyter.client.launcher import Progress, adopt_or_start
+from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.line import SocketLine
 from djinn_jupyter.client.naming import holder_name, user_name
 from djinn_jupyter.client.registry import is_alive, running_engines
@@ -48,7 +49,8 @@ def load(
     the engine allocates, and `host_memory` and `disk_memory`, the most that sessions which left the device may take
     there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after
     `nap_seconds` without work. `idle_seconds` (then the engine ends) and `listen` (tcp://host:port, with keys) count
-    only where the engine is started now. `progress` is called with a line at a time.
+    only where the engine is started now. `progress` is called with a line at a time. UsageError where an option says
+    what no engine on this machine can be, or what the one that runs is not.
     """
     identity = Identity(
         model=spell_model(model),
@@ -70,6 +72,7 @@ def load(
         trust_remote_code=trust_remote_code,
         threads=threads,
     )
+    check_options(options, idle_seconds=idle_seconds)
     tell = progress or (lambda line: None)
     for attempt in (1, 2):
         entry = adopt_or_start(identity, options, listen=listen, idle_seconds=idle_seconds, progress=tell)

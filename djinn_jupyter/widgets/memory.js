@@ -5,6 +5,7 @@ const HEIGHT = 200, LEFT = 70, RIGHT = 12, TOP = 10, BOTTOM = 30;
 const OUT = "#e06c28", IN = "#2e7ad6";
 
 function spelled(bytes) {
+  if (bytes >= 1000 * 2 ** 30) return `${Number((bytes / 2 ** 40).toPrecision(3))} TiB`;
   for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]]) {
     if (bytes >= size) return `${Number((bytes / size).toPrecision(3))} ${unit}`;
   }

@@ -10,7 +10,7 @@ from djinn_jupyter.widgets.markup import table
 from djinn_jupyter.widgets.spelling import columns, duration, megabytes, plural
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import CheckpointDescription, SessionDescription, TierStatistics, Transfer
+from djinn_jupyter.wire.nouns import CheckpointDescription, Residency, SessionDescription, TierStatistics, Transfer
 from djinn_jupyter.wire.replies import CheckpointSaved
 
 PLACES = {"resident": "device", "storing": "leaving", "host": "host", "loading": "coming back", "disk": "disk"}
@@ -25,7 +25,12 @@ CAUSES = {
 
 
 def transfer_line(transfer: Transfer) -> str:
-    """`restored 1.6 GiB from host in 34 ms` or `moved 1.6 GiB to disk in 1.2 s`."""
+    """`restored 1.6 GiB from host in 34 ms` or `moved 1.6 GiB to disk in 1.2 s`; or that nothing had to be copied."""
+    if not transfer.bytes_moved:
+        out = transfer.direction == "out"
+        return f"{'moved to' if out else 'restored from'} {transfer.tier}; nothing had to be copied, " + (
+            f"the {transfer.tier} has it" if out else "the device has it"
+        )
     size, took = megabytes(transfer.bytes_moved), duration(transfer.seconds)
     if transfer.direction == "in":
         return f"restored {size} from {transfer.tier} in {took}"
@@ -39,11 +44,19 @@ def swapped_line(name: str, transfer: Transfer | None, *, out: bool) -> str:
     return f"{label(name)}: nothing to move, {'it holds no bytes on the device' if out else 'it is on the device'}"
 
 
+def whereabouts(session: SessionDescription) -> Residency:
+    """Where its bytes are. Pages that a fork shares go to the disk with the fork, also those of a session on the
+    host."""
+    on_disk_alone = session.residency == "host" and not session.host_bytes and session.disk_bytes
+    return "disk" if on_disk_alone else session.residency
+
+
 def bytes_where(session: SessionDescription) -> int:
     """The bytes of a session in the place where it is."""
-    if session.residency in ("resident", "storing"):
+    place = whereabouts(session)
+    if place in ("resident", "storing"):
         return session.device_bytes
-    return session.disk_bytes if session.residency == "disk" else session.host_bytes
+    return session.disk_bytes if place == "disk" else session.host_bytes
 
 
 def copies(session: SessionDescription) -> str:
@@ -51,7 +64,7 @@ def copies(session: SessionDescription) -> str:
     held = [
         f"{megabytes(size)} on {tier}"
         for tier, size in (("host", session.host_bytes), ("disk", session.disk_bytes))
-        if size and session.residency != tier
+        if size and whereabouts(session) != tier
     ]
     return ", ".join([*held, f"{megabytes(session.dirty_bytes)} without a copy"] if session.dirty_bytes else held)
 

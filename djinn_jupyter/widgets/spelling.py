@@ -61,8 +61,11 @@ def nats(divergence: float) -> str:
 
 
 def megabytes(count: int | None) -> str:
+    """`1.50 KiB`, `20.0 GiB`, `9.00 TiB` from 1,000 GiB on."""
     if count is None:
         return NOT_MEASURED
+    if count >= 1000 * 2**30:
+        return f"{figure(count / 2**40)} TiB"
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{figure(count / size)} {unit}"

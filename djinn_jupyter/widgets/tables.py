@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from djinn_jupyter.client.naming import told_apart
 from djinn_jupyter.widgets.markup import table
-from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies
+from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line
 from djinn_jupyter.widgets.spelling import columns, megabytes, plural, since
 from djinn_jupyter.widgets.theme import card, mono, part
@@ -22,7 +22,7 @@ from djinn_jupyter.wire.nouns import (
 
 Rows = Sequence[Sequence[str]]
 
-AT_TIMES = ("stopped at", "breaks", "rules", "and")  # columns of sessions that would else be empty, in a narrow cell
+AT_TIMES = ("stopped at", "breaks", "rules", "besides")  # columns left out of a narrow cell where they are empty
 
 
 def breakpoints_view(points: Sequence[BreakpointDescription]) -> View:
@@ -63,7 +63,7 @@ def watches_view(watches: Sequence[WatchDescription]) -> View:
 
 def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
     """All sessions of an engine: the one in use here is marked; where each lives, and who holds the others."""
-    head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|and|idle|held by".split("|")
+    head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|besides|idle|held by".split("|")
     shown = told_apart(s.name for s in sessions)
     rows = [_session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: s.name)]
     kept = [i for i, title in enumerate(head) if title not in AT_TIMES or any(row[i] not in ("", "0") for row in rows)]
@@ -84,7 +84,7 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
         str(s.tokens),
         str(len(s.breakpoints)),
         str(len(s.rules)),
-        PLACES[s.residency],
+        PLACES[whereabouts(s)],
         megabytes(bytes_where(s)),
         copies(s),
         "" if s.state == "running" else since(s.idle_seconds),

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import math
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pytest
 
+from djinn_jupyter.client import loading
 from djinn_jupyter.client.launcher import _require_options
+from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.loading import parse_bytes, spell_model
 from djinn_jupyter.client.naming import default_session_name, holder_name, label
 from djinn_jupyter.errors import UsageError
@@ -36,6 +40,34 @@ def test_amounts_of_memory(written: str | int | None, meant: int | None) -> None
 def test_what_is_no_amount_is_refused(written: str) -> None:
     with pytest.raises(UsageError):
         parse_bytes(written)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"page_positions": 0}, "page_positions is at least 1; it cannot be 0."),
+        ({"idle_swap_seconds": -1.0}, "idle_swap_seconds is at least 0; it cannot be -1.0."),
+        ({"nap_seconds": math.nan}, "nap_seconds is at least 0; it cannot be nan."),
+        ({"idle_seconds": -1.0}, "idle_seconds is at least 0; it cannot be -1.0."),
+        ({"threads": 0}, "threads is at least 1; it cannot be 0."),
+        ({"device_memory": 0}, "device_memory is at least 1; it cannot be 0."),
+        ({"disk_memory": -1}, "disk_memory is at least 0; it cannot be -1."),
+        ({"host_memory": "9000TiB"}, "host_memory is 9,216,000.0 GiB, and this machine has "),
+    ],
+)
+def test_an_option_that_no_engine_can_have_is_refused_before_one_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, option: dict[str, Any], said: str
+) -> None:
+    monkeypatch.setattr(loading, "adopt_or_start", lambda *asked, **more: pytest.fail("an engine was looked for"))
+    with pytest.raises(UsageError) as refused:
+        loading.load("demo", **option)
+    assert str(refused.value).startswith(said)
+
+
+def test_the_ends_of_what_an_engine_can_be_are_taken() -> None:
+    all_there_is = psutil.virtual_memory().total
+    check_options(Options(host_memory=all_there_is, disk_memory=0, idle_swap_seconds=0.0, nap_seconds=math.inf))
+    check_options(Options(host_memory=0, page_positions=1, threads=1))
 
 
 def test_a_folder_means_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,7 +82,16 @@ def test_columns_are_aligned_and_have_no_trailing_blanks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(None, "not measured"), (12, "12 B"), (1536, "1.50 KiB"), (2**31, "2.00 GiB")]
+    ("count", "text"),
+    [
+        (None, "not measured"),
+        (12, "12 B"),
+        (1536, "1.50 KiB"),
+        (2**31, "2.00 GiB"),
+        (999 * 2**30, "999 GiB"),
+        (1000 * 2**30, "0.977 TiB"),
+        (9 * 2**40, "9.00 TiB"),
+    ],
 )
 def test_bytes(count: int | None, text: str) -> None:
     assert spelling.megabytes(count) == text

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Literal
 
 import numpy as np
 import pytest
 
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.diff import differing
-from djinn_jupyter.wire.nouns import StopDescription
+from djinn_jupyter.wire.nouns import StopDescription, Transfer
 from tests.widgets import cards, samples
 
 CARDS = cards.all_cards()
@@ -196,6 +197,29 @@ def test_sessions_say_who_holds_them() -> None:
     assert rows[2].endswith("another kernel")
     alone = views.sessions_view([samples.session(holder=None)], present=None, mine=set())
     assert alone.plain.endswith("nobody")
+
+
+def test_a_session_whose_pages_went_to_the_disk_with_a_fork_is_said_to_be_there() -> None:
+    """Its own place is the host, where it has nothing left."""
+    away = {"residency": "host", "device_bytes": 0, "disk_bytes": 130 * 2**10}
+    shown = views.sessions_view([samples.session(host_bytes=0, **away)], present=None, mine=set()).plain
+    assert "disk   130 KiB" in shown
+    assert "besides" not in shown
+    shown = views.sessions_view([samples.session(host_bytes=2**10, **away)], present=None, mine=set()).plain
+    assert "besides" in shown
+    assert "host   1.00 KiB  130 KiB on disk" in shown
+
+
+@pytest.mark.parametrize(
+    ("direction", "said"),
+    [
+        ("out", "moved to host; nothing had to be copied, the host has it"),
+        ("in", "restored from host; nothing had to be copied, the device has it"),
+    ],
+)
+def test_a_move_without_bytes_says_why_there_were_none(direction: Literal["out", "in"], said: str) -> None:
+    moved = Transfer(direction=direction, tier="host", bytes_moved=0, seconds=0.001, cause="asked")
+    assert views.transfer_line(moved) == said
 
 
 def test_sessions_have_no_column_in_which_nothing_stands() -> None:

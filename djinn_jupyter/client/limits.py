@@ -1,0 +1,46 @@
+"""What an engine can be asked to be, whether it runs already or not. Knows no model and looks for no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import psutil
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.registry import Options
+
+GIB: Final = 2**30
+_Rule = tuple[str, Callable[[Any], bool]]
+_SOME: Final[_Rule] = ("is at least 1", lambda count: count >= 1)
+_ANY: Final[_Rule] = ("is at least 0", lambda count: count >= 0)  # a NaN is not
+_RULES: Final[dict[str, _Rule]] = {
+    "device_memory": _SOME,
+    "card_memory": _SOME,
+    "host_memory": _ANY,
+    "disk_memory": _ANY,
+    "idle_swap_seconds": _ANY,
+    "nap_seconds": _ANY,
+    "page_positions": _SOME,
+    "stops_kept": _SOME,
+    "threads": _SOME,
+}
+
+
+def check_options(options: Options, *, idle_seconds: float | None = None) -> None:
+    """UsageError where an option says what no engine on this machine can be."""
+    for name, rule in _RULES.items():
+        _require(name, getattr(options, name), rule)
+    _require("idle_seconds", idle_seconds, _ANY)
+    there_is = psutil.virtual_memory().total
+    if options.host_memory is not None and options.host_memory > there_is:
+        raise UsageError(
+            f"host_memory is {options.host_memory / GIB:,.1f} GiB, and this machine has {there_is / GIB:,.1f} GiB "
+            "in all: allow less."
+        )
+
+
+def _require(name: str, asked: Any, rule: _Rule) -> None:
+    said, keeps = rule
+    if asked is not None and not keeps(asked):
+        raise UsageError(f"{name} {said}; it cannot be {asked}.")
