@@ -17,6 +17,7 @@ from pathlib import Path
 
 import djinn_jupyter
 from djinn_jupyter._version import __version__
+from djinn_jupyter.client.amounts import spell_bytes
 from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.errors import EngineStartFailed, UsageError, VersionMismatch, from_code
 from djinn_jupyter.wire.host import require_supported_platform
@@ -34,7 +35,6 @@ from djinn_jupyter.wire.registry import (
 )
 
 LAST_LINES = 15
-UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LOG_ROTATE_BYTES = 5 * 2**20
 Progress = Callable[[str], None]
 
@@ -184,10 +184,7 @@ def _spelled(option: str, value: object) -> str:
     """The value of an option as a person writes it: `500 GiB`; None by what the engine does then."""
     if value is None:
         return {"device_memory": "what is free", "card_memory": "the whole card"}.get(option, "the default")
-    if not option.endswith("_memory") or not isinstance(value, int):
-        return str(value)
-    size, unit = next(((size, unit) for size, unit in UNITS if value >= size), (1, "B"))
-    return f"{value / size:.6g} {unit}"
+    return spell_bytes(value) if option.endswith("_memory") and isinstance(value, int) else str(value)
 
 
 def _arguments(identity: Identity, options: Options, *, listen: str | None, idle_seconds: float | None) -> list[str]:

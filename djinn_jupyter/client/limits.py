@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import psutil
 
+from djinn_jupyter.client.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.registry import Options
 
-GIB: Final = 2**30
 _Rule = tuple[str, Callable[[Any], bool]]
 _SOME: Final[_Rule] = ("is at least 1", lambda count: count >= 1)
 _ANY: Final[_Rule] = ("is at least 0", lambda count: count >= 0)  # a NaN is not
@@ -35,8 +35,8 @@ def check_options(options: Options, *, idle_seconds: float | None = None) -> Non
     there_is = psutil.virtual_memory().total
     if options.host_memory is not None and options.host_memory > there_is:
         raise UsageError(
-            f"host_memory is {options.host_memory / GIB:,.1f} GiB, and this machine has {there_is / GIB:,.1f} GiB "
-            "in all: allow less."
+            f"host_memory is {spell_bytes(options.host_memory)}, and this machine has {spell_bytes(there_is)} in all: "
+            "allow less."
         )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import re
 import threading
 from pathlib import Path
 
+from djinn_jupyter.client.amounts import parse_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.io_thread import IoThread
 from djinn_jupyter.client.launcher import Progress, adopt_or_start
@@ -14,11 +14,8 @@ from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.line import SocketLine
 from djinn_jupyter.client.naming import holder_name, user_name
 from djinn_jupyter.client.registry import is_alive, running_engines
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
+from djinn_jupyter.errors import DjinnError, EngineUnavailable
 from djinn_jupyter.wire.registry import Entry, Identity, Options
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_AMOUNT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$", re.IGNORECASE)
 
 
 def load(
@@ -92,16 +89,6 @@ def engines() -> tuple[Entry, ...]:
 def attach(entry: Entry) -> RemoteEngine:
     """A running engine, over the line that this process already has to it, if it has one."""
     return RemoteEngine(_lines.to(entry), entry)
-
-
-def parse_bytes(amount: int | str | None) -> int | None:
-    """`20GiB`, `20 GB` (the same: powers of 1024), `512M` or a number as bytes."""
-    if amount is None or isinstance(amount, int):
-        return amount
-    matched = _AMOUNT.match(amount)
-    if matched is None:
-        raise UsageError(f"{amount!r} is no amount of memory; write for example 20GiB or 512MiB.")
-    return int(float(matched[1]) * _UNITS[matched[2].lower()])
 
 
 def spell_model(model: str | Path) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.line import Line, ask_for, expect
-from djinn_jupyter.client.naming import label
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
@@ -17,6 +16,7 @@ from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
 from djinn_jupyter.errors import DjinnError, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     RuleDescription,

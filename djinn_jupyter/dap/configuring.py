@@ -11,7 +11,6 @@ import msgspec
 
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.naming import label
 from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Stop
@@ -22,6 +21,7 @@ from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.followed import Followed, state_of
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, IllegalMove, UnknownSession, UsageError
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.registry import Entry
 
 if TYPE_CHECKING:

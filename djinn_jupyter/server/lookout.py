@@ -9,13 +9,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from djinn_jupyter.client.naming import label
 from djinn_jupyter.client.registry import Registry
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink, engine_id
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import Event, SessionClosed, SessionOpened
 

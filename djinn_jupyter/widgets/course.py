@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from djinn_jupyter.client.memory_trace import Move, Reading
-from djinn_jupyter.client.naming import label
+from djinn_jupyter.wire.names import label
 
 COLUMNS: Final = 160
 NAMED: Final = 6  # sessions with a band of their own; the rest share one

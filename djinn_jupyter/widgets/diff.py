@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from djinn_jupyter.client.naming import label
 from djinn_jupyter.widgets.markup import Html, joined, span, table
 from djinn_jupyter.widgets.matrix import ORANGE, matrix, spelled
 from djinn_jupyter.widgets.pictures import as_rows
@@ -16,6 +15,7 @@ from djinn_jupyter.widgets.spelling import columns, figure, marked, percent, plu
 from djinn_jupyter.widgets.theme import card, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, token_strip
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import TopToken
 
 ROWS = 12

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from djinn_jupyter.client.memory_trace import Move, Reading
-from djinn_jupyter.client.naming import label
 from djinn_jupyter.widgets.course import Course, course_of
 from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
 from djinn_jupyter.widgets.residency import CAUSES, transfer_line
@@ -14,6 +13,7 @@ from djinn_jupyter.widgets.svg import AXIS, SOFT
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import RING_HEAD, ring_rows
+from djinn_jupyter.wire.names import label
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 200, 64, 12, 10, 34
 MOVES_SHOWN, SESSIONS_SHOWN = 16, 8

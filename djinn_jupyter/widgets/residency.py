@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from djinn_jupyter.client.naming import label
 from djinn_jupyter.widgets.markup import table
 from djinn_jupyter.widgets.spelling import columns, duration, megabytes, plural
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import CheckpointDescription, Residency, SessionDescription, TierStatistics, Transfer
 from djinn_jupyter.wire.replies import CheckpointSaved
 

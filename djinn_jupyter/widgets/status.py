@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.naming import label
 from djinn_jupyter.widgets.residency import CAUSES, tier_line, transfer_line
 from djinn_jupyter.widgets.spelling import columns, megabytes, plural
 from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import expected_line, streaming_rows, weights_line
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, WeightsStatistics
 
 

@@ -45,12 +45,13 @@ def find_source(config: EngineConfig) -> str:
         raise ModelNotFound(f"There is no folder {config.model}; give a folder, a hub name (owner/model) or demo.")
     if get_close_matches(config.model.lower(), ["demo"], cutoff=0.75):
         raise ModelNotFound(f"There is no model {config.model}; did you mean demo?")
-    hub.notice_absence()
     return config.model
 
 
 def read_configuration(config: EngineConfig, source: str) -> Any:
     """The configuration of a decoder-only language model, or ModelNotFound, ModelRefused, MissingDependency."""
+    if not Path(source).is_dir():
+        hub.notice_absence()
     try:
         found = AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
     except OSError as error:

@@ -26,6 +26,7 @@ PARTS = ("alone", "with_stops", "with_write_through")
 Rates: TypeAlias = dict[str, list[float]]  # B's tokens per second in each part, one of each turn
 THREADS = 1
 NEIGHBOUR_PROMPT = 8
+NOTHING = Unmeasured(reason="nothing of it was measured")
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
         "dispatch_ms": _median(costs.dispatch),
         "copy_ms": _median(costs.copy),
         "restore_ms": _median(costs.restore),
-        "bytes": max(costs.moved, default=0),
+        "bytes": max(costs.moved) if costs.moved else NOTHING,
         "interference_percent": _slower(rates["alone"], rates["with_stops"]),
         "interference_with_write_through_percent": _slower(rates["alone"], rates["with_write_through"]),
         "stops": len(costs.copy),
@@ -148,7 +149,7 @@ def _move(a: RemoteSession, bystander: RemoteSession, costs: Costs) -> None:
 
 
 def _median(values: list[float]) -> float | Unmeasured:
-    return statistics.median(values) if values else Unmeasured(reason="nothing of it was measured")
+    return statistics.median(values) if values else NOTHING
 
 
 def _slower(alone: list[float], beside: list[float]) -> float | Unmeasured:

@@ -12,7 +12,7 @@ from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import MemoryShortage
 from djinn_jupyter.experiments.configuration.validation import AgentSleepResume, ValidationFile
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, now, timed
-from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, device_gigabytes, sampled
+from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, sampled
 from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.pressure.swaps import heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
@@ -116,16 +116,16 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
     with heard(engine, course, begun) as swaps, sampled(engine) as curve:
         first, night.milliseconds["initial"] = timed(lambda: _run(agent, prompt, FIRST, timeout))
         fell_asleep = time.monotonic()
-        night.gigabytes["before"] = device_gigabytes(engine)
+        night.gigabytes["before"] = curve.take().gigabytes
         course.write_partial(FILE, FIELDS, _so_far(course, wanted, first, night))
         _sleep(course, engine, wanted, night, timeout)
         night.milliseconds["sleep"] = 1000 * (time.monotonic() - fell_asleep)
         there = agent.describe()
         night.residency, night.agent_bytes = there.residency, there.device_bytes
-        night.gigabytes["asleep"] = device_gigabytes(engine)
+        night.gigabytes["asleep"] = curve.take().gigabytes
         course.tell(f"idle detected: the agent is on the {there.residency} after {night.milliseconds['sleep']:.0f} ms")
         done, night.milliseconds["resumed"] = timed(lambda: _resumed(agent, wanted, night, timeout))
-        night.gigabytes["after"] = device_gigabytes(engine)
+        night.gigabytes["after"] = curve.take().gigabytes
         course.tell(f"restored in the resume of {night.milliseconds['resumed']:.2f} ms")
         logits = done.logits.tobytes()
     night.initial, night.resumed, night.curve = first.tokens, done.tokens, curve

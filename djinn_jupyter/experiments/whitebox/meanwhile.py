@@ -34,7 +34,7 @@ def run_meanwhile(
         while time.monotonic() - begun < wanted.pause_duration_seconds:
             time.sleep(0.02)  # the pause itself: A stands, the engine serves whoever asks
         on_device = a.describe().device_bytes
-        during = device_gigabytes(engine)
+        during = curve.take().gigabytes
     _, back_ms = timed(a.swap_in)
     done = a.resume()
     ended = None if other is None or not isinstance(other[0], Finished) else other[0]
@@ -57,7 +57,7 @@ def run_meanwhile(
         "request_a_bitwise_equal": equal,
         "session_bytes_on_device": on_device,
         "session_bytes_moved": 0 if transfer is None else transfer.bytes_moved,
-        "process_during_pause_gb": max((sample.process for sample in curve.samples), default=0) / GIB,
+        "process_during_pause_gb": max(sample.process for sample in curve.samples) / GIB,
         "vram_samples_gb": curve.gigabytes(),
         "vram_measured_by": curve.measured_by,
         "vram_under_nap_gb": _under_nap(engine),
