@@ -51,6 +51,8 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--idle-swap-seconds", type=float, metavar="S", help="a session leaves the device after so long without use")
     add("--nap-seconds", type=float, metavar="S", help="the weights leave the device after so long without work")
     add("--page-positions", type=int, metavar="N")
+    add("--stops-kept", type=int, metavar="N", help="stops of a session that it can go back to; default 64")
+    add("--no-journal", action="store_true", help="sessions end with the engine's process")
     add("--trust-remote-code", action="store_true")
     add("--random-weights", action="store_true")
     add("--random-seed", type=int, default=0)

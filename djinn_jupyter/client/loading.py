@@ -32,6 +32,8 @@ def load(
     idle_swap_seconds: float | None = None,
     nap_seconds: float | None = None,
     page_positions: int | None = None,
+    stops_kept: int | None = None,
+    no_journal: bool = False,
     trust_remote_code: bool = False,
     random_weights: bool = False,
     random_seed: int = 0,
@@ -44,10 +46,11 @@ def load(
 
     `device_memory` is in bytes or as "20GiB"; so are `card_memory`, which makes the GPU as small as that for all that
     the engine allocates, and `host_memory` and `disk_memory`, the most that sessions which left the device may take
-    there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after
-    `nap_seconds` without work. `idle_seconds` (then the engine ends) and `listen` (tcp://host:port, with keys) count
-    only where the engine is started now. `progress` is called with a line at a time. UsageError where an option says
-    what no engine on this machine can be, or what the one that runs is not.
+    there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after `nap_seconds` without
+    work. A session keeps its last `stops_kept` stops (64) to go back to; with `no_journal` all sessions end with the
+    engine's process. `idle_seconds` (then the engine ends) and `listen` (tcp://host:port, with keys) count only where
+    the engine is started now. `progress` is called with a line at a time. UsageError where an option says what no
+    engine on this machine can be, or what the one that runs is not.
     """
     identity = Identity(
         model=spell_model(model),
@@ -67,6 +70,8 @@ def load(
         nap_seconds=nap_seconds,
         page_positions=page_positions,
         trust_remote_code=trust_remote_code,
+        stops_kept=stops_kept,
+        no_journal=no_journal,
         threads=threads,
     )
     check_options(options, idle_seconds=idle_seconds)

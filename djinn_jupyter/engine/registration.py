@@ -44,6 +44,7 @@ def options_of(config: EngineConfig) -> Options:
         page_positions=config.page_positions,
         trust_remote_code=config.trust_remote_code,
         stops_kept=config.stops_kept,
+        no_journal=not config.journal,
         threads=config.threads,
     )
 

@@ -59,6 +59,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     page_positions: int | None = None
     trust_remote_code: bool = False
     stops_kept: int | None = None
+    no_journal: bool = False
     threads: int | None = None
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import argparse
+import inspect
 import math
 import sys
 import types
@@ -10,6 +12,7 @@ import msgspec
 import psutil
 import pytest
 
+from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.amounts import parse_bytes
 from djinn_jupyter.client.launcher import _require_options
@@ -17,8 +20,21 @@ from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.loading import spell_model
 from djinn_jupyter.client.naming import default_session_name, holder_name, label
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.wire.registry import Options
 from tests.process.served import entry_for
+
+
+def test_every_option_of_an_engine_can_be_given_where_one_is_loaded() -> None:
+    """A message that advises one advises what can be done."""
+    every = set(Options.__struct_fields__)
+    assert every <= inspect.signature(loading.load).parameters.keys()
+    words = [f"--{name.replace('_', '-')}" for name in sorted(every - {"card_memory"})]
+    starting = argparse.ArgumentParser()
+    _add_start(starting)
+    assert [word for word in words if word not in starting.format_help()] == []
+    in_a_cell = LoadingMagics.djinn_load.parser.format_help()
+    assert {word for word in words if word not in in_a_cell} == {"--threads"}
 
 
 @pytest.mark.parametrize(

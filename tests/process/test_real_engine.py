@@ -200,6 +200,23 @@ def test_bfloat16_crosses_bit_for_bit(engine: RemoteEngine, model: Path) -> None
     other.stop()
 
 
+def test_an_engine_without_a_journal_leaves_none_and_keeps_as_many_stops_as_it_was_told(
+    engine: RemoteEngine, model: Path
+) -> None:
+    journals = Path(os.environ["JUPYTER_DATA_DIR"]) / "djinn" / "journals"
+    before = set(journals.rglob("*"))
+    other = dj.load(model, dtype="float16", device="cpu", threads=1, no_journal=True, stops_kept=2)
+    session = other.session("fleeting")
+    session.breakpoint("resid_post.2")
+    session.run(PROMPT, max_new_tokens=3)
+    for _ in range(2):
+        session.resume()
+    assert session.describe().stops_kept == 2
+    other.stop(force=True)
+    assert set(journals.rglob("*")) == before
+    assert dj.load(model, dtype="float16", device="cpu", threads=1).sessions() == ()
+
+
 def test_a_model_that_is_not_there_is_refused_by_name(engine: RemoteEngine) -> None:
     with pytest.raises(ModelNotFound):
         dj.load("/nowhere/at/all")
