@@ -37,6 +37,7 @@ from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
+from djinn_jupyter.engine.pace import Pace
 from djinn_jupyter.engine.plan import Plan
 from djinn_jupyter.engine.residency.neighbours import Neighbours
 from djinn_jupyter.engine.residency.notebooks import Notebooks
@@ -102,6 +103,7 @@ class Engine:
         self._checked = True
         self._check_due = 0.0
         self._prefilling = self._in_step = False
+        self._pace = Pace.of(forward.device)
         if weights.streamed:
             self.scheduler.lockstep = Lockstep(forward.layers)
         self._drowsy = Drowsiness(weights, config.nap_seconds, forward.device)
@@ -192,6 +194,8 @@ class Engine:
 
     def wanted_elsewhere(self) -> bool:
         """Asked between layers: is there mail, or another job whose turn it is?"""
+        if self._prefilling:
+            self._pace.keep()
         return self.mailbox.waiting or (len(self.scheduler) > 1 and (self._prefilling or self._in_step))
 
     def read_mail(self) -> bool:
