@@ -13,6 +13,7 @@ import djinn_jupyter.cli.main as cli
 from tests.experiments.fields import missing
 
 pytestmark = pytest.mark.alone
+TOO_FEW, TRIES = "Too few copies reached the required bandwidth.", 3  # others may use the cores for a whole sampling
 SHORT = ("experiment.num_trials=1", "experiment.concurrent_demo.pause_duration_seconds=0.2")
 
 
@@ -88,8 +89,12 @@ def test_validation(tmp_path: Path) -> None:
     """The share of copies above the bar is one that a busy machine still reaches; the rest is exact."""
     settings = ["sample_duration_seconds=1", "sustained_ratio=0.5"]
     night = ["agent_sleep_resume.idle_threshold_seconds=0.5", "agent_sleep_resume.sleep_duration_seconds=1.5"]
-    chosen = [f"server.port={free_port()}", *(f"pcie_flatline.{setting}" for setting in settings), *night]
-    assert run("validation", tmp_path, *chosen) == 0
+    for _ in range(TRIES):
+        chosen = [f"server.port={free_port()}", *(f"pcie_flatline.{setting}" for setting in settings), *night]
+        ended = run("validation", tmp_path, *chosen)
+        if read(tmp_path, "pcie_flatline_results.json")["failures"] != [TOO_FEW]:
+            break
+    assert ended == 0
     summary = read(tmp_path, "validation_summary.json")
     assert summary["summary"] == {"total": 3, "passed": 3, "failed": 0, "skipped": 0, "errors": 0}
     logits = read(tmp_path, "logit_equivalence_results.json")

