@@ -14,6 +14,8 @@ from typing import Any
 
 from djinn_jupyter.errors import DjinnError
 
+LEAST_VOCABULARY = 32
+
 
 class BaselineFailed(DjinnError):
     """A baseline did not start, ended, or answered with an error."""
@@ -44,7 +46,7 @@ class Baseline:
             pass  # it has ended; the empty answer below says so
         line = self.process.stdout.readline()
         if not line:
-            raise BaselineFailed(f"The baseline ended: {self._last_words()}")
+            raise BaselineFailed(f"The baseline ended with status {self.process.wait()}: {self._last_words()}")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise BaselineFailed(f"The baseline failed: {reply['error']}")
@@ -64,7 +66,7 @@ class Baseline:
 
     def _last_words(self) -> str:
         self._errors.seek(0)
-        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return self._errors.read().decode(errors="replace").strip().rpartition("\n")[2] or "it said nothing."
 
 
 @contextmanager
@@ -76,3 +78,8 @@ def baseline(module: str) -> Iterator[Baseline]:
         made.close(at_once=True)
         raise
     made.close()
+
+
+def any_prompt(length: int) -> list[int]:
+    """So many token ids that every vocabulary has."""
+    return [1 + position % (LEAST_VOCABULARY - 1) for position in range(length)]

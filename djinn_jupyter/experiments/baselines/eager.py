@@ -9,6 +9,7 @@ import base64
 import hashlib
 import inspect
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import psutil
@@ -87,23 +88,37 @@ class Eager:
         }
 
     @torch.inference_mode()
-    def pause(self, tokens: list[int], layer: int, seconds: float) -> dict[str, Any]:
-        """Stop after a layer by a hook that raises, hold what it had for so long, and read the memory meanwhile."""
-        cache = DynamicCache(config=self.model.config)
-        kept = self._stopped_after(layer, torch.tensor([tokens], device=self.device), cache)
+    def pause(self, tokens: list[int], new: int, layer: int, seconds: float) -> dict[str, Any]:
+        """Stop after a layer by a hook that raises, hold what it had for so long, and read the memory meanwhile, in
+        which request B runs: the same prompt and `new` tokens."""
+        prompt, cache = torch.tensor([tokens], device=self.device), DynamicCache(config=self.model.config)
+        before = self._held()
+        kept, layers_run = self._counted(lambda: self._stopped_after(layer, prompt, cache))
         self._synchronise()
-        held = [self._held(cache, kept)]
-        deadline = time.monotonic() + seconds
+        held, deadline = [self._held(cache, kept)], time.monotonic() + seconds
+        request_b = self._another(tokens, new)
         while time.monotonic() < deadline:
-            time.sleep(min(0.1, seconds / 10))  # holding is what it does
             held.append(self._held(cache, kept))
+            time.sleep(min(0.1, seconds / 10))  # holding is what it does
+        held.append(self._held(cache, kept))
         return {
-            "vram_held_during_pause_gb": held[-1] / GIB,
+            "vram_before_pause_gb": before / GIB,
+            "vram_held_during_pause_gb": held[0] / GIB,
             "vram_variation_during_pause_gb": (max(held) - min(held)) / GIB,
             "gpu_free_during_pause_gb": self._free(),
             "process_gb": psutil.Process().memory_info().rss / GIB,
-            "weights_gb": sum(p.nbytes for p in self.model.parameters()) / GIB,
+            "weights_gb": weights.size_of(self.model) / GIB,
+            "layers_run_before_stop": layers_run,
+            **request_b,
         }
+
+    def _another(self, tokens: list[int], new: int) -> dict[str, Any]:
+        """Request B, to its end; without tokens where there is no room for it beside what is held."""
+        try:
+            made, seconds = weights.greedy(self.model, tokens, new, self.device)
+        except torch.OutOfMemoryError:
+            return {"request_b_tokens": 0, "request_b_latency_ms": None}
+        return {"request_b_tokens": len(made), "request_b_latency_ms": 1000 * seconds}
 
     @torch.inference_mode()
     def recompute(self, tokens: list[int]) -> dict[str, Any]:
@@ -147,6 +162,16 @@ class Eager:
             hook.remove()
         return kept
 
+    def _counted(self, work: Callable[[], list[Tensor]]) -> tuple[list[Tensor], int]:
+        """What `work` returns, and how many layers ran in it."""
+        run: list[Any] = []
+        hooks = [layer.register_forward_pre_hook(lambda module, inputs: run.append(module)) for layer in self._layers()]
+        try:
+            return work(), len(run)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
     def _from_layer(self, prompt: Tensor, layer: int, hidden_1TD: Tensor) -> Tensor:
         """The same forward with the layers up to `layer` passing their input on and the last of them `hidden_1TD`."""
         passed: list[Any] = []
@@ -169,13 +194,14 @@ class Eager:
     def _layers(self) -> Any:
         return weights.layers_of(self.model)
 
-    def _held(self, cache: Any, kept: list[Tensor]) -> int:
+    def _held(self, cache: Any = None, kept: Sequence[Tensor] = ()) -> int:
         """The whole device by the driver; without one what this pause holds, counted as our books count: weights, keys
         and values, the hidden state. The process's memory would add libraries to this side alone."""
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
             return int(total - free)
-        rows = [part for layer in cache.layers for part in (layer.keys, layer.values) if isinstance(part, Tensor)]
+        layers = [] if cache is None else cache.layers
+        rows = [part for layer in layers for part in (layer.keys, layer.values) if isinstance(part, Tensor)]
         return weights.size_of(self.model) + sum(tensor.nbytes for tensor in (*rows, *kept))
 
     def _free(self) -> float | None:

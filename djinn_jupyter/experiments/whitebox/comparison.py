@@ -46,7 +46,7 @@ def _nothing(fields: Fields) -> None:
 
 
 def _eager_stops(fields: Fields) -> bool:
-    return fields["metrics"]["vram_held_during_pause_gb"] is not None
+    return bool(fields["metrics"]["layers_run_before_stop"] == fields["breakpoint_layer"] + 1)
 
 
 def _eager_held(fields: Fields) -> Any:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.experiments.baselines.asking import BaselineFailed, baseline
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.baselines.asking import BaselineFailed, any_prompt, baseline
 from djinn_jupyter.experiments.baselines.vllm import not_run
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
@@ -22,6 +23,7 @@ from djinn_jupyter.experiments.whitebox.wire import measure_wire
 
 LOG = "exp3_osdi.log"
 TABLE, EAGER, VLLM = "comparative_results.json", "pytorch_eager_results.json", "vllm_results.json"
+FILES = (TABLE, RESULTS, EAGER, VLLM)
 THREADS = 1  # of either side
 
 
@@ -32,6 +34,11 @@ class Skipped:
     pytorch: bool = False
     vllm: bool = False
     djinn: bool = False
+
+    def check(self) -> None:
+        """UsageError where nothing is left."""
+        if self.pytorch and self.vllm and self.djinn:
+            raise UsageError("All three sides are skipped; leave at least one in.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +60,8 @@ class Bench:
 
 def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     """Write the result files; the reasons why the run fails, none when it passes."""
-    failures: list[str] = []
+    skipped.check()
+    failures = _unjudged(file) if skipped.djinn else []
     require_whitebox(foretold(file.model.name), file)
     course.write_partial(TABLE, ("timestamp", "baselines", "summary_table"), {})
     djinn = None if skipped.djinn else _djinn(course, file, failures)
@@ -65,6 +73,12 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
     return failures
 
 
+def _unjudged(file: Whitebox) -> list[str]:
+    """What the file requires of ours, where ours is left out."""
+    required = [key for key in file.validation.__struct_fields__ if getattr(file.validation, key)]
+    return [f"validation.{key} is set, and --skip-djinn leaves out what it judges." for key in required]
+
+
 def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any]:
     course.write_partial(RESULTS, FIELDS, {})
     options: dict[str, Any] = {"dtype": file.model.dtype, "page_positions": file.model.page_positions}
@@ -74,6 +88,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
     }
     with engine_for(course, file.model.name, threads=THREADS, **options, **limits) as engine:
         require_whitebox(shape_of(engine), file)
+        preallocated = _slab_bytes(engine)
         prompt = prompt_of(engine, file.experiment.inference.input_length, seed=1)
         reference = _reference(course, engine, file, prompt)
         bench = Bench(course=course, engine=engine, file=file, prompt=prompt, reference=reference, failures=failures)
@@ -82,7 +97,7 @@ def _djinn(course: Course, file: Whitebox, failures: list[str]) -> dict[str, Any
         for name, part in parts.items():
             fields[name] = part(bench)
             course.write_partial(RESULTS, FIELDS, fields)
-        fields["memory_breakdown"] = _breakdown(engine, len(prompt))
+        fields["memory_breakdown"] = _breakdown(engine, len(prompt), preallocated)
         fields["arithmetic"] = _sums(fields["memory_breakdown"], len(prompt))
         fields |= _wire(bench)
     fields["status"] = "failed" if failures else "success"
@@ -150,14 +165,19 @@ def _meanwhile(bench: Bench) -> dict[str, Any] | Unmeasured:
     return found
 
 
-def _breakdown(engine: RemoteEngine, positions: int) -> dict[str, Any]:
+def _slab_bytes(engine: RemoteEngine) -> int:
+    return sum(slab.bytes_allocated for slab in engine.statistics().slabs)
+
+
+def _breakdown(engine: RemoteEngine, positions: int, preallocated: int) -> dict[str, Any]:
+    """`preallocated` bytes of the slab were there before anything ran."""
     reading = engine.statistics()
     groups = engine.description.cache_groups
     per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in groups)
     total = reading.device_bytes_total
     hidden = positions * engine.description.hidden_size * (4 if engine.description.dtype == "float32" else 2)
     return {
-        "vmu_slab_preallocated_gb": 0.0,
+        "vmu_slab_preallocated_gb": preallocated / GIB,
         "slab_allocated_gb": sum(slab.bytes_allocated for slab in reading.slabs) / GIB,
         "slab_limit_gb": max((slab.bytes_limit for slab in reading.slabs), default=0) / GIB,
         "model_weights_gb": reading.weight_bytes / GIB,
@@ -165,8 +185,8 @@ def _breakdown(engine: RemoteEngine, positions: int) -> dict[str, Any]:
         "activation_stack_gb": hidden / GIB,
         "gpu_total_gb": Unmeasured(reason="no GPU") if total is None else total / GIB,
         "explanation": (
-            "The slab grows on demand, so nothing is preallocated. A stopped pass keeps one hidden state "
-            "[positions, features]; keys and values are counted in whole pages."
+            "The slab grows on demand; preallocated is what it had before anything ran. A stopped pass keeps one "
+            "hidden state [positions, features]; keys and values are counted in whole pages."
         ),
     }
 
@@ -193,27 +213,25 @@ def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
     course.write_partial(EAGER, ("metrics", "conclusion"), {"baseline": "pytorch_eager"})
     layer = file.experiment.breakpoints.layers[0]
     pause = 1.0 if file.experiment.concurrent_demo is None else file.experiment.concurrent_demo.pause_duration_seconds
+    inference = file.experiment.inference
+    asked = {"tokens": any_prompt(inference.input_length), "new": inference.continuation_tokens}
     with baseline("eager") as eager:
         eager.ask("load", model=file.model.name, dtype=file.model.dtype, threads=THREADS, **course.place.words())
-        metrics = eager.ask(
-            "pause", tokens=list(range(1, file.experiment.inference.input_length)), layer=layer, seconds=pause
-        )
-    held, weights = metrics["vram_held_during_pause_gb"], metrics.pop("weights_gb")
-    if metrics["gpu_free_during_pause_gb"] is None:
-        metrics["gpu_free_during_pause_gb"] = Unmeasured(reason="no GPU")
-    # the pause is a Python frame of the one process that holds the model: nothing else is served from it
-    released = held < weights
+        metrics = eager.ask("pause", layer=layer, seconds=pause, **asked)
+    absent = {"gpu_free_during_pause_gb": "no GPU", "request_b_latency_ms": "no room for request B beside the pause"}
+    metrics |= {name: Unmeasured(reason=why) for name, why in absent.items() if metrics[name] is None}
+    held, others = metrics["vram_held_during_pause_gb"], metrics["request_b_tokens"] == asked["new"]
     fields = {
         "status": "success",
         "baseline": "pytorch_eager",
         "model": course.place.named(file.model.name),
         "breakpoint_layer": layer,
         "pause_duration_seconds": pause,
-        "metrics": {**metrics, "can_run_other_requests": released},
+        "metrics": {**metrics, "can_run_other_requests": others},
         "conclusion": {
-            "vram_released": released,
-            "allows_concurrent_requests": released,
-            "requires_full_gpu_for_pause": not released,
+            "vram_released": held <= metrics["vram_before_pause_gb"],
+            "allows_concurrent_requests": others,
+            "requires_full_gpu_for_pause": held >= metrics["weights_gb"],
         },
     }
     return course.write(EAGER, fields)
@@ -227,7 +245,7 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
     asked = {
         "model": file.model.name,
         "dtype": file.model.dtype,
-        "tokens": list(range(1, inference.input_length)),
+        "tokens": any_prompt(inference.input_length),
         "new": inference.continuation_tokens,
         **course.place.words(),
     }
