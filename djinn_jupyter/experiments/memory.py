@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -60,6 +61,17 @@ class Curve:
         return [sample.gigabytes for sample in self.samples]
 
     @property
+    def least_rate(self) -> float:
+        """Samples in the second that has the fewest; where there is no whole second, those per second of what there
+        is."""
+        moments = [sample.seconds for sample in self.samples]
+        span = moments[-1] - moments[0]
+        if span < 1:
+            return len(moments) / span if span else 0.0
+        counts = [bisect_left(moments, moment + 1) - number for number, moment in enumerate(moments)]
+        return float(min(count for count, moment in zip(counts, moments, strict=True) if moment + 1 <= moments[-1]))
+
+    @property
     def longest_gap(self) -> float:
         """Seconds between two samples at the most."""
         moments = [sample.seconds for sample in self.samples]
@@ -84,8 +96,10 @@ def in_use(reading: EngineStatistics) -> int:
 
 
 @contextmanager
-def sampled(engine: RemoteEngine) -> Iterator[Curve]:
-    """A curve that grows at 20 Hz until the end of the block, and whenever its `take` is called."""
+def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]:
+    """A curve that grows at 20 Hz until the end of the block, and whenever its `take` is called. Its seconds count from
+    `begun` (monotonic), or from now."""
+    begun = time.monotonic() if begun is None else begun
     with ExitStack() as stack:
         try:
             seen = stack.enter_context(card(engine.description.device))
@@ -95,12 +109,12 @@ def sampled(engine: RemoteEngine) -> Iterator[Curve]:
             measured_by = f"the driver, asked by the engine ({why})" if on_gpu else f"the engine's books ({why})"
         else:
             measured_by = "NVML"
-        yield from _growing(engine, seen, measured_by)
+        yield from _growing(engine, seen, measured_by, begun)
 
 
-def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str) -> Iterator[Curve]:
+def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: float) -> Iterator[Curve]:
     assert engine.entry is not None
-    ended, begun, process = threading.Event(), time.monotonic(), psutil.Process(engine.entry.pid)
+    ended, process = threading.Event(), psutil.Process(engine.entry.pid)
 
     def look() -> Sample:
         reading = engine.statistics()

@@ -10,6 +10,7 @@ import pytest
 from transformers.models.llama import modeling_llama
 
 import djinn_jupyter as dj
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.breakpoints import Breakpoint
 from djinn_jupyter.engine.crossing import PassCrossing
 from djinn_jupyter.engine.forward import Forward
@@ -177,12 +178,27 @@ def test_one_resume_for_a_stop(inside: Inside, monkeypatch: Patch) -> None:
     monkeypatch.setattr(Forward, "enter", writes)
     ran = inside.run("resume-latency", "skip_recompute=true", "skip_offload=true")
     assert "resumes disagree on the next token at layer 3" in ran.report
+    assert ran.file("djinn_resume_latency.json")["status"] == "failed"
 
 
 def test_no_stop_while_generating(inside: Inside, monkeypatch: Patch) -> None:
     meets = Breakpoint.meets
     monkeypatch.setattr(Breakpoint, "meets", lambda self, m: None if m.step else meets(self, m))
     assert "A breakpoint at the first new token did not stop its pass." in whitebox(inside)
+
+
+def test_no_stop_beside_a_neighbour(inside: Inside, monkeypatch: Patch) -> None:
+    """A runs through, and what it costs B would be called the cost of a stop."""
+    assert inside.run("checkpoint-cost", "repeat=1").status == 0
+    monkeypatch.setattr(Breakpoint, "meets", lambda self, m: None)
+    ran = inside.run("checkpoint-cost", "repeat=1")
+    assert (ran.status, "A run was to stop and did not" in ran.said) == (1, True)
+
+
+def test_bytes_that_stay_are_not_timed_as_coming_back(inside: Inside, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(RemoteSession, "swap_out", lambda self, tier="host": None)
+    ran = inside.run("resume-latency", "skip_recompute=true", "skip_offload=true")
+    assert (ran.status, "was to be host for its resume and is resident" in ran.said) == (1, True)
 
 
 def test_an_edit_that_does_not_repeat(inside: Inside, monkeypatch: Patch) -> None:

@@ -6,23 +6,26 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.absence import Absence, absence
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, timed
 from djinn_jupyter.experiments.memory import GIB
+from djinn_jupyter.experiments.outcomes import paused
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
 
 LOG = "checkpoint_cost.log"
 FILE = "checkpoint_cost_results.json"
 FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent".split()
-PARTS = ("alone", "with_stops", "with_write_through")
+STOPPING = ("with_stops", "with_write_through")
+PARTS = ("alone", *STOPPING)
 Rates: TypeAlias = dict[str, list[float]]  # B's tokens per second in each part, one of each turn
 THREADS = 1
 NEIGHBOUR_PROMPT = 8
@@ -31,12 +34,20 @@ NOTHING = Unmeasured(reason="nothing of it was measured")
 
 @dataclass(slots=True)
 class Costs:
-    """Milliseconds of A's moves out and back, of the answer a third session gets meanwhile; bytes of each move."""
+    """How often A stopped in each part; milliseconds of its moves out and back, of the answer a third session gets
+    meanwhile; bytes of each move."""
 
+    stops: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STOPPING, 0))
     dispatch: list[float] = field(default_factory=list)
     copy: list[float] = field(default_factory=list)
     restore: list[float] = field(default_factory=list)
     moved: list[int] = field(default_factory=list)
+
+    def add(self, found: Absence) -> None:
+        self.dispatch.append(found.dispatch_ms)
+        self.copy.append(found.copy_ms)
+        self.restore.append(found.back_ms)
+        self.moved.append(found.bytes_moved)
 
 
 def run(course: Course, file: CheckpointCost) -> list[str]:
@@ -49,7 +60,9 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
     with engine_for(course, file.model, dtype=file.dtype, host_memory=host, threads=THREADS) as engine:
         _require(shape_of(engine), file)
         _measure(course, engine, file, rates, costs)
-    failures = [] if costs.copy else ["Session A never left the device; make neighbour_tokens larger."]
+    failures = [
+        f"Session A never stopped in {part}; make neighbour_tokens larger." for part, n in costs.stops.items() if not n
+    ]
     course.write(FILE, {"status": "failed" if failures else "success", **_figures(course, file, rates, costs)})
     return failures
 
@@ -64,16 +77,19 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
     a, b = engine.session("A", fresh=True), engine.session("neighbour B", fresh=True)
     prompt = prompt_of(engine, file.max_length, seed=1)
     a.breakpoint(f"resid_post.{file.layer}", when="step == 0")
-    stopping = partial(_stopping, a, prompt, file.stop_interval_seconds, engine=engine)
-    beside: dict[str, Callable[[], AbstractContextManager[None]]] = {
-        "alone": nullcontext,
-        "with_stops": partial(stopping, None),
-        "with_write_through": partial(stopping, costs),
+
+    def stopped(part: str) -> None:
+        costs.stops[part] += 1
+        if part == "with_write_through":
+            costs.add(absence(engine, a))
+
+    beside = {
+        part: partial(_stopping, a, prompt, file.stop_interval_seconds, partial(stopped, part)) for part in STOPPING
     }
     for _ in range(file.repeat):  # in turns, so that a slower minute of the machine meets all parts
         for name in PARTS:
             course.check_time()
-            with beside[name]():
+            with beside.get(name, nullcontext)():
                 rates[name].append(_rate(engine, b, file))
             course.tell(f"{name}: {rates[name][-1]:.1f} tokens/s")
             course.write_partial(FILE, FIELDS, _figures(course, file, rates, costs))
@@ -90,7 +106,7 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
         "bytes": max(costs.moved) if costs.moved else NOTHING,
         "interference_percent": _slower(rates["alone"], rates["with_stops"]),
         "interference_with_write_through_percent": _slower(rates["alone"], rates["with_write_through"]),
-        "stops": len(costs.copy),
+        "stops": sum(costs.stops.values()),
     }
 
 
@@ -105,20 +121,18 @@ def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float
 
 
 @contextmanager
-def _stopping(
-    a: RemoteSession, prompt: list[int], interval: float, costs: Costs | None, engine: RemoteEngine
-) -> Iterator[None]:
-    """A stops once an interval, in a thread of its own; with `costs` its bytes leave each time and come back."""
+def _stopping(a: RemoteSession, prompt: list[int], interval: float, stopped: Callable[[], None]) -> Iterator[None]:
+    """A runs up to its stop once an interval, in a thread of its own, as long as the block lasts; `stopped` is called
+    at each stop."""
     ended, failed = threading.Event(), []
-    bystander = engine.session("bystander", fresh=True)
 
     def stop_again_and_again() -> None:
         try:
             while not ended.is_set():
                 begun = time.monotonic()
-                a.run(prompt, max_new_tokens=1, ignore_eos=True)
-                if costs is not None:
-                    _move(a, bystander, costs)
+                paused(a.run(prompt, max_new_tokens=1, ignore_eos=True))
+                if not ended.is_set():
+                    stopped()
                 ended.wait(max(0.0, interval - (time.monotonic() - begun)))
         except Exception as error:  # noqa: BLE001  raised again where the thread is joined
             failed.append(error)
@@ -132,20 +146,6 @@ def _stopping(
         thread.join()
     if failed:
         raise failed[0]
-
-
-def _move(a: RemoteSession, bystander: RemoteSession, costs: Costs) -> None:
-    moved: list[Any] = []
-    moving = threading.Thread(target=lambda: moved.append(a.swap_out()))
-    moving.start()
-    _, dispatch = timed(bystander.describe)
-    moving.join()
-    _, restore = timed(a.swap_in)
-    if moved and moved[0] is not None:
-        costs.dispatch.append(dispatch)
-        costs.copy.append(1000 * moved[0].seconds)
-        costs.moved.append(moved[0].bytes_moved)
-        costs.restore.append(restore)
 
 
 def _median(values: list[float]) -> float | Unmeasured:

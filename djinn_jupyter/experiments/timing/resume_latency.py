@@ -9,6 +9,7 @@ from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
 from djinn_jupyter.experiments.configuration.timing import ResumeLatency
 from djinn_jupyter.experiments.course import Course, now, timed
@@ -20,6 +21,8 @@ LOG = "resume_latency.log"
 THREADS = 1
 MIB = float(1 << 20)
 PLACES = ("resident", "host", "disk")
+SIDES = ("djinn_resume", "recompute", "manual_offload")
+FILES = tuple(f"{side}_latency.json" for side in SIDES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +47,9 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
     """Write a file for each side; the reasons why the run fails, none when it passes."""
     _require(foretold(file.model), file)
     tops: dict[int, set[int]] = {layer: set() for layer in file.layers}
-    skipped = {"djinn_resume": file.skip_djinn, "recompute": file.skip_recompute, "manual_offload": file.skip_offload}
-    for name in (name for name, skip in skipped.items() if not skip):
-        course.write_partial(f"{name}_latency.json", (), _fields(course, file, [], {}))
+    skipped = (file.skip_djinn, file.skip_recompute, file.skip_offload)
+    for name in (name for name, skip in zip(FILES, skipped, strict=True) if not skip):
+        course.write_partial(name, (), _fields(course, file, [], {}))
     with engine_for(course, file.model, dtype=file.dtype, threads=THREADS) as engine:
         _require(shape_of(engine), file)
         prompt, dtype = prompt_of(engine, file.max_length, seed=1), engine.description.dtype
@@ -60,9 +63,12 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
                 _plain(course, file, eager, "recompute", prompt, tops, count)
             if not file.skip_offload:
                 _plain(course, file, eager, "manual_offload", prompt, tops, count)
-    return [
+    failures = [
         f"The sides or resumes disagree on the next token at layer {n}." for n, found in tops.items() if len(found) > 1
     ]
+    for name, fields in [*course.written.items()] if failures else []:
+        course.write(name, {**fields, "status": "failed"})
+    return failures
 
 
 def _require(shape: Shape, file: ResumeLatency) -> None:
@@ -97,8 +103,7 @@ def _resumes(
     session.run(prompt, max_new_tokens=1, ignore_eos=True)
     taken, moved, tops = [], 0, set()
     for number in range(warmup + repeat):
-        if place != "resident":
-            session.swap_out("disk" if place == "disk" else "host")
+        _bring(session, place)
         done, milliseconds = timed(session.resume)
         tops.add(finished(done).tokens[0])
         transfer = session.describe().last_transfer
@@ -109,6 +114,15 @@ def _resumes(
         if number >= warmup:
             taken.append(milliseconds)
     return Side(milliseconds=tuple(taken), moved=moved), tops
+
+
+def _bring(session: RemoteSession, place: str) -> None:
+    """The session's bytes to one of PLACES. DjinnError where they are not there then: that is not measured."""
+    if place != "resident":
+        session.swap_out("disk" if place == "disk" else "host")
+    there = session.describe().residency
+    if there != place:
+        raise DjinnError(f"A session was to be {place} for its resume and is {there}.")
 
 
 def _plain(

@@ -20,6 +20,7 @@ MODULES: dict[str, Any] = {
     "pcie_flatline": flatline,
     "agent_sleep_resume": sleep,
 }
+FILES = (SUMMARY, *(test.FILE for test in MODULES.values()))
 
 
 def run(course: Course, file: ValidationFile) -> list[str]:

@@ -113,7 +113,7 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
     expected = (whole.tokens, whole.logits.tobytes())
     engine.session("awake").close()
     agent, night, begun = engine.session(AGENT, fresh=True), Night(), time.monotonic()
-    with heard(engine, course, begun) as swaps, sampled(engine) as curve:
+    with heard(engine, course, begun) as swaps, sampled(engine, begun) as curve:
         first, night.milliseconds["initial"] = timed(lambda: _run(agent, prompt, FIRST, timeout))
         fell_asleep = time.monotonic()
         night.gigabytes["before"] = curve.take().gigabytes

@@ -26,7 +26,7 @@ def run_meanwhile(
     a.breakpoint(f"resid_post.{layer}", when="step == 0")
     paused(a.run(prompt, max_new_tokens=new, ignore_eos=True))
     begun = time.monotonic()
-    with sampled(engine) as curve:
+    with sampled(engine, begun) as curve:
         transfer = a.swap_out()
         other = (
             timed(lambda: b.run(prompt, max_new_tokens=new, ignore_eos=True)) if wanted.request_b_during_pause else None
@@ -34,7 +34,8 @@ def run_meanwhile(
         while time.monotonic() - begun < wanted.pause_duration_seconds:
             time.sleep(0.02)  # the pause itself: A stands, the engine serves whoever asks
         on_device = a.describe().device_bytes
-        during = curve.take().gigabytes
+        during = curve.take()
+    stood = time.monotonic() - begun
     _, back_ms = timed(a.swap_in)
     done = a.resume()
     ended = None if other is None or not isinstance(other[0], Finished) else other[0]
@@ -49,7 +50,7 @@ def run_meanwhile(
     return {
         "request_b_latency_ms": not_asked if other is None else other[1],
         "vram_before_pause_gb": before,
-        "vram_during_pause_gb": during,
+        "vram_during_pause_gb": during.gigabytes,
         "resume_restore_time_ms": back_ms,
         "request_b_tokens": not_ended if ended is None else len(ended.tokens),
         "request_b_ended_during_pause": within,
@@ -59,9 +60,10 @@ def run_meanwhile(
         "session_bytes_moved": 0 if transfer is None else transfer.bytes_moved,
         "process_during_pause_gb": max(sample.process for sample in curve.samples) / GIB,
         "vram_samples_gb": curve.gigabytes(),
+        "vram_samples_seconds": [sample.seconds for sample in curve.samples],
         "vram_measured_by": curve.measured_by,
         "vram_under_nap_gb": _under_nap(engine),
-        "pause_duration_seconds": time.monotonic() - begun,
+        "pause_duration_seconds": stood,
         "weights_gb": engine.statistics().weight_bytes / GIB,
     }
 

@@ -7,7 +7,6 @@ The reference is plain Hugging Face in a process of its own: `generate` for the 
 from __future__ import annotations
 
 import statistics
-import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from time import perf_counter
@@ -16,11 +15,10 @@ from typing import Any
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused, Stop
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.absence import Absence, absence
 from djinn_jupyter.experiments.configuration.whitebox import Inference, Whitebox
 from djinn_jupyter.experiments.course import Course, timed
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
-from djinn_jupyter.wire.nouns import Transfer
 
 MIB = float(1 << 20)
 RESULTS = "djinn_breakpoint_results.json"
@@ -46,9 +44,10 @@ class Reference:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One trial at one layer. `latency_ms` is the whole run with its stop and resume. `checkpoint_time_ms` is until the
-    bytes of the stopped session are on the host, of which a caller waits `checkpoint_dispatch_ms` for his next answer;
-    `restore_time_ms` until they are back on the device. `stopped_in_decode`: the pass over the first new token stopped
-    at the same layer, and its session left the device there once more, newer than what had left before."""
+    bytes of the stopped session are on the host: who asks something meanwhile waits for `checkpoint_dispatch_ms`, and
+    copying takes `checkpoint_copy_ms`. `restore_time_ms` is until they are back on the device. `stopped_in_decode`: the
+    pass over the first new token stopped at the same layer, and its session left the device there once more, newer than
+    what had left before."""
 
     trial: int
     layer: int
@@ -70,16 +69,6 @@ class Entry:
     def layers_as_they_should(self, layers: int) -> bool:
         """Whether the layers up to the stop ran before it, and only the others after it."""
         return (self.layers_run_before_stop, self.layers_run_after_resume) == (self.layer + 1, layers - self.layer - 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absence:
-    """A stopped session that left the device and came back."""
-
-    out: Transfer
-    back_ms: float
-    dispatch_ms: float
-    bytes_left: int
 
 
 def run_trials(
@@ -138,7 +127,7 @@ def _trial(
         lambda: _run(session, prompt, new)
     )  # beside its pair, so that both meet the same machine
     stop, done, whole_ms = _stopped_and_resumed(session, prompt, new, layer)
-    absence, predicted, again, in_decode = _left_and_compared(engine, session, prompt, new, layer)
+    away, predicted, again, in_decode = _left_and_compared(engine, session, prompt, new, layer)
     prefilled = _prefilled(session, prompt, layer)
     compared = wanted.context_tokens
     right = _agreeing(predicted[-compared:], reference.predicted[-compared:])
@@ -149,17 +138,17 @@ def _trial(
         token_accuracy=100 * right / (compared + new),
         latency_ms=whole_ms,
         uninterrupted_ms=uninterrupted_ms,
-        checkpoint_time_ms=1000 * absence.out.seconds,
-        checkpoint_dispatch_ms=absence.dispatch_ms,
-        checkpoint_copy_ms=1000 * absence.out.seconds,
-        restore_time_ms=absence.back_ms,
-        checkpoint_size_mb=absence.out.bytes_moved / MIB,
+        checkpoint_time_ms=away.out_ms,
+        checkpoint_dispatch_ms=away.dispatch_ms,
+        checkpoint_copy_ms=away.copy_ms,
+        restore_time_ms=away.back_ms,
+        checkpoint_size_mb=away.bytes_moved / MIB,
         os_overhead_percent=100 * (whole_ms - uninterrupted_ms) / uninterrupted_ms,
         layers_run_before_stop=stop.reply.layers_run,
         layers_run_after_resume=done.layers_run - stop.reply.layers_run - (done.passes - 1) * layers,
         bitwise_equal=reference.equals(done) and reference.equals(again) and prefilled == reference.first,
         stopped_in_decode=in_decode,
-        kv_bytes_resident_during_pause=absence.bytes_left,
+        kv_bytes_resident_during_pause=away.bytes_left,
     )
 
 
@@ -185,7 +174,7 @@ def _left_and_compared(
     _arm(session, layer, engine.description.layers - 1)
     session.breakpoint(f"resid_post.{layer}", when="step == 1")
     stop = paused(_run(session, prompt, new))
-    absence = _absent(engine, session)
+    away = absence(engine, session)
     if stop.layer < engine.description.layers:
         stop = paused(session.resume())
     predicted = predicted_by(stop)
@@ -197,7 +186,7 @@ def _left_and_compared(
         done = session.resume()
     ended = finished(done)
     ended.fetch_logits()
-    return absence, predicted, ended, in_decode
+    return away, predicted, ended, in_decode
 
 
 def _prefilled(session: RemoteSession, prompt: list[int], layer: int) -> str:
@@ -205,21 +194,6 @@ def _prefilled(session: RemoteSession, prompt: list[int], layer: int) -> str:
     _arm(session, layer)
     paused(_run(session, prompt, 1))
     return digest_of(finished(session.resume()))
-
-
-def _absent(engine: RemoteEngine, session: RemoteSession) -> Absence:
-    """To the host and back. Meanwhile somebody else asks something, and waits for so long."""
-    bystander = engine.session("bystander")
-    moved: list[Transfer | None] = []
-    moving = threading.Thread(target=lambda: moved.append(session.swap_out()))
-    moving.start()
-    _, dispatch_ms = timed(bystander.describe)
-    moving.join()
-    left = session.describe().device_bytes
-    back, back_ms = timed(session.swap_in)
-    if not moved or moved[0] is None or back is None:
-        raise DjinnError("A stopped session was told to leave the device, and nothing moved.")
-    return Absence(out=moved[0], back_ms=back_ms, dispatch_ms=dispatch_ms, bytes_left=left)
 
 
 def _arm(session: RemoteSession, *layers: int) -> None:
