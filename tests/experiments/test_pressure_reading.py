@@ -19,11 +19,22 @@ def test_every_session_is_resumed_once(count: int) -> None:
     assert sorted(resume_order(count)) == list(range(count))
 
 
+@given(st.integers(2, 60).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count - 1))))
+def test_the_order_defeats_a_card_that_keeps_what_was_used_last(sessions: tuple[int, int]) -> None:
+    """Whatever it holds, none of those that are resumed is there."""
+    count, room = sessions
+    card = list(range(count))[-room:]
+    for session in resume_order(count):
+        assert session not in card
+        card = [*card[1:], session]
+
+
 @pytest.mark.parametrize(
     ("books", "first_out", "flat"),
     [
         ((1, 5, 9, 10, 10, 9, 10), 3.0, True),
-        ((1, 5, 9, 10, 7, 10, 10), 3.0, True),
+        ((1, 5, 9, 10, 8, 10, 10), 3.0, True),
+        ((1, 5, 9, 10, 7, 10, 10), 3.0, False),  # a whole session's worth
         ((1, 5, 9, 10, 15, 20, 25), 3.0, False),  # an eviction happened and the use grew on all the same
         ((10, 10, 10, 10), None, False),  # nothing was ever evicted
     ],
@@ -32,3 +43,23 @@ def test_a_plateau_is_flat_after_the_first_eviction(
     books: tuple[int, ...], first_out: float | None, flat: bool
 ) -> None:
     assert plateau(curve(*books), first_out, spawned=float(len(books)), per_session=3) is flat
+
+
+def at(*moments: float) -> Curve:
+    return Curve([Sample(seconds=moment, device=None, process=0, books=0, used=0) for moment in moments])
+
+
+@pytest.mark.parametrize(
+    ("moments", "least"),
+    [
+        ([i / 20 for i in range(61)], 20),
+        (
+            [*(i / 20 for i in range(21)), *(2 + i / 20 for i in range(41))],
+            1,
+        ),  # many on the whole, and a second without
+        ([i / 20 for i in range(11)], 22),  # half a second
+        ([0.0], 0),
+    ],
+)
+def test_sampling_is_as_dense_as_its_thinnest_second(moments: list[float], least: float) -> None:
+    assert at(*moments).least_rate == pytest.approx(least)
