@@ -12,6 +12,8 @@ from typing import Any
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.errors import UsageError
 
+TWO_MODELS = "Give --model or --random-weights, not both."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
@@ -66,6 +68,8 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
     options.place = Place(device=device_of(getattr(options, "gpu_index", None)), random=options.random_weights)
     with architecture(options.random_weights, sizes) as folder:
         if folder is not None and offer.model_key is not None:
+            if any(key == offer.model_key for key, _ in _flags_given(options)):
+                raise UsageError(TWO_MODELS)
             settings.append(f"{offer.model_key}={json.dumps(folder)}")
         options.drawn_model = folder
         failures = offer.run(options, read(name, offer.kind(), settings))
@@ -83,8 +87,15 @@ def _chosen(options: argparse.Namespace, name: str) -> str:
 
 
 def _flagged(options: argparse.Namespace) -> list[str]:
-    """The old flags that are keys of the file."""
-    return [f"{key}={spell(value)}" for key, value, spell in getattr(options, "keys", None) or ()]
+    """The old flags that are keys of the file, as settings."""
+    return [f"{key}={value}" for key, value in _flags_given(options)]
+
+
+def _flags_given(options: argparse.Namespace) -> list[tuple[str, str]]:
+    """Keys and values; of a flag with several values (a list) they are one, with commas."""
+    given = getattr(options, "keys", None) or ()
+    several = [found if isinstance(found, list) else [found] for found in given]
+    return [(key, spell(",".join(value for _, value, _ in found))) for found in several for key, _, spell in found[:1]]
 
 
 def _concluded(
@@ -97,18 +108,30 @@ def _concluded(
     try:
         return conducted(course, work, lambda course, failures: report.write(course, name, failures))
     finally:
-        if course.written:
-            print(course.folder / "report.html")
+        page = course.folder / "report.html"
+        if course.written and page.exists():
+            print(page)
 
 
 def _no_flags(parser: argparse.ArgumentParser) -> None: ...
 
 
 def _key(
-    parser: argparse.ArgumentParser, flag: str, key: str, explanation: str, spell: Callable[[str], str] = str
+    parser: argparse.ArgumentParser,
+    flag: str,
+    key: str,
+    explanation: str,
+    spell: Callable[[str], str] = str,
+    nargs: str | None = None,
 ) -> None:
     parser.add_argument(
-        flag, metavar="VALUE", dest="keys", action="append", type=lambda value: (key, value, spell), help=explanation
+        flag,
+        metavar="VALUE",
+        dest="keys",
+        action="append",
+        nargs=nargs,
+        type=lambda value: (key, value, spell),
+        help=explanation,
     )
 
 
@@ -149,7 +172,7 @@ def _whitebox_flags(parser: argparse.ArgumentParser) -> None:
 
 def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
     from djinn_jupyter.experiments.pressure import experiment as pressure
-    from djinn_jupyter.experiments.whitebox.experiment import LOG, Skipped, run
+    from djinn_jupyter.experiments.whitebox.experiment import FILES, LOG, Skipped, run
 
     skipped = Skipped(pytorch=options.skip_pytorch, vllm=options.skip_vllm, djinn=options.skip_djinn)
 
@@ -157,11 +180,13 @@ def _whitebox(options: argparse.Namespace, file: Any) -> list[str]:
         failures = run(course, file, skipped)
         last = file.experiment.memory_pressure_test
         if last is not None and last.enabled and not options.skip_djinn:
-            found = pressure.run(course, file)
+            with course.told_to(pressure.LOG):
+                found = pressure.run(course, file)
             failures += found if file.validation.require_memory_pressure_success else []
         return failures
 
-    return _concluded(options, file.output_dir, LOG, "whitebox", work, limit_seconds=60 * file.duration)
+    limits = {"limit_seconds": 60 * file.duration, "files": (*FILES, pressure.FILE)}
+    return _concluded(options, file.output_dir, LOG, "whitebox", work, **limits)
 
 
 def _pressure_flags(parser: argparse.ArgumentParser) -> None:
@@ -171,10 +196,10 @@ def _pressure_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _pressure(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_jupyter.experiments.pressure.experiment import LOG, run
+    from djinn_jupyter.experiments.pressure.experiment import FILE, LOG, run
 
-    limit = 60 * file.duration
-    return _concluded(options, file.output_dir, LOG, "pressure", lambda c: run(c, file), limit_seconds=limit)
+    limits = {"limit_seconds": 60 * file.duration, "files": (FILE,)}
+    return _concluded(options, file.output_dir, LOG, "pressure", lambda c: run(c, file), **limits)
 
 
 def _resume_kind() -> type[Any]:
@@ -184,7 +209,7 @@ def _resume_kind() -> type[Any]:
 
 
 def _resume_flags(parser: argparse.ArgumentParser) -> None:
-    _key(parser, "--layers", "layers", "layers that the pass is stopped after, such as 1,10,20", _listed)
+    _key(parser, "--layers", "layers", "layers that the pass is stopped after: 1,10,20 or 1 10 20", _listed, "+")
     for flag in ("model", "max-length", "warmup", "repeat"):
         _key(parser, f"--{flag}", flag.replace("-", "_"), f"the key {flag.replace('-', '_')}")
     for side in ("recompute", "offload", "djinn"):
@@ -192,9 +217,9 @@ def _resume_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _resume(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_jupyter.experiments.timing.resume_latency import LOG, run
+    from djinn_jupyter.experiments.timing.resume_latency import FILES, LOG, run
 
-    return _concluded(options, file.output_dir, LOG, "resume-latency", lambda c: run(c, file))
+    return _concluded(options, file.output_dir, LOG, "resume-latency", lambda c: run(c, file), files=FILES)
 
 
 def _cost_kind() -> type[Any]:
@@ -204,9 +229,9 @@ def _cost_kind() -> type[Any]:
 
 
 def _cost(options: argparse.Namespace, file: Any) -> list[str]:
-    from djinn_jupyter.experiments.timing.checkpoint_cost import LOG, run
+    from djinn_jupyter.experiments.timing.checkpoint_cost import FILE, LOG, run
 
-    return _concluded(options, file.output_dir, LOG, "checkpoint-cost", lambda c: run(c, file))
+    return _concluded(options, file.output_dir, LOG, "checkpoint-cost", lambda c: run(c, file), files=(FILE,))
 
 
 def _validation_kind() -> type[Any]:
@@ -226,14 +251,14 @@ def _validation(options: argparse.Namespace, file: Any) -> list[str]:
     from djinn_jupyter.experiments.configuration.validation import chosen
     from djinn_jupyter.experiments.course import Place
     from djinn_jupyter.experiments.devices import device_of
-    from djinn_jupyter.experiments.validation.experiment import LOG, run
+    from djinn_jupyter.experiments.validation.experiment import FILES, LOG, run
 
     if options.model is not None and options.drawn_model is not None:
-        raise UsageError("Give --model or --random-weights, not both.")
-    asked = chosen(file, options.only, options.model or options.drawn_model)
+        raise UsageError(TWO_MODELS)
+    asked = chosen(file, options.only, options.drawn_model if options.model is None else options.model)
     gpu, wanted = asked.hardware.gpu_device, asked.logging
     place = Place(device=device_of(gpu), random=options.random_weights)
-    told = {"saves": wanted.save_results, "level": wanted.level, "verbose": wanted.verbose}
+    told = {"saves": wanted.save_results, "level": wanted.level, "verbose": wanted.verbose, "files": FILES}
     folder = wanted.results_dir or "results/validation"
     return _concluded(options, folder, LOG, "validation", lambda c: run(c, asked), place=place, **told)
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
+from djinn_jupyter.experiments.ending import ended_from_outside
 
 
 class TimeIsUp(DjinnError):
@@ -29,6 +28,9 @@ class Unmeasured:
     reason: str
 
 
+EARLIER = "earlier"  # the folder for what an earlier run had left
+LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
+REPORTS = ("report.html", "report.md")
 NOT_YET = Unmeasured(reason="the run did not come to it")
 
 
@@ -52,10 +54,12 @@ class Place:
 @dataclass(slots=True, kw_only=True)
 class Course:
     """`tell` writes a line to the log and the terminal, `tell_more` to the log where that goes into detail. A file is
-    there from the beginning, `status` partial until it is whole, so that a run that ends anyhow leaves what it had."""
+    there from the beginning, `status` partial until it is whole, so that a run that ends anyhow leaves what it had.
+    `files` are those that a run of this kind may write: where an earlier one left them they are set aside first."""
 
     folder: Path
     log: logging.Logger
+    files: tuple[str, ...] = ()
     place: Place = field(default_factory=Place)
     limit_seconds: float | None = None
     saves: bool = True
@@ -73,6 +77,17 @@ class Course:
 
     def tell_more(self, line: str) -> None:
         self.log.debug(line)
+
+    @contextmanager
+    def told_to(self, log_name: str) -> Iterator[None]:
+        """What is told within the block goes to a log of its own too."""
+        own = _formatted(LogFile(self.folder / log_name), LOG_LINE, "INFO")
+        self.log.addHandler(own)
+        try:
+            yield
+        finally:
+            self.log.removeHandler(own)
+            own.close()
 
     def check_time(self) -> None:
         """Raise TimeIsUp past the limit. Asked between steps; within one an alarm does."""
@@ -112,13 +127,33 @@ class Course:
         return self._save(name, {**plain, "reasons": reasons} if reasons else plain)
 
     def _save(self, name: str, plain: dict[str, Any]) -> dict[str, Any]:
-        """Beside its place first: nobody ever reads half a file."""
+        if not self.written:
+            self._take_the_folder()
         self.written[name] = plain
         if self.saves:
-            beside = self.folder / f".{name}"
-            beside.write_text(json.dumps(plain, indent=1, allow_nan=False) + "\n")
-            beside.replace(self.folder / name)
+            self.put(name, json.dumps(plain, indent=1, allow_nan=False) + "\n")
         return plain
+
+    def put(self, name: str, text: str) -> None:
+        """Beside its place first: nobody ever reads half a file. StorageFailed where the disk refuses."""
+        beside = self.folder / f".{name}"
+        try:
+            beside.write_text(text)
+            beside.replace(self.folder / name)
+        except OSError as error:
+            with suppress(OSError):  # what refuses to be written may refuse this too
+                beside.unlink()
+            raise StorageFailed(f"{name} cannot be written to {self.folder}: {error.strerror}.") from None
+
+    def _take_the_folder(self) -> None:
+        """From here on nobody takes a file of an earlier run for one of this run."""
+        for target in self.log.handlers:
+            if isinstance(target, LogFile):
+                target.begin()
+        for name in (*self.files, *REPORTS) if self.saves else ():
+            if (self.folder / name).is_file():
+                (self.folder / EARLIER).mkdir(exist_ok=True)
+                (self.folder / name).replace(self.folder / EARLIER / name)
 
 
 def begin(
@@ -129,23 +164,27 @@ def begin(
     limit_seconds: float | None = None,
     terminal: bool = True,
     saves: bool = True,
+    files: tuple[str, ...] = (),
     level: str = "INFO",
     verbose: bool = False,
 ) -> Course:
-    """Make the folder and open the log, with a timestamp on each line. `level` is the least of what the log holds;
-    `verbose` shows detail on the terminal."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make the folder; the log has a timestamp on each line, and takes the place of an earlier one with the first.
+    `level` is the least of what it holds; `verbose` shows detail on the terminal. UsageError for no folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be made a folder ({error.strerror}); name another one with --output-dir."
+        ) from None
     log = logging.getLogger(f"djinn_jupyter.experiments.{folder}")
     log.setLevel(logging.DEBUG)
     log.propagate = False
     _close(log)
-    log.addHandler(
-        _formatted(logging.FileHandler(folder / log_name, mode="w"), "%(asctime)s %(levelname)s %(message)s", level)
-    )
+    log.addHandler(_formatted(LogFile(folder / log_name), LOG_LINE, level))
     if terminal:
         shown = "DEBUG" if verbose else "INFO"
         log.addHandler(_formatted(logging.StreamHandler(sys.stderr), "%(asctime)s %(message)s", shown))
-    return Course(folder=folder, log=log, place=place or Place(), limit_seconds=limit_seconds, saves=saves)
+    return Course(folder=folder, log=log, place=place or Place(), limit_seconds=limit_seconds, saves=saves, files=files)
 
 
 def conducted(
@@ -154,50 +193,62 @@ def conducted(
     """What `work` says against a pass. However it ends, by Ctrl-C too, a report is written; but not where it was
     refused before there was a file: those of an earlier run are left alone."""
     try:
-        with _ended_from_outside(course):
-            failures = work(course)
-    except BaseException as error:
-        if course.written:
-            course.break_off(error)
-            why = str(error) if isinstance(error, Exception) else "The run was ended before it was over."
-            course.tell(f"Broken off: {why} The files hold what was measured until then and are marked so.")
-            report(course, [why])
-        raise
-    else:
-        report(course, failures)
+        course.check_time()
+        left = None if course.limit_seconds is None else course.limit_seconds - course.elapsed
+        with ended_from_outside(left, course.time_is_up, course.tell):
+            failures = _worked(course, work, report)
+            report(course, failures)
     finally:
         _close(course.log)
     return failures
 
 
-@contextmanager
-def _ended_from_outside(course: Course) -> Iterator[None]:
-    """Raises wherever the run is: TimeIsUp at its limit, SystemExit when its process is told to end. Signals come to
-    the main thread alone; elsewhere the limit is looked at between steps."""
-    course.check_time()
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ring(*_: object) -> None:
-        raise course.time_is_up()
-
-    def end(*_: object) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
-
-    before = {number: signal.signal(number, do) for number, do in ((signal.SIGALRM, ring), (signal.SIGTERM, end))}
-    if course.limit_seconds is not None:
-        signal.setitimer(signal.ITIMER_REAL, max(1e-3, course.limit_seconds - course.elapsed))
+def _worked(
+    course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
+) -> list[str]:
     try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, did in before.items():
-            signal.signal(number, did)
+        return work(course)
+    except BaseException as error:
+        if course.written:
+            why = str(error) if isinstance(error, Exception) else "The run was ended before it was over."
+            try:
+                course.break_off(error)
+                report(course, [why])
+            except StorageFailed as refused:  # said, and the error itself goes on
+                course.tell(str(refused))
+            course.tell(f"Broken off: {why} The files hold what was measured until then and are marked so.")
+        raise
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class LogFile(logging.FileHandler):
+    """Takes the place of an earlier one with its first line, or at `begin`. Where the disk refuses it says so once, and
+    the run goes on: results come first."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, mode="w", delay=True)
+        self._refused = False
+
+    def begin(self) -> None:
+        try:
+            self.stream = self.stream or self._open()
+        except OSError as error:
+            self._refuse(error)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._refuse(sys.exc_info()[1])
+
+    def _refuse(self, error: BaseException | None) -> None:
+        if not self._refused:
+            sys.stderr.write(f"djinn: the log {self.baseFilename} cannot be written: {error}.\n")
+        self._refused = True
+
+    def close(self) -> None:
+        with suppress(OSError):  # what was still to be written is lost, which has been said
+            super().close()
 
 
 def _formatted(target: logging.Handler, pattern: str, level: str) -> logging.Handler:

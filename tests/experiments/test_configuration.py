@@ -52,6 +52,7 @@ def test_the_original_files_mean_what_they_meant() -> None:
         ("modle.name=gpt2", "there is no key modle. Known keys"),
         ("experiment.num_trials=0", "experiment.num_trials: expected `int` >= 1"),
         ("experiment.num_trials=many", "experiment.num_trials: expected `int`, got `str`"),
+        ("experiment.breakpoints.layers=[3, 6, 3]", r"names a layer twice: \[3, 6, 3\]"),
         ("experiment.breakpoints.layers=[12]", r"layers\[0\] is 12; the model has the layers 0 to 11"),
         ("experiment.activation_steering.steering_layer=40", "steering_layer is 40"),
         ("experiment.activation_steering.modification_type=rotate", "modification_type"),
@@ -83,6 +84,12 @@ def test_a_missing_key_and_a_file_that_is_none() -> None:
         parse("a: [1", ResumeLatency)
     with pytest.raises(UsageError, match=r"There is no configuration file 'absent\.yaml'"):
         read("absent.yaml", ResumeLatency)
+
+
+@pytest.mark.parametrize("version", ["1.0", "'1.0'"])
+def test_a_version_is_written_with_and_without_quotes(version: str) -> None:
+    found = read("validation_smoke.yaml", ValidationFile, [f"experiment.version={version}"])
+    assert str(found.experiment.version) == "1.0"
 
 
 def test_a_setting_wins_over_the_file() -> None:

@@ -11,6 +11,7 @@ import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.shape import Shape, foretold
+from djinn_jupyter.experiments.timing import resume_latency
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,33 @@ def test_a_model_that_cannot_is_not_started(
     assert said.err.startswith(f"djinn: {sentence}")
     assert (said.err.count("\n"), said.out) == (1, "")
     assert not [*tmp_path.glob("*.json"), *tmp_path.glob("report.*")]
+
+
+@pytest.mark.parametrize("layers", [("1,4,6",), ("1", "4", "6"), ("[1, 4, 6]",)])
+def test_layers_are_listed_as_the_old_scripts_had_them(
+    layers: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(resume_latency, "run", lambda course, file: seen.append(file.layers) or [])
+    chosen = ("--output-dir", str(tmp_path), "--layers", *layers, "--repeat", "1")
+    assert cli.main(["experiment", "resume-latency", "--profile", "small", *chosen]) == 0
+    assert seen == [(1, 4, 6)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (("resume-latency", "--model", "demo", "--random-weights", "gpt2"), "--model or --random-weights, not both"),
+        (("validation", "--model", "demo", "--random-weights", "gpt2"), "--model or --random-weights, not both"),
+        (("validation", "--model", ""), "--model names nothing"),
+        (("resume-latency", "--model", ""), "model: expected `str`"),
+    ],
+)
+def test_a_model_is_named_once(asked: tuple[str, ...], sentence: str, tmp_path: Path, capsys: Any) -> None:
+    name, *flags = asked
+    assert cli.main(["experiment", name, "--profile", "small", "--output-dir", str(tmp_path / "out"), *flags]) == 1
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_of_a_hub_name_nothing_is_foretold() -> None:

@@ -64,7 +64,10 @@ def _files() -> Any:
 def _text_of(path: str) -> str:
     file = Path(path).expanduser()
     if file.is_file():
-        return file.read_text()
+        try:
+            return file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path} cannot be read as text: {error}.") from None
     if path in shipped():
         text: str = (_files() / path).read_text()
         return text

@@ -18,7 +18,7 @@ TESTS = ("logit_equivalence", "pcie_flatline", "agent_sleep_resume")
 class Heading(Section, frozen=True, kw_only=True):
     name: Annotated[Name, Meta(description="Written into the summary.")]
     description: Annotated[str, Meta(description="Written into the report.")] = ""
-    version: Annotated[Name, Meta(description="Of the file's format; 1.0.")] = "1.0"
+    version: Annotated[Name | float, Meta(description="Of the file's format; 1.0.")] = "1.0"
 
 
 class Single(Section, frozen=True, kw_only=True):
@@ -140,6 +140,8 @@ class ValidationFile(Section, frozen=True, kw_only=True):
 def chosen(file: ValidationFile, only: str | None, model: str | None) -> ValidationFile:
     """The file with one of its tests alone, if `only` names it, and with another model, if one is named."""
     found = {name: getattr(file, name) for name in TESTS}
+    if model == "":
+        raise UsageError("--model names nothing; give `demo`, a folder or a hub name.")
     if only is not None and found[only] is None:
         raise UsageError(f"--only {only}: the file has no section {only}.")
     changes = {

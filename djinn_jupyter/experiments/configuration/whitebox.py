@@ -135,8 +135,10 @@ class Whitebox(Section, frozen=True, kw_only=True):
                 raise UsageError(f"validation.{key} is set, and the part that it judges is not enabled.")
 
     def _check_layers(self) -> None:
-        layers = self.model.num_layers
-        named = {f"experiment.breakpoints.layers[{i}]": n for i, n in enumerate(self.experiment.breakpoints.layers)}
+        layers, stops = self.model.num_layers, self.experiment.breakpoints.layers
+        if len(set(stops)) != len(stops):
+            raise UsageError(f"experiment.breakpoints.layers names a layer twice: {list(stops)}.")
+        named = {f"experiment.breakpoints.layers[{i}]": n for i, n in enumerate(stops)}
         if self.experiment.activation_steering is not None:
             named["experiment.activation_steering.steering_layer"] = self.experiment.activation_steering.steering_layer
         if self.experiment.memory_pressure_test is not None:
