@@ -52,6 +52,7 @@ def test_whitebox(tmp_path: Path) -> None:
     assert read(tmp_path, "vllm_results.json")["status"] in ("not_run", "success")
     assert "Token Accuracy" in (tmp_path / "exp3_osdi.log").read_text()
     assert (tmp_path / "report.html").stat().st_size < 500_000
+    assert max(map(len, (tmp_path / "report.md").read_text().splitlines())) <= 80
 
 
 def test_pressure(tmp_path: Path) -> None:

@@ -111,7 +111,8 @@ class Ran:
 
     @property
     def report(self) -> str:
-        return (self.folder / "report.md").read_text()
+        """Its words, however the lines are broken."""
+        return " ".join((self.folder / "report.md").read_text().split())
 
 
 class NearBaseline:

@@ -39,9 +39,7 @@ def _stops(accuracy: Fields | None) -> str:
 def _pause(demo: Fields | None) -> str:
     if not demo or not demo.get("vram_samples_gb"):
         return ""
-    samples = demo["vram_samples_gb"]
-    seconds = demo["pause_duration_seconds"]
-    curve = [(seconds * i / max(1, len(samples) - 1), value) for i, value in enumerate(samples)]
+    curve = [*zip(demo["vram_samples_seconds"], demo["vram_samples_gb"], strict=True)]
     return plots.lines({"device memory": curve}, x="seconds of the pause", y="GiB")
 
 
@@ -67,8 +65,8 @@ def _progression(fields: Fields) -> str:
 
 
 def latencies(written: Mapping[str, Fields]) -> str:
-    """Median milliseconds of every side by layer, and what computing the layers above alone takes: plain Hugging Face's
-    time for all of them times their share. On a quiet machine nothing is faster."""
+    """Median milliseconds of every side by layer, and what computing the layers above alone takes: of plain Hugging
+    Face's times for all of them, which are of one and the same pass, the least, times their share."""
     sides = {name: fields for name, fields in written.items() if name.endswith("_latency.json")}
     groups: dict[str, dict[str, float]] = {}
     limits: dict[str, float] = {}
@@ -80,7 +78,8 @@ def latencies(written: Mapping[str, Fields]) -> str:
             groups.setdefault(layer, {})[place] = median
             count = fields["metadata"].get("num_layers")
             if name.startswith("recompute") and count:
-                limits[layer] = median * (count - result["layer"] - 1) / count
+                least = min(one["resume_latency_median_ms"] for one in fields["results"])
+                limits[layer] = least * (count - result["layer"] - 1) / count
     return plots.bars(groups, x="stopped after", y="ms", limits=("limit: the layers above alone", limits))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 WIDTH, HEIGHT = 680, 220
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 76, 12, 14, 34
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: told apart by everybody
 
 
@@ -24,7 +24,7 @@ def lines(
     if not points:
         return ""
     named = {} if marks is None else dict(marks)
-    frame = _Frame(points, None if level is None else level[1])
+    frame = _Frame(points, None if level is None else level[1], [tick for ticks in named.values() for tick in ticks])
     drawn = []
     for curve, colour in zip(curves.values(), COLOURS, strict=False):
         places = " ".join(frame.place(point) for point in curve)
@@ -48,7 +48,7 @@ def bars(
     top = max((value for group in groups.values() for value in group.values()), default=0.0)
     if not series or top <= 0:
         return ""
-    frame = _Frame([(0.0, 0.0), (float(len(groups)), top)], None)
+    frame = _Frame([(0.0, 0.0), (float(len(groups)), top)])
     drawn = []
     for place, (label, group) in enumerate(groups.items()):
         width = 0.8 / len(series)
@@ -68,10 +68,13 @@ def bars(
 
 
 class _Frame:
-    """From values to places in the picture. The y axis begins at zero."""
+    """From values to places in the picture. Both axes begin at zero; `marks` lie on the x axis."""
 
-    def __init__(self, points: Sequence[tuple[float, float]], level: float | None) -> None:
-        self.low, self.high = min(p[0] for p in points), max(p[0] for p in points)
+    def __init__(
+        self, points: Sequence[tuple[float, float]], level: float | None = None, marks: Sequence[float] = ()
+    ) -> None:
+        along = [0.0, *(p[0] for p in points), *marks]
+        self.low, self.high = min(along), max(along)
         self.top = max([p[1] for p in points] + ([level] if level is not None else [])) * 1.05 or 1.0
 
     def x(self, value: float) -> float:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 LONGEST_LIST = 12
 MOST_ROWS = 60
+NAMING = ("", "trial", "layer", "kv")  # columns that tell one row from another; they come first
 TRIAL = (
     "trial layer token_accuracy bitwise_equal stopped_in_decode layers_run_before_stop layers_run_after_resume "
     "os_overhead_percent checkpoint_time_ms restore_time_ms"
@@ -31,9 +34,13 @@ def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
     """Tables within a file: trials by layer, latencies by layer, the comparison of sides. Title, head and rows."""
     accuracy, summary = fields.get("token_accuracy"), fields.get("summary_table")
     if isinstance(accuracy, Mapping) and accuracy.get("entries"):
-        yield "Token accuracy", *_columns(accuracy["entries"], TRIAL)
+        yield _titled("Token accuracy", accuracy["entries"]), *_columns(accuracy["entries"], TRIAL)
     if isinstance(fields.get("results"), Sequence) and fields["results"]:
-        yield "By layer", *_columns(fields["results"], list(fields["results"][0]))
+        named = fields["results"][0]
+        yield (
+            _titled("By layer", fields["results"]),
+            *_columns(fields["results"], sorted(named, key=lambda column: column not in NAMING)),
+        )
     if isinstance(summary, Mapping):
         sides = list(next(iter(summary.values())))
         yield (
@@ -43,15 +50,25 @@ def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list
         )
 
 
+def _titled(title: str, found: Sequence[Any]) -> str:
+    return title if len(found) <= MOST_ROWS else f"{title}: the first {MOST_ROWS} of {len(found)} in the file"
+
+
 def _columns(found: Sequence[Mapping[str, Any]], head: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     return list(head), [[spelled(one.get(key)) for key in head] for one in found[:MOST_ROWS]]
 
 
+def sums(written: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What the files calculate beforehand, such as demand against capacity."""
+    return [line for fields in written.values() for line in fields.get("arithmetic", ())]
+
+
 def unmeasured(written: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """What could not be measured, by file and field, and why."""
+    """What could not be measured, by file and field, and why; entries of a list with one reason are one."""
     for name, fields in written.items():
-        for field, reason in fields.get("reasons", {}).items():
-            yield f"{name}: {field}", reason
+        alike = Counter((re.sub(r"\[\d+\]", "[]", field), why) for field, why in fields.get("reasons", {}).items())
+        for (field, why), count in alike.items():
+            yield f"{name}: {field}", why if count == 1 else f"{why} ({count} times)"
 
 
 def spelled(value: Any) -> str:

@@ -1,19 +1,14 @@
-"""The report as a page and as text: verdict, tables, plots, what was not measured, machine and versions."""
+"""The report as a page: verdict, arithmetic, plots, tables, what was not measured, machine and versions."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterable, Sequence
 from html import escape
-from importlib import metadata
-from pathlib import Path
 
-import psutil
+from djinn_jupyter.experiments.course import REPORTS, Course, now
+from djinn_jupyter.experiments.report import figures, tables, text
+from djinn_jupyter.experiments.report.machine import machine
 
-from djinn_jupyter.experiments.course import Course, now
-from djinn_jupyter.experiments.report import figures, tables
-
-PACKAGES = ("djinn-jupyter", "torch", "transformers", "accelerate", "vllm")
 STYLE = """
 body{font:14px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222;background:#fff}
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:2px 12px 2px 0;text-align:left;vertical-align:top}
@@ -30,37 +25,8 @@ figure{margin:1em 0}svg{width:100%;height:auto}.key{margin-right:1.2em}
 def write(course: Course, name: str, failures: Sequence[str]) -> None:
     """report.html and report.md in the folder of the course."""
     verdict = "BROKEN OFF" if course.broken_off else "FAIL" if failures else "PASS"
-    (course.folder / "report.html").write_text(_page(course, name, verdict, failures))
-    (course.folder / "report.md").write_text(_text(course, name, verdict, failures))
-
-
-def machine() -> list[tuple[str, str]]:
-    """What this ran on; versions of what is installed."""
-    found = [
-        ("processor", _processor()),
-        ("cores", str(psutil.cpu_count())),
-        ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
-        ("system", f"{platform.system()} {platform.release()}"),
-        ("python", platform.python_version()),
-    ]
-    for package in PACKAGES:
-        try:
-            found.append((package, metadata.version(package)))
-        except metadata.PackageNotFoundError:
-            found.append((package, "not installed"))
-    return found
-
-
-def _processor() -> str:
-    """Its name where the system tells one."""
-    cpuinfo = Path("/proc/cpuinfo")
-    told = cpuinfo.read_text() if cpuinfo.exists() else ""
-    names = [line.partition(":")[2].strip() for line in told.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    for file, made in zip(REPORTS, (_page, text.page), strict=True):
+        course.put(file, made(course, name, verdict, failures))
 
 
 def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
@@ -69,7 +35,7 @@ def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> s
         "".join(f"<p>{escape(failure)}</p>" for failure in failures),
         f"<p>{now()}, {course.elapsed:.0f} seconds.</p>",
     ]
-    sums = _sums(course)
+    sums = tables.sums(course.written)
     if sums:
         parts.append("<h2>Arithmetic</h2>" + "".join(f"<p>{escape(line)}</p>" for line in sums))
     parts.append(figures.latencies(course.written))
@@ -86,11 +52,6 @@ def _page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> s
     return f"{head}<style>{STYLE}</style><body>{''.join(parts)}</body></html>\n"
 
 
-def _sums(course: Course) -> list[str]:
-    """What the files calculate beforehand, such as demand against capacity."""
-    return [line for fields in course.written.values() for line in fields.get("arithmetic", ())]
-
-
 def _grid(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     top = "".join(f"<th>{escape(name).replace('_', '_<wbr>')}</th>" for name in head)
     below = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
@@ -100,18 +61,3 @@ def _grid(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 def _table(rows: Iterable[tuple[str, str]]) -> str:
     cells = "".join(f"<tr><td>{escape(name)}</td><td>{escape(value)}</td></tr>" for name, value in rows)
     return f"<table>{cells}</table>"
-
-
-def _text(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
-    lines = [f"# {name}: {verdict}", "", *failures, ""]
-    if sums := _sums(course):
-        lines += ["## Arithmetic", "", *(f"- {line}" for line in sums), ""]
-    for file, fields in course.written.items():
-        lines += [f"## {file}", ""]
-        for title, head, rows in tables.grids(fields):
-            lines += [f"### {title}", "", _row(head), _row(["---"] * len(head)), *map(_row, rows), ""]
-        lines += [*(f"- {field}: {value}" for field, value in tables.rows(fields)), ""]
-    missing = [f"- {field}: {why}" for field, why in tables.unmeasured(course.written)]
-    lines += ["## Not measured", "", *(missing or ["Everything was."]), ""]
-    lines += ["## Machine and versions", "", *(f"- {field}: {value}" for field, value in machine())]
-    return "\n".join(lines) + "\n"
