@@ -71,7 +71,7 @@ def with_baselines(patch: Patch) -> None:
     patch.setattr(opening, "endpoint", lambda server: f"{server.host}:{server.port}")
 
 
-def with_engine(patch: Patch, module: Any) -> None:
+def with_engine(patch: Patch, module: Any, session: Callable[..., Any] | None = None) -> None:
     """An engine of which little can be asked."""
 
     @contextmanager
@@ -79,7 +79,7 @@ def with_engine(patch: Patch, module: Any) -> None:
         weights = SimpleNamespace(bytes_streamed_per_pass=1)
         yield SimpleNamespace(
             wake=lambda: SimpleNamespace(weights=weights),
-            session=raising(Opened()),
+            session=session or raising(Opened()),
             description=SimpleNamespace(device="cpu"),
             statistics=lambda: SimpleNamespace(device_bytes_total=None),
         )
@@ -111,6 +111,19 @@ def waited(settings: list[str], patch: Patch, folder: Path) -> Any:
     with_engine(patch, sleep)
     patch.setattr(sleep, "_night", lambda course, engine, wanted, timeout: raising(Opened(timeout))())
     return until_opened(SLEEP, settings, folder)
+
+
+def waited_in(name: str) -> Seen:
+    """The same in the tests that stream."""
+
+    def see(settings: list[str], patch: Patch, folder: Path) -> Any:
+        module, step = (flatline, "_flow") if name == FLAT else (logit_equivalence, "_ours")
+        with_engine(patch, module, lambda *asked, **more: SimpleNamespace(run=lambda *asked, **more: None))
+        patch.setattr(module, "prompt_of", lambda *asked, **more: [1], raising=False)
+        patch.setattr(module, step, lambda course, engine, wanted, timeout: raising(Opened(timeout))())
+        return until_opened(name, settings, folder)
+
+    return see
 
 
 def prompts(settings: list[str], patch: Patch, folder: Path) -> Any:
@@ -184,6 +197,10 @@ def commanded(settings: list[str], patch: Patch, folder: Path) -> Any:
     return seen, [line.partition("INFO ")[2] for line in begins], [(s["experiment"], s["results"]) for s in summaries]
 
 
+def summarised(settings: list[str], patch: Patch, folder: Path) -> Any:
+    return experiment._summary(file(settings), {}, 0.0)["experiment"]
+
+
 # ------------------------------------------------------------------------------------------------------ the keys
 
 
@@ -232,9 +249,20 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("key", [key.path for key in keys_of(ValidationFile)])
-def test_a_key_changes_the_run(key: str, tmp_path: Path, monkeypatch: Patch) -> None:
-    change, found = CHANGES[key], []
+# Where a key is read once more.
+BESIDE = [
+    ("experiment.name", Change("another", summarised)),
+    *(("server.timeout_seconds", Change("5", waited_in(name))) for name in (LOGITS, FLAT)),
+    *((key, Change("7000", started(name))) for key in ("server.port",) for name in (LOGITS, FLAT)),
+]
+
+
+CASES = [*((key.path, CHANGES[key.path]) for key in keys_of(ValidationFile)), *BESIDE]
+
+
+@pytest.mark.parametrize(("key", "change"), [pytest.param(key, change, id=key) for key, change in CASES])
+def test_a_key_changes_the_run(key: str, change: Change, tmp_path: Path, monkeypatch: Patch) -> None:
+    found = []
     for number, setting in enumerate(([], [f"{key}={change.value}"])):
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -126,6 +126,10 @@ def model_asked(ran: Ran) -> object:
     return ran.engines[0]["model"]
 
 
+def asked_for(option: str) -> Callable[[Ran], object]:
+    return lambda ran: [engine[option] for engine in ran.engines]
+
+
 def said(sentence: str) -> Callable[[Ran], object]:
     return lambda ran: sentence in ran.said
 
@@ -204,7 +208,7 @@ WHITEBOX = {
     f"{V}.require_memory_pressure_success": of_whitebox("true", status, *NOTHING, *PRESSURE),
     "hardware.vram_limit_gb": of_pressure(str(CARD), pressed("capacity_imposed"), *PRESSURE),
     "hardware.host_limit_gb": of_pressure("0.01", said("there are 0.0100 GiB")),
-    "duration": of_whitebox("0.0000001", said("has reached its limit"), *OTHER),
+    "duration": of_whitebox("0.000000001", said("has reached its limit"), *OTHER),
 }
 RESUME = {
     "model": of_resume("other", model_asked, *OURS),
@@ -227,8 +231,21 @@ COST = {
     "repeat": of_cost("2", lambda ran: ran.times("run", 24)),
     "host_limit_gb": of_cost("0.01", lambda ran: ran.engines[0]["host_memory"]),
 }
+# Keys of one file that two experiments read, where the other one reads them.
+BESIDE = [
+    ("model.num_layers", of_pressure("7", said("model.num_layers is 7; "))),
+    ("model.dtype", of_pressure("bfloat16", asked_for("dtype"))),
+    ("model.page_positions", of_pressure("8", asked_for("page_positions"))),
+    (f"{E}.inference.input_length", of_pressure("40", pressed("demand_gb"))),
+    (f"{E}.inference.continuation_tokens", of_pressure("5", lambda ran: ran.times("run", 5))),
+    ("hardware.host_limit_gb", of_pressure("0.01", asked_for("host_memory"))),
+    ("duration", of_pressure("0.000000001", said("has reached its limit"))),
+    ("hardware.host_limit_gb", of_whitebox("0.01", asked_for("host_memory"), *NOTHING)),
+    ("hardware.vram_limit_gb", of_whitebox(str(CARD), asked_for("card_memory"), *NOTHING)),
+]
 TABLES = {Whitebox: WHITEBOX, ResumeLatency: RESUME, CheckpointCost: COST}
-CASES = [pytest.param(key, effect, id=f"{effect.name}-{key}") for t in TABLES.values() for key, effect in t.items()]
+ALL = [*(one for table in TABLES.values() for one in table.items()), *BESIDE]
+CASES = [pytest.param(key, effect, id=f"{effect.name}-{key}") for key, effect in ALL]
 
 
 @pytest.mark.parametrize("kind", TABLES, ids=lambda kind: kind.__name__)
