@@ -17,12 +17,12 @@ from hypothesis.stateful import initialize, invariant, precondition, rule, run_s
 
 from djinn_jupyter.engine.history import History
 from djinn_jupyter.engine.line import Line
+from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.engine.memory import BooksBroken, PagedCache, check_books
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.host import HostTier
 from djinn_jupyter.engine.memory.items import Item
-from djinn_jupyter.engine.memory.mappings import pageable
 from djinn_jupyter.engine.memory.mover import Moved
 from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.residency.room import Room

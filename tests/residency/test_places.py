@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from djinn_jupyter.engine.mappings import HUGE_BYTES, pageable
 from djinn_jupyter.engine.memory.budget import BooksBroken
 from djinn_jupyter.engine.memory.disk import GROWTH_BYTES, DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.extents import Extents
 from djinn_jupyter.engine.memory.files import BLOCK, DirectFile
 from djinn_jupyter.engine.memory.host import SEGMENT_BYTES, HostTier
-from djinn_jupyter.engine.memory.mappings import HUGE_BYTES, pageable
 from djinn_jupyter.engine.memory.mover import Batch, Copy, perform
 from djinn_jupyter.engine.memory.spans import Span, coalesced
 from djinn_jupyter.errors import StorageFailed, TierFull

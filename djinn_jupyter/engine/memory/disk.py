@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import xxhash
 
+from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
 
@@ -21,7 +22,6 @@ from .extents import Extents
 from .files import BLOCK, PageFile
 from .host import Memory
 from .items import Place
-from .mappings import pageable
 from .spans import Span
 
 GROWTH_BYTES: Final = 64 << 20

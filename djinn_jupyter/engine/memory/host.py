@@ -4,43 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.mappings import pageable
+from djinn_jupyter.engine.pinned import PIECE_MOST
 from djinn_jupyter.errors import TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
 
 from .budget import BooksBroken, mebibytes
 from .extents import Extents
 from .items import Place
-from .mappings import pageable
 from .spans import Span
 
 SEGMENT_BYTES: Final = 64 << 20
 SPARE_SEGMENTS: Final = 2
 ALIGNMENT: Final = 512
-PINNED_PIECE_MOST: Final = 64 << 30  # cudaHostRegister refuses more on some systems
 
 Memory = Callable[[int], Tensor]
-
-
-def pinned(nbytes: int) -> Tensor:
-    """Memory of its own mapping, registered with CUDA. `pin_memory=True` would round up to a power of two."""
-    memory = pageable(nbytes)
-    code = _cudart().cudaHostRegister(memory.data_ptr(), nbytes, 0)
-    if int(code) != 0:
-        raise MemoryError(f"cudaHostRegister of {mebibytes(nbytes)} was refused with code {int(code)}")
-    return memory
-
-
-def unpinned(memory: Tensor) -> None:
-    _cudart().cudaHostUnregister(memory.data_ptr())
-
-
-def _cudart() -> Any:
-    return torch.cuda.cudart()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -68,15 +50,13 @@ class HostTier:
     to map and pin memory costs as much as to fill it.
     """
 
-    def __init__(
-        self, limit_bytes: int, *, memory: Memory = pageable, release: Callable[[Tensor], None] | None = None
-    ) -> None:
+    def __init__(self, limit_bytes: int, *, memory: Memory = pageable) -> None:
         self.limit = limit_bytes
         self.allocated = 0
         self.used = 0
         self.places = 0
         self.bytes_out = self.bytes_in = 0
-        self._memory, self._release = memory, release
+        self._memory = memory
         self._segments: list[HostSegment] = []
 
     # -------------------------------------------------------------------------------------------- places
@@ -130,7 +110,7 @@ class HostTier:
             self.shrink()
             left = self.limit - self.allocated
         size = max(needed, min(SEGMENT_BYTES, left)) // ALIGNMENT * ALIGNMENT
-        if needed > left or needed > PINNED_PIECE_MOST:
+        if needed > left or needed > PIECE_MOST:
             raise TierFull(f"{mebibytes(needed)} were asked for and {mebibytes(left)} are left.")
         try:
             memory = self._memory(size)
@@ -146,8 +126,6 @@ class HostTier:
         for segment in empty:
             self._segments.remove(segment)
             self.allocated -= segment.extents.capacity
-            if self._release is not None:
-                self._release(segment.memory)
         return sum(segment.extents.capacity for segment in empty)
 
     # -------------------------------------------------------------------------------------------- books

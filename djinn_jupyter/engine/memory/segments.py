@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.mappings import HUGE_BYTES, pageable
 from djinn_jupyter.errors import SlabFull
 
 from .budget import BooksBroken, Budget, mebibytes
 from .geometry import GroupGeometry, Run
-from .mappings import HUGE_BYTES, pageable
 from .spans import Span
 
 SEGMENT_BYTES = 64 << 20

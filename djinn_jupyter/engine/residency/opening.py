@@ -13,10 +13,11 @@ from jupyter_core.paths import jupyter_data_dir
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.forcing import make_folder
+from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.files import DirectFile
-from djinn_jupyter.engine.memory.host import HostTier, pinned, unpinned
-from djinn_jupyter.engine.memory.mappings import pageable
+from djinn_jupyter.engine.memory.host import HostTier, Memory
+from djinn_jupyter.engine.pinned import pinned
 from djinn_jupyter.errors import StorageFailed
 
 FOLDER: Final = "djinn"
@@ -27,9 +28,7 @@ def open_host(config: EngineConfig, device: torch.device) -> HostTier | None:
     limit = _host_limit(config)
     if not limit:
         return None
-    if device.type == "cuda":
-        return HostTier(limit, memory=pinned, release=unpinned)
-    return HostTier(limit)
+    return HostTier(limit, memory=_memory(device))
 
 
 def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = None) -> DiskTier | None:
@@ -49,7 +48,11 @@ def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = No
             f"The disk tier cannot be made in {folder}: {error.strerror or error}. Start with --disk-memory 0 to go on "
             "without it."
         ) from error
-    return DiskTier(file, limit, memory=pinned if device.type == "cuda" else pageable)
+    return DiskTier(file, limit, memory=_memory(device))
+
+
+def _memory(device: torch.device) -> Memory:
+    return pinned if device.type == "cuda" else pageable
 
 
 def _host_limit(config: EngineConfig) -> int:

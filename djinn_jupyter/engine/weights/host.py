@@ -7,16 +7,21 @@ part of no process's own memory) or a place in a flat buffer, which is pinned wh
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Sequence
-from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.weights.flat import HOST, Layout, flat_buffer, raw_bytes
+from djinn_jupyter.engine.mappings import pageable
+from djinn_jupyter.engine.pinned import cut, pinned
+from djinn_jupyter.engine.weights.flat import HOST, Layout, raw_bytes
 from djinn_jupyter.engine.weights.parameters import Weight
 
-REGISTERED_AT_ONCE = 64 << 30  # bytes; cudaHostRegister has refused larger pieces
+HEADROOM = 9 / 10  # of what is free on the host
+
+log = logging.getLogger(__name__)
 
 
 class HostRun:
@@ -44,7 +49,8 @@ class HostRun:
         layout = Layout.of(weights, device)
         buffer = pinned_buffer(layout.nbytes)
         for part, weight in zip(layout.parts, weights, strict=True):
-            buffer[part.offset : part.offset + part.nbytes].copy_(raw_bytes(weight.tensor))
+            for piece in cut(part.offset, part.nbytes):
+                buffer[piece].copy_(raw_bytes(weight.tensor)[piece.start - part.offset : piece.stop - part.offset])
         return cls(layout, [buffer])
 
     @property
@@ -54,10 +60,11 @@ class HostRun:
 
     def transfers(self, target: Tensor) -> list[tuple[Tensor, Tensor]]:
         """The copies, as (source, target) of equal sizes, that fill the flat buffer `target`. What lies side by side
-        in both goes as one."""
+        in both goes as one, as far as pinned memory lets it."""
         return [
-            (source, target[offset : offset + source.numel()])
+            (source[piece.start - offset : piece.stop - offset], target[piece])
             for offset, source in zip(self._offsets, self._sources, strict=True)
+            for piece in cut(offset, source.numel())
         ]
 
 
@@ -85,14 +92,16 @@ def _bytes_at(address: int, nbytes: int) -> Tensor:
         return torch.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), dtype=torch.uint8)
 
 
+def has_room_for(nbytes: int) -> bool:
+    """Whether the host may give away so much for good."""
+    return nbytes < HEADROOM * int(psutil.virtual_memory().available)
+
+
 def pinned_buffer(nbytes: int) -> Tensor:
     """A flat host buffer that the device reads at full speed. Where the system refuses to lock so much memory it stays
-    as it is: copies from it are slower, and as right. Registered for good: what is made here lives as long as the
-    engine."""
-    buffer = flat_buffer(nbytes, HOST)
-    runtime: Any = torch.cuda.cudart()
-    for begin in range(0, nbytes, REGISTERED_AT_ONCE):
-        address, size = buffer.data_ptr() + begin, min(REGISTERED_AT_ONCE, nbytes - begin)
-        if int(runtime.cudaHostRegister(address, size, 0)) != 0:
-            break
-    return buffer
+    as it is, all of it: copies from it are slower, and as right."""
+    try:
+        return pinned(nbytes)
+    except MemoryError as refused:
+        log.warning("Weights are copied from memory that is not pinned: %s", str(refused))
+        return pageable(nbytes)
