@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.parameters import hollow, total_bytes, weights_of
+from djinn_jupyter.engine.weights.residence import ResidentWeights
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UsageError
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -161,6 +164,21 @@ def test_by_itself_only_where_device_memory_is_not_the_hosts(desk: Desk, device:
     drowsy.tell(busy=False)
     assert desk.engine.weights.napping is (device == "cuda")
     desk.ask(ask.Wake())
+
+
+def test_weights_that_the_host_has_no_room_for_stay_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a quarter of an hour without work the engine would otherwise be ended by its own nap."""
+    model = build("llama")
+    weights = ResidentWeights(model, torch.device("cuda"))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=weights.total // 2))
+    with pytest.raises(UsageError, match=r"The weights would take .* of host memory, of which .* are free: they stay"):
+        weights.nap()
+    now = 0.0
+    drowsy = Drowsiness(weights, None, torch.device("cuda"), clock=lambda: now)
+    now = 10_000.0
+    drowsy.tell(busy=False)
+    assert not weights.napping
+    assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
 
 
 MEASURE = """

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+import psutil
 import torch
 from torch import Tensor, nn
 
 from djinn_jupyter.engine.weights.flat import flat_buffer, return_freed
-from djinn_jupyter.engine.weights.host import HostRun
+from djinn_jupyter.engine.weights.host import HostRun, has_room_for
 from djinn_jupyter.engine.weights.parameters import buffer_bytes, raw_sum, total_bytes, weights_of
+from djinn_jupyter.engine.weights.placement import amount
 from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
@@ -79,6 +81,12 @@ class ResidentWeights:
         if self._device.type == "cpu" and self._reload is None:
             raise UsageError(
                 "These weights were given to the engine in memory and cannot be loaded again, so on the CPU they stay."
+            )
+        needed = total_bytes(self._weights)
+        if self._device.type != "cpu" and self._host is None and not has_room_for(needed):
+            raise UsageError(
+                f"The weights would take {amount(needed)} of host memory, of which "
+                f"{amount(psutil.virtual_memory().available)} are free: they stay on the device."
             )
 
     def nap(self) -> float:

@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import torch
 from torch import nn
 
 from djinn_jupyter.engine.weights.carrier import Carrier, carrier_for
 from djinn_jupyter.engine.weights.flat import Layout, flat_buffer, return_freed
-from djinn_jupyter.engine.weights.host import HostRun
+from djinn_jupyter.engine.weights.host import HostRun, has_room_for
 from djinn_jupyter.engine.weights.mapped import bytes_in_memory
 from djinn_jupyter.engine.weights.parameters import Weight, buffer_bytes, hollow, total_bytes, weights_of
 from djinn_jupyter.engine.weights.placement import Placement, Sizes
@@ -29,7 +28,6 @@ from djinn_jupyter.engine.weights.routed import RoutedUse, used_fraction
 from djinn_jupyter.errors import OutOfDeviceMemory
 from djinn_jupyter.wire.nouns import LayerCopy, RingSlot, WeightsStatistics
 
-HOST_HEADROOM = 9 / 10  # of what is free on the host; beyond it, streaming reads from the page cache
 USED_SECONDS = 1.0
 
 
@@ -234,8 +232,8 @@ def _others(every: Iterable[Weight], blocks: Iterable[Iterable[Weight]]) -> list
 
 
 def _host_runs(blocks: Sequence[Sequence[Weight]], device: torch.device) -> list[HostRun]:
-    """Pinned where a CUDA device reads and the host has room; else as loading left them."""
+    """Pinned where a CUDA device reads and the host has room; else as loading left them, perhaps in the page cache."""
     needed = sum(total_bytes(block) for block in blocks)
-    if device.type == "cuda" and needed < HOST_HEADROOM * psutil.virtual_memory().available:
+    if device.type == "cuda" and has_room_for(needed):
         return [HostRun.pinned(block, device) for block in blocks]
     return [HostRun.as_loaded(block, device) for block in blocks]
