@@ -1,4 +1,4 @@
-"""A card smaller than the one there is, imposed on this process. Knows devices and bytes, and nothing of models.
+"""The GPU that is this process's, also where a smaller one is imposed than there is. Knows nothing of models.
 
 On the CPU there is no allocator to hold to it: there the books are, which bound weights and pages by the same amount.
 """
@@ -11,13 +11,19 @@ from djinn_jupyter.engine.weights.placement import amount
 from djinn_jupyter.errors import UsageError
 
 
+def make_current(device: torch.device) -> None:
+    """What this thread asks of CUDA without naming a device goes to this one from now on: to register memory, to start
+    kernels that are not torch's. On another GPU it would take half a gigabyte, or fail."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+
+
 def impose(card_memory: int | None, device: torch.device) -> None:
     """Hold this process to what a GPU of so many bytes would leave it. To be called before anything is allocated."""
     if card_memory is None or device.type != "cuda":
         return
     free, total = torch.cuda.mem_get_info(device)
-    fraction = fraction_of(card_memory, total=total, taken=total - free)
-    torch.cuda.set_per_process_memory_fraction(fraction, torch.device("cuda", device.index or 0))  # it needs an index
+    torch.cuda.set_per_process_memory_fraction(fraction_of(card_memory, total=total, taken=total - free), device)
 
 
 def fraction_of(card_memory: int, *, total: int, taken: int) -> float:

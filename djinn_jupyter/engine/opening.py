@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from djinn_jupyter.engine.card import impose
+from djinn_jupyter.engine.card import impose, make_current
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.describe import describe
 from djinn_jupyter.engine.engine import Engine
@@ -32,7 +32,9 @@ def open_engine(
     config: EngineConfig, publish: Callable[[Event], None] = lambda event: None, progress: Progress = lambda text: None
 ) -> Engine:
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
-    impose(config.card_memory, choose_device(config.device))
+    device = choose_device(config.device)
+    make_current(device)
+    impose(config.card_memory, device)
     foreseen = foresee(config, progress)
     progress(f"loading {config.model}")
     loaded = load_model(config)

@@ -14,7 +14,7 @@ from djinn_jupyter.engine.describe import describe
 from djinn_jupyter.engine.memory.geometry import probe_geometry
 from djinn_jupyter.engine.model import hub
 from djinn_jupyter.engine.model.anatomy import study
-from djinn_jupyter.engine.model.load import load_model
+from djinn_jupyter.engine.model.load import choose_device, load_model
 from djinn_jupyter.engine.weights.residence import ResidentWeights
 from djinn_jupyter.errors import DjinnError, ModelNotFound, ModelRefused, UsageError
 from tests.families import build
@@ -90,6 +90,18 @@ def test_the_description_says_what_is_served(folder: str) -> None:
     assert said.feeding == "token by token"
     assert said.weight_bytes == 4 * said.parameters + sum(b.nbytes for b in loaded.model.buffers())
     assert not said.has_tokenizer
+
+
+def test_a_gpu_is_known_by_its_index_as_tensors_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`cuda` and `cuda:0` are two devices when they are compared, and some of CUDA's calls need the index."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [choose_device(name) for name in (None, "cuda", "cuda:1", "cpu")] == [
+        torch.device("cuda", 0),
+        torch.device("cuda", 0),
+        torch.device("cuda", 1),
+        torch.device("cpu"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from djinn_jupyter.client import launcher
 from djinn_jupyter.engine import opening
 from djinn_jupyter.engine.__main__ import engine_config, parser
 from djinn_jupyter.engine.card import fraction_of, free_on
+from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments import devices
 from tests.threads import one_thread
@@ -55,6 +56,7 @@ def test_a_capacity_reaches_the_allocator_before_the_model_is_loaded(monkeypatch
     arguments = arguments_of(monkeypatch, tmp_path, "--capacity", "80GiB", "--gpu-index", "1")
     held: list[tuple[float, Any]] = []
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: held.append(given))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
 
     def loads(config: Any, progress: Any) -> Any:
         raise Started(list(held))
@@ -65,6 +67,25 @@ def test_a_capacity_reaches_the_allocator_before_the_model_is_loaded(monkeypatch
         opening.open_engine(config)
     ((fraction, device),) = caught.value.args[0]
     assert (fraction, device) == (77 / 140, torch.device("cuda", 1))
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_nothing_is_asked_of_a_gpu_that_is_not_ours(monkeypatch: Patch) -> None:
+    """CUDA sets up half a gigabyte on the GPU that is current when it is asked for memory without a name of one."""
+    asked: list[Any] = []
+    monkeypatch.setattr(torch.cuda, "set_device", asked.append)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append("memory") or (CARD - TAKEN, CARD))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *_: asked.append("fraction"))
+
+    def loads(config: Any, progress: Any) -> Any:
+        raise Started
+
+    monkeypatch.setattr(opening, "foresee", loads)
+    for device, first in (("cuda:1", torch.device("cuda", 1)), (None, torch.device("cuda", 0)), ("cpu", None)):
+        asked.clear()
+        with pytest.raises(Started):
+            opening.open_engine(EngineConfig(model="demo", device=device, card_memory=80 * GIB))
+        assert asked == ([] if first is None else [first, "memory", "fraction"])
 
 
 def test_no_capacity_imposes_nothing(monkeypatch: Patch, tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ class ThreadMover:
             self._thread = None
 
     def _work(self) -> None:
-        stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        stream = None
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # each thread has a current one of its own
+            stream = torch.cuda.Stream(self._device)
         while self._work_once(stream):
             pass
 

@@ -69,18 +69,21 @@ def empty_model(config: EngineConfig) -> PreTrainedModel:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """`name` as a device that is there; the GPU if there is one when no name is given."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """`name` as a device that is there, a GPU with its index as tensors have it; without a name the GPU if there is
+    one."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise UsageError(f"{name!r} is no device; write cpu, cuda or cuda:1.") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if device.type != "cuda":
+        return device
+    index = device.index or 0
+    if index >= torch.cuda.device_count():
         raise UsageError(
             f"There is no device {name}: this machine has {torch.cuda.device_count()} GPUs that torch can use."
         )
-    return device
+    return torch.device("cuda", index)
 
 
 def parse_dtype(name: str) -> torch.dtype:
