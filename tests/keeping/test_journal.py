@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -64,7 +65,7 @@ def images(count: int) -> list[SessionImage]:
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int], list[SessionImage]]:
     """A session's file with four images, and where each of them ends."""
     path = tmp_path_factory.mktemp("ledger") / f"x{SUFFIX}"
-    file, book, taken, ends = LedgerFile(path, MODEL, CPU), Ledger(path), images(4), []
+    file, book, taken, ends = LedgerFile(path, MODEL), Ledger(path, CPU), images(4), []
     for image in taken:
         file.write(book.entry(image, safe=False))
         ends.append(path.stat().st_size)
@@ -119,7 +120,7 @@ def test_arrays_are_stored_once_and_a_file_of_old_ones_is_written_anew(
 ) -> None:
     monkeypatch.setattr(ledgers, "SLACK_BYTES", 0)
     path = tmp_path / f"x{SUFFIX}"
-    file, book, taken = LedgerFile(path, MODEL, CPU), Ledger(path), images(4)
+    file, book, taken = LedgerFile(path, MODEL), Ledger(path, CPU), images(4)
     sizes = []
     for image in taken:
         file.write(book.entry(image, safe=False))
@@ -133,6 +134,38 @@ def test_arrays_are_stored_once_and_a_file_of_old_ones_is_written_anew(
     assert min(b - a for a, b in pairwise(sizes)) < 0
     assert max(sizes) < 4 * sizes[3]
     assert read_ledger(path, MODEL, CPU).image.tokens == taken[-1].tokens
+
+
+class OnAGpu(torch.Tensor):
+    """A tensor on the host that says it is elsewhere until it is copied."""
+
+    device = torch.device("cuda", 0)  # type: ignore[assignment]
+
+    def detach(self) -> OnAGpu:
+        return self
+
+    def to(self, device: str, *, copy: bool) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor).to(device, copy=copy)
+
+
+def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there(tmp_path: Path) -> None:
+    """The values are handed over as copies on the host, whichever it was."""
+    path = tmp_path / f"x{SUFFIX}"
+    (image,) = images(1)
+    (frame,) = image.frames
+    assert frame.hidden is not None
+    on_gpu = msgspec.structs.replace(frame, hidden=frame.hidden.as_subclass(OnAGpu))
+    entry = Ledger(path, torch.device("cuda")).entry(msgspec.structs.replace(image, frames=(on_gpu,)), safe=False)
+    assert entry is not None
+    file = LedgerFile(path, MODEL)
+    file.write(entry)
+    file.close()
+    with path.open("rb") as opened:
+        reader = records.Reader(opened)
+        found = [content for _, content in iter(reader.next, None) if isinstance(content, tuple)]
+    at_home = [tensor for head, tensor in found if head.at_home]
+    assert len(found) > len(at_home) == 1
+    assert torch.equal(at_home[0], frame.hidden)
 
 
 def test_a_full_disk_leaves_the_last_image_and_is_made_good(
@@ -276,7 +309,7 @@ def test_who_leaves_while_an_image_is_still_being_written_leaves_a_whole_one(des
 
 def test_a_write_that_fails_fails_those_behind_it(tmp_path: Path) -> None:
     path, taken = tmp_path / f"x{SUFFIX}", images(2)
-    file, book, failed = LedgerFile(path, MODEL, CPU), Ledger(path), Future[None]()
+    file, book, failed = LedgerFile(path, MODEL), Ledger(path, CPU), Future[None]()
     file.write(book.entry(taken[0], safe=False))
     failed.set_exception(OSError(errno.ENOSPC, "full"))
     with pytest.raises(OSError, match="full"):

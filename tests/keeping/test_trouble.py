@@ -156,7 +156,7 @@ def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPa
 def test_a_file_that_outgrows_the_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     """The system itself refuses, in the midst of a record and again when the file is closed."""
     path, taken = tmp_path / f"x{SUFFIX}", images(3)
-    file, book = LedgerFile(path, MODEL, CPU), Ledger(path)
+    file, book = LedgerFile(path, MODEL), Ledger(path, CPU)
     with room_for(4096), pytest.raises(OSError, match="File too large"):
         file.write(book.entry(taken[0], safe=True))
     assert list(tmp_path.iterdir()) == []

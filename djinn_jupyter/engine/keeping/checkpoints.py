@@ -27,7 +27,7 @@ from djinn_jupyter.engine.keeping.berth import PART
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
-from djinn_jupyter.engine.keeping.shelf import Shelf, decode, placed
+from djinn_jupyter.engine.keeping.shelf import ArrayHead, Shelf, decode, placed
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import CheckpointDescription
@@ -118,13 +118,13 @@ class CheckpointFolder:
         """Write the file: aside, then under its name when it is whole and on the disk. StorageFailed when the disk
         refuses; then nothing is left of it. UsageError when the name was taken meanwhile."""
         path = self.file_of(name)
-        body, arrays = Shelf().encode(image)
+        body, arrays = Shelf(self.device).encode(image)
         label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
         with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
             make_folder(self.folder)
             self._clear()
             with _aside(path) as (file, aside):
-                writer = Writer(file, self.device)
+                writer = Writer(file)
                 writer.begin()
                 writer.record(LABEL, label)
                 _write_arrays(writer, arrays, abandoned)
@@ -255,11 +255,11 @@ def _aside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
         Path(name).unlink(missing_ok=True)
 
 
-def _write_arrays(writer: Writer, arrays: Sequence[tuple[int, Tensor]], abandoned: threading.Event) -> None:
-    for number, tensor in arrays:
+def _write_arrays(writer: Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event) -> None:
+    for head, tensor in arrays:
         if abandoned.is_set():
             raise Abandoned
-        writer.array(number, tensor)
+        writer.array(head, tensor)
 
 
 def _to_disk(file: BinaryIO) -> None:

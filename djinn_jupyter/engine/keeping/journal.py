@@ -116,7 +116,7 @@ class Journal:
         self._in_background(account.file.force, f"The journal of session {session!r} could not be forced to the disk")
 
     def _account(self, path: Path) -> _Account:
-        return _Account(ledger=Ledger(path), file=LedgerFile(path, self._model, self._device))
+        return _Account(ledger=Ledger(path, self._device), file=LedgerFile(path, self._model))
 
     # ------------------------------------------------------------------------------------------- while it runs
 

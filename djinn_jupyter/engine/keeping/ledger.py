@@ -23,7 +23,7 @@ from djinn_jupyter.engine.keeping.berth import PART
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
-from djinn_jupyter.engine.keeping.shelf import Shelf, decode, placed
+from djinn_jupyter.engine.keeping.shelf import ArrayHead, Shelf, decode, placed
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire.frozen import Frozen
 
@@ -44,7 +44,7 @@ class Entry:
     of a new file. `safe`: to the disk, not only to the operating system. `names_places`: of pages in another file."""
 
     body: bytes
-    arrays: tuple[tuple[int, Tensor], ...]
+    arrays: tuple[tuple[ArrayHead, Tensor], ...]
     anew: bool
     safe: bool
     names_places: bool = False
@@ -53,12 +53,12 @@ class Entry:
 class Ledger:
     """The engine's side: what the file has, and what of it is still referred to."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self.path, self._device = path, device
         self._begin()
 
     def _begin(self) -> None:
-        self._shelf = Shelf()
+        self._shelf = Shelf(self._device)
         self._anew, self._bytes = True, 0
 
     @property
@@ -73,10 +73,10 @@ class Ledger:
             self._begin()
         body, fresh = self._shelf.encode(image)
         if any(_emptied(tensor) for _, tensor in fresh):
-            self._shelf.take_back(number for number, _ in fresh)
+            self._shelf.take_back(head.number for head, _ in fresh)
             return None
         self._shelf.forget_unmet()
-        arrays = tuple((number, tensor.detach().to("cpu", copy=True)) for number, tensor in fresh)
+        arrays = tuple((head, tensor.detach().to("cpu", copy=True)) for head, tensor in fresh)
         self._bytes += len(body) + sum(tensor.nbytes for _, tensor in arrays)
         there = image.places is not None
         entry = Entry(body=body, arrays=arrays, anew=self._anew, safe=safe or self._anew, names_places=there)
@@ -96,10 +96,9 @@ def _emptied(tensor: Tensor) -> bool:
 class LedgerFile:
     """The thread's side: the open file. Invariant: under its name there is always a file with a whole image."""
 
-    def __init__(self, path: Path, model: ModelIdentity, device: torch.device) -> None:
+    def __init__(self, path: Path, model: ModelIdentity) -> None:
         self.path = path
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
-        self._device = device
         self._file: BinaryIO | None = None
 
     def write(self, entry: Entry) -> None:
@@ -116,7 +115,7 @@ class LedgerFile:
             raise
 
     def _append(self, file: BinaryIO, entry: Entry) -> None:
-        _write(Writer(file, self._device), entry)
+        _write(Writer(file), entry)
         file.flush()
         if entry.safe:
             force(file.fileno())
@@ -126,7 +125,7 @@ class LedgerFile:
         descriptor, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=self.path.parent)
         file = os.fdopen(descriptor, "wb")
         try:
-            writer = Writer(file, self._device)
+            writer = Writer(file)
             writer.begin()
             writer.record(LABEL, self._label)
             _write(writer, entry)
@@ -163,8 +162,8 @@ def _close(file: BinaryIO) -> None:
 
 
 def _write(writer: Writer, entry: Entry) -> None:
-    for number, tensor in entry.arrays:
-        writer.array(number, tensor)
+    for head, tensor in entry.arrays:
+        writer.array(head, tensor)
     writer.record(SESSION, entry.body)
 
 

@@ -21,7 +21,7 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.keeping.shelf import ArrayHead, head_of
+from djinn_jupyter.engine.keeping.shelf import ArrayHead
 from djinn_jupyter.engine.keeping.values import DTYPES
 
 MAGIC: Final = b"DJINNKPT"
@@ -57,8 +57,8 @@ class Damaged(Exception):
 class Writer:
     """Appends records to a binary file. `written` counts bytes."""
 
-    def __init__(self, file: BinaryIO, device: torch.device) -> None:
-        self._file, self._device = file, device
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
         self.written = 0
 
     def begin(self) -> None:
@@ -67,9 +67,10 @@ class Writer:
     def record(self, kind: bytes, body: bytes) -> None:
         self._record(kind, len(body), (body,))
 
-    def array(self, number: int, tensor: Tensor) -> None:
-        head = msgspec.msgpack.encode(head_of(number, tensor, self._device))
-        lead = _LENGTH.pack(len(head)) + head
+    def array(self, head: ArrayHead, tensor: Tensor) -> None:
+        """The values of `tensor`, which may be a copy on the host of what the head speaks of."""
+        said = msgspec.msgpack.encode(head)
+        lead = _LENGTH.pack(len(said)) + said
         self._record(ARRAY, len(lead) + tensor.nbytes, itertools.chain((lead,), raw_pieces(tensor)))
 
     def _record(self, kind: bytes, length: int, parts: Iterable[bytes | memoryview]) -> None:

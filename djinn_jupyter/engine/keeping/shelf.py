@@ -32,20 +32,22 @@ class ArrayHead(Frozen, frozen=True):
 
 class Shelf:
     """Gives numbers to tensors, each once. Keeps hold of what has a number: an object's identity is reused when it
-    goes."""
+    goes. `device` is the engine's."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._numbers: dict[int, int] = {}
         self._held: dict[int, tuple[object, Tensor]] = {}
         self._next = 0
         self.met: set[int] = set()
 
-    def encode(self, image: msgspec.Struct) -> tuple[bytes, list[tuple[int, Tensor]]]:
-        """The bytes of an image, and the arrays in it that had no number before."""
+    def encode(self, image: msgspec.Struct) -> tuple[bytes, list[tuple[ArrayHead, Tensor]]]:
+        """The bytes of an image, and the arrays in it that had no number before, where they are now."""
         before = self._next
         self.met = set()
         body = msgspec.msgpack.encode(image, enc_hook=self._place)
-        return body, [(number, self._held[number][1]) for number in range(before, self._next)]
+        fresh = ((number, self._held[number][1]) for number in range(before, self._next))
+        return body, [(self._head(number, tensor), tensor) for number, tensor in fresh]
 
     def forget_unmet(self) -> None:
         """Let go of the tensors that the last image did not refer to; should they come again, they get new numbers."""
@@ -64,6 +66,14 @@ class Shelf:
     def bytes_met(self) -> int:
         """Bytes of the arrays that the last image refers to."""
         return sum(self._held[number][1].nbytes for number in self.met)
+
+    def _head(self, number: int, tensor: Tensor) -> ArrayHead:
+        return ArrayHead(
+            number=number,
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=tuple(tensor.shape),
+            at_home=tensor.device.type == self._device.type,
+        )
 
     def _place(self, value: Any) -> int:
         if id(value) not in self._numbers:
@@ -102,12 +112,3 @@ def _tensor_of(value: Any) -> Tensor:
 def placed(head: ArrayHead, tensor: Tensor, device: torch.device) -> Tensor:
     """An array that was read, where it belongs: memory of its own on the device, which the tiers can give back."""
     return tensor.to(device, copy=True) if head.at_home else tensor
-
-
-def head_of(number: int, tensor: Tensor, device: torch.device) -> ArrayHead:
-    return ArrayHead(
-        number=number,
-        dtype=str(tensor.dtype).removeprefix("torch."),
-        shape=tuple(tensor.shape),
-        at_home=tensor.device.type == device.type,
-    )
