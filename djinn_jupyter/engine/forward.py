@@ -120,8 +120,9 @@ class Forward:
         return logits
 
     def _experts_for(self, frame: Frame) -> AbstractContextManager[Any]:
-        """`generate` runs decode steps of some mixtures with another kernel; so do we, for the same bits."""
-        if self._switches_experts and frame.step > 0:
+        """`generate` runs decode steps of some mixtures with another kernel; so do we, for the same bits. A line goes
+        on with such a step also where it is extended from its last token, though that is step 0 of a run."""
+        if self._switches_experts and frame.committed and len(frame.tokens) == 1:
             model: Any = self.model
             context: AbstractContextManager[Any] = model._optimize_model_for_decode()
             return context

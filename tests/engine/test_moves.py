@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -203,6 +204,29 @@ def test_a_run_is_a_fresh_line_and_twice_the_same(desk: Desk, plain: Outcome) ->
         desk.edit(PUSH)
         desk.clear()
     assert desk.outcome(desk.run(PROMPT, NEW)) == plain
+
+
+def test_an_extension_goes_on_with_the_kernels_of_a_decode_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU `generate` gives the experts of some mixtures another kernel in decode steps: other last bits."""
+    desk = desk_of("mixtral")
+    model: Any = desk.engine.model
+    decoded: list[int] = []
+
+    @contextmanager
+    def switched() -> Iterator[None]:
+        decoded.append(desk.session().cache.length)
+        yield
+
+    monkeypatch.setattr(desk.engine.forward, "_switches_experts", True)
+    monkeypatch.setattr(model, "_optimize_model_for_decode", switched)
+    desk.open()
+    desk.run(PROMPT, 5)
+    in_one = list(decoded)
+    decoded.clear()
+    desk.run(PROMPT, 3)
+    desk.run((), 2, extend=True)
+    assert decoded == in_one == list(range(len(PROMPT), len(PROMPT) + 4))
+    desk.close_all()
 
 
 def test_an_extension_goes_on_where_the_line_ended(desk: Desk, plain: Outcome) -> None:
