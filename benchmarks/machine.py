@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from djinn_jupyter.machine import main_memory
+
 PACKAGES = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipykernel", "ipython")
 
 
@@ -37,7 +39,7 @@ def describe(*, threads: int) -> Machine:
         device="cpu",
         cpu=_cpu(),
         cores=len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 0,
-        memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
+        memory_gib=round(main_memory().total / 2**30, 1),
         system=platform.system(),
         python=platform.python_version(),
         versions={name: _version(name) for name in PACKAGES},

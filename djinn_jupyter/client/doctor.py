@@ -23,6 +23,7 @@ from jupyter_core.paths import jupyter_config_path
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.registry import read_entry, registry_folder, running_engines
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.host import host_name, require_supported_platform
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX
 
@@ -103,8 +104,9 @@ def _torch() -> Iterator[Finding]:
 
 
 def _memory() -> Iterator[Finding]:
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    yield _ok(f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB host memory available.")
+    memory, swap = main_memory(), psutil.swap_memory()
+    within = f", held to that of {memory.machine_total / GIB:.1f} GiB by its container" if memory.contained else ""
+    yield _ok(f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB host memory available{within}.")
     if swap.total and swap.percent > 50:
         yield _note(
             f"{swap.percent:.0f} % of {swap.total / GIB:.1f} GiB swap is in use: swapped-out sessions may be slow."

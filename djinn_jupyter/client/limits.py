@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import psutil
-
 from djinn_jupyter.client.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.registry import Options
 
 _Rule = tuple[str, Callable[[Any], bool]]
@@ -32,7 +31,7 @@ def check_options(options: Options, *, idle_seconds: float | None = None) -> Non
     for name, rule in _RULES.items():
         _require(name, getattr(options, name), rule)
     _require("idle_seconds", idle_seconds, _ANY)
-    there_is = psutil.virtual_memory().total
+    there_is = main_memory().total
     if options.host_memory is not None and options.host_memory > there_is:
         raise UsageError(
             f"host_memory is {spell_bytes(options.host_memory)}, and this machine has {spell_bytes(there_is)} in all: "

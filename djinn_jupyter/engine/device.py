@@ -8,6 +8,7 @@ import psutil
 import torch
 
 from djinn_jupyter.engine.card import free_on
+from djinn_jupyter.machine import main_memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,5 +32,5 @@ class Usage:
 
 def free_for_pages(device: torch.device, card_memory: int | None = None) -> int:
     """Bytes that pages may take when nobody said: what is free less a quarter for activations and others."""
-    free = free_on(device, card_memory) if device.type == "cuda" else psutil.virtual_memory().available
+    free = free_on(device, card_memory) if device.type == "cuda" else main_memory().available
     return int(free * 3 / 4)

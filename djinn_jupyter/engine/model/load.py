@@ -14,7 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.source import find_source, has_tokenizer, missing, not_found, read_configuration
-from djinn_jupyter.errors import ModelRefused, UsageError
+from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
+from djinn_jupyter.machine import main_memory
 
 DTYPES: Final = {
     "float32": torch.float32,
@@ -42,13 +43,13 @@ class LoadedModel:
 def load_model(config: EngineConfig) -> LoadedModel:
     """The model of `config`.
 
-    Raises ModelNotFound, ModelRefused, MissingDependency or UsageError, each saying what to do.
+    Raises ModelNotFound, ModelRefused, ModelDoesNotFit, MissingDependency or UsageError, each saying what to do.
     """
     device = choose_device(config.device)
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
     source = find_source(config)
     configuration = read_configuration(config, source)
-    build = _draw if config.random_weights else _read
+    build = _draw_in_memory if config.random_weights else _read
     model = build(config, source, configuration, dtype)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
@@ -118,6 +119,21 @@ def _read(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
             f"such as {absent[0]}; nothing is drawn in their place."
         )
     return model
+
+
+def _draw_in_memory(
+    config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
+) -> PreTrainedModel:
+    """Where there is room for it: the system would let it begin, and kill the process on the way."""
+    with torch.device("meta"):
+        size = sum(weight.nbytes for weight in _draw(config, source, configuration, dtype).parameters())
+    left = main_memory().available
+    if size > left:
+        raise ModelDoesNotFit(
+            f"{config.model} has {size / 2**20:,.0f} MiB of weights to be drawn in main memory, and "
+            f"{left / 2**20:,.0f} MiB are available there; take a smaller architecture, or fewer bytes with --dtype."
+        )
+    return _draw(config, source, configuration, dtype)
 
 
 def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None) -> PreTrainedModel:

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-import psutil
 import torch
 from jupyter_core.paths import jupyter_data_dir
 
@@ -19,6 +18,7 @@ from djinn_jupyter.engine.memory.files import DirectFile
 from djinn_jupyter.engine.memory.host import HostTier, Memory
 from djinn_jupyter.engine.pinned import pinned
 from djinn_jupyter.errors import StorageFailed
+from djinn_jupyter.machine import main_memory
 
 FOLDER: Final = "djinn"
 
@@ -41,7 +41,7 @@ def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = No
         make_folder(folder)
         limit = config.disk_memory
         if limit is None:
-            limit = min(4 * (_host_limit(config) or psutil.virtual_memory().total), shutil.disk_usage(folder).free // 2)
+            limit = min(4 * (_host_limit(config) or main_memory().total), shutil.disk_usage(folder).free // 2)
         file = DirectFile(kept or folder / f"pages-{os.getpid()}-{id(config):x}", keep=kept is not None)
     except OSError as error:
         raise StorageFailed(
@@ -56,4 +56,4 @@ def _memory(device: torch.device) -> Memory:
 
 
 def _host_limit(config: EngineConfig) -> int:
-    return psutil.virtual_memory().available // 2 if config.host_memory is None else config.host_memory
+    return main_memory().available // 2 if config.host_memory is None else config.host_memory

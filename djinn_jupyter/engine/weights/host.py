@@ -10,7 +10,6 @@ import ctypes
 import logging
 from collections.abc import Sequence
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -18,6 +17,7 @@ from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.engine.pinned import cut, pinned
 from djinn_jupyter.engine.weights.flat import HOST, Layout, raw_bytes
 from djinn_jupyter.engine.weights.parameters import Weight
+from djinn_jupyter.machine import main_memory
 
 HEADROOM = 9 / 10  # of what is free on the host
 
@@ -94,7 +94,7 @@ def _bytes_at(address: int, nbytes: int) -> Tensor:
 
 def has_room_for(nbytes: int) -> bool:
     """Whether the host may give away so much for good."""
-    return nbytes < HEADROOM * int(psutil.virtual_memory().available)
+    return nbytes < HEADROOM * main_memory().available
 
 
 def pinned_buffer(nbytes: int) -> Tensor:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-import psutil
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +15,7 @@ from djinn_jupyter.engine.weights.host import HostRun, has_room_for
 from djinn_jupyter.engine.weights.parameters import buffer_bytes, raw_sum, total_bytes, weights_of
 from djinn_jupyter.engine.weights.placement import amount
 from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
+from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
 
 Reload = Callable[[], nn.Module]
@@ -86,7 +86,7 @@ class ResidentWeights:
         if self._device.type != "cpu" and self._host is None and not has_room_for(needed):
             raise UsageError(
                 f"The weights would take {amount(needed)} of host memory, of which "
-                f"{amount(psutil.virtual_memory().available)} are free: they stay on the device."
+                f"{amount(main_memory().available)} are free: they stay on the device."
             )
 
     def nap(self) -> float:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import psutil
 
+from djinn_jupyter.machine import main_memory
+
 PACKAGES = ("djinn-jupyter", "torch", "transformers", "accelerate", "vllm")
 
 
@@ -16,7 +18,7 @@ def machine() -> list[tuple[str, str]]:
     found = [
         ("processor", _processor()),
         ("cores", str(psutil.cpu_count())),
-        ("memory", f"{psutil.virtual_memory().total / 2**30:.1f} GiB"),
+        ("memory", f"{main_memory().total / 2**30:.1f} GiB"),
         ("system", f"{platform.system()} {platform.release()}"),
         ("python", platform.python_version()),
     ]

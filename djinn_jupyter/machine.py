@@ -1,0 +1,123 @@
+"""How much main memory there is for this process: the machine's, or less where its control groups (a container, a job
+of a cluster) hold it to less. The one place that asks; everybody's budgets and refusals come from here.
+
+Linux kills a process that goes beyond its group's limit, and `/proc/meminfo` does not know of it. Both versions of
+control groups are read, from the process's own group up to the topmost that it can see; other systems have none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MainMemory:
+    """In bytes: what this process can ever have, what of it can be had now, and what the machine itself has. Pages that
+    cache files count as to be had, as in `MemAvailable`."""
+
+    total: int
+    available: int
+    machine_total: int
+
+    @property
+    def contained(self) -> bool:
+        return self.total < self.machine_total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """Where a version of control groups keeps what."""
+
+    limit: str
+    usage: str
+    caches: tuple[str, ...]
+
+
+_ONE = _Version(
+    limit="memory.limit_in_bytes",
+    usage="memory.usage_in_bytes",
+    caches=("total_inactive_file", "total_active_file"),
+)
+_TWO = _Version(limit="memory.max", usage="memory.current", caches=("inactive_file", "active_file"))
+
+
+def main_memory(root: Path = Path("/")) -> MainMemory:
+    """As it is now. `root` has the `proc` and `sys` that control groups are read from."""
+    machine = psutil.virtual_memory()
+    total, available = int(machine.total), int(machine.available)
+    for limit, left in _limits(root):
+        total, available = min(total, limit), min(available, left)
+    return MainMemory(total=total, available=max(0, available), machine_total=int(machine.total))
+
+
+def _limits(root: Path) -> Iterator[tuple[int, int]]:
+    """The limit of each group that this process is in, and what is left of it."""
+    for version, folder in _groups(root):
+        limit, usage = _number(folder / version.limit), _number(folder / version.usage)
+        if limit is not None and usage is not None:
+            yield limit, limit - usage + _cached(folder / "memory.stat", version.caches)
+
+
+def _groups(root: Path) -> Iterator[tuple[_Version, Path]]:
+    """The process's own group and those around it, as far as they are mounted here."""
+    try:
+        mine = dict(_own_groups((root / "proc/self/cgroup").read_text()))
+        mounts = (root / "proc/self/mountinfo").read_text()
+    except OSError:  # no control groups
+        return
+    for version, top, mounted in _mounts(mounts):
+        if version not in mine:
+            continue
+        below = PurePosixPath(mine[version])
+        inside = below.relative_to(top) if below.is_relative_to(top) else PurePosixPath()
+        for folder in (inside, *inside.parents):
+            yield version, root / mounted.lstrip("/") / folder
+
+
+def _own_groups(told: str) -> Iterator[tuple[_Version, str]]:
+    """Of lines `number:controllers:path`."""
+    for line in told.splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield _TWO, path
+        elif "memory" in controllers.split(","):
+            yield _ONE, path
+
+
+def _mounts(told: str) -> Iterator[tuple[_Version, str, str]]:
+    """Of each mounted hierarchy that may bound memory: which group is its top, and where it is mounted."""
+    for line in told.splitlines():
+        place, _, kind = line.partition(" - ")
+        top, mounted = (_unescaped(word) for word in place.split()[3:5])
+        name, _, options = kind.split()[:3]
+        if name == "cgroup2":
+            yield _TWO, top, mounted
+        elif name == "cgroup" and "memory" in options.split(","):
+            yield _ONE, top, mounted
+
+
+def _unescaped(word: str) -> str:
+    r"""A backslash and a space are written as `\134` and `\040`."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
+
+
+def _number(file: Path) -> int | None:
+    """None where there is no such file, or it says `max`."""
+    try:
+        told = file.read_text().strip()
+    except OSError:
+        return None
+    return int(told) if told.isdigit() else None
+
+
+def _cached(file: Path, names: tuple[str, ...]) -> int:
+    try:
+        told = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+    except OSError:
+        return 0
+    return sum(int(told.get(name, 0)) for name in names)

@@ -1,0 +1,165 @@
+"""What memory there is in a container: control groups of both versions, as the kernel's files show them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from djinn_jupyter import machine
+from djinn_jupyter.client import doctor
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.device import free_for_pages
+from djinn_jupyter.engine.model.load import load_model
+from djinn_jupyter.engine.residency.opening import open_disk, open_host
+from djinn_jupyter.errors import ModelDoesNotFit
+from djinn_jupyter.experiments.report.machine import machine as reported
+from djinn_jupyter.machine import main_memory
+from tests.house.test_files import text_files
+
+CPU = torch.device("cpu")
+GIB = 1 << 30
+UNLIMITED_1 = 9223372036854771712
+V2 = "35 25 0:30 {top} /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate"
+V1 = "35 25 0:30 {top} /sys/fs/cgroup/memory rw,nosuid shared:9 - cgroup cgroup rw,memory"
+
+
+class Tree:
+    """A `proc` and a `sys` to be read in place of the machine's."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def process(self, groups: str, *mounts: str) -> None:
+        self._write("proc/self/cgroup", groups)
+        self._write("proc/self/mountinfo", "\n".join(["23 1 0:1 / / rw - overlay overlay rw,memory", *mounts]))
+
+    def v2(self, group: str, limit: int | str, usage: int = 0, cached: int = 0) -> None:
+        folder = f"sys/fs/cgroup{group}"
+        self._write(f"{folder}/memory.max", f"{limit}\n")
+        self._write(f"{folder}/memory.current", f"{usage}\n")
+        self._write(f"{folder}/memory.stat", f"anon 5\ninactive_file {cached}\nactive_file 0\nshmem 99999999999\n")
+
+    def v1(self, group: str, limit: int, usage: int = 0, cached: int = 0) -> None:
+        folder = f"sys/fs/cgroup/memory{group}"
+        self._write(f"{folder}/memory.limit_in_bytes", f"{limit}\n")
+        self._write(f"{folder}/memory.usage_in_bytes", f"{usage}\n")
+        self._write(f"{folder}/memory.stat", f"cache 1\ntotal_inactive_file 0\ntotal_active_file {cached}\n")
+
+    def _write(self, name: str, text: str) -> None:
+        file = self.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def seen(tree: Tree) -> tuple[int, int]:
+    found = main_memory(tree.root)
+    assert found.machine_total == psutil.virtual_memory().total
+    assert found.contained == (found.total < found.machine_total)
+    return found.total, found.available
+
+
+def test_a_container_of_version_2_sees_its_own_group_as_the_top(tree: Tree) -> None:
+    tree.process("0::/\n", V2.format(top="/"))
+    tree.v2("", limit=GIB, usage=GIB // 2)
+    assert seen(tree) == (GIB, GIB // 2)
+
+
+def test_pages_that_cache_files_can_be_had(tree: Tree) -> None:
+    tree.process("0::/\n", V2.format(top="/"))
+    tree.v2("", limit=GIB, usage=GIB, cached=GIB // 4)
+    assert seen(tree) == (GIB, GIB // 4)
+
+
+def test_the_tightest_of_nested_groups_counts_and_each_for_itself(tree: Tree) -> None:
+    tree.process("0::/slice/job/step\n", V2.format(top="/"))
+    tree.v2("/slice", limit=GIB, usage=GIB - 100)  # others in it have taken nearly all
+    tree.v2("/slice/job", limit=GIB // 2, usage=0)
+    tree.v2("/slice/job/step", limit="max", usage=0)
+    tree.v2("/slice/other", limit=5, usage=0)
+    assert seen(tree) == (GIB // 2, 100)
+
+
+def test_a_container_of_version_1_sees_the_hosts_path_and_its_own_mount(tree: Tree) -> None:
+    tree.process("4:memory:/docker/ab\\x2dc\n0::/\n", V1.format(top="/docker/ab\\134x2dc"))
+    tree.v1("", limit=GIB, usage=GIB // 2, cached=GIB // 8)
+    assert seen(tree) == (GIB, GIB // 2 + GIB // 8)
+
+
+def test_nested_groups_of_version_1_beside_a_version_2_without_memory(tree: Tree) -> None:
+    unified = V2.replace("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+    tree.process("5:cpu,cpuacct:/c\n4:memory:/a/b\n0::/\n", V1.format(top="/"), unified.format(top="/"))
+    tree.v1("", limit=UNLIMITED_1)
+    tree.v1("/a", limit=GIB, usage=7)
+    tree.v1("/a/b", limit=UNLIMITED_1)
+    assert seen(tree) == (GIB, GIB - 7)
+
+
+def test_a_group_outside_of_what_is_mounted_is_bounded_by_the_mount(tree: Tree) -> None:
+    tree.process("0::/../elsewhere\n", V2.format(top="/box"))
+    tree.v2("", limit=GIB, usage=0)
+    assert seen(tree) == (GIB, GIB)
+
+
+def test_more_than_the_limit_in_use_leaves_nothing(tree: Tree) -> None:
+    tree.process("0::/\n", V2.format(top="/"))
+    tree.v2("", limit=GIB, usage=GIB + 4096)
+    assert seen(tree) == (GIB, 0)
+
+
+@pytest.mark.parametrize("limit", ["max", UNLIMITED_1])
+def test_without_a_limit_there_is_what_the_machine_has(tree: Tree, limit: int | str) -> None:
+    tree.process("0::/\n", V2.format(top="/"))
+    tree.v2("", limit=limit)
+    total, available = seen(tree)
+    assert total == psutil.virtual_memory().total
+    assert 0 < available <= total
+
+
+def test_a_system_without_control_groups_has_what_the_machine_has(tmp_path: Path) -> None:
+    assert main_memory(tmp_path).total == psutil.virtual_memory().total
+
+
+@pytest.fixture
+def contained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process in a container of 1 GiB, half of which is in use."""
+    monkeypatch.setattr(machine, "_limits", lambda root: iter([(GIB, GIB // 2)]))
+
+
+@pytest.mark.usefixtures("contained")
+def test_what_an_engine_may_take_when_nobody_said_is_of_the_container(tmp_path: Path) -> None:
+    host, disk = (opened(EngineConfig(model="demo", data_folder=tmp_path), CPU) for opened in (open_host, open_disk))
+    assert host is not None
+    assert host.limit == GIB // 4
+    assert disk is not None
+    assert disk.limit <= GIB
+    assert free_for_pages(CPU) == GIB * 3 // 8
+
+
+@pytest.mark.usefixtures("contained")
+def test_doctor_and_reports_tell_of_the_container() -> None:
+    there_is = psutil.virtual_memory().total / GIB
+    said = f"0.5 of 1.0 GiB host memory available, held to that of {there_is:.1f} GiB by its container."
+    assert said in [finding.sentence for finding in doctor._memory()]
+    assert ("memory", "1.0 GiB") in reported()
+
+
+@pytest.mark.usefixtures("contained")
+def test_weights_are_not_drawn_where_they_have_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = EngineConfig(model="demo", random_weights=True, device="cpu")
+    assert load_model(config).model.num_parameters()
+    monkeypatch.setattr(machine, "_limits", lambda root: iter([(GIB, 1 << 20)]))
+    with pytest.raises(ModelDoesNotFit, match="of weights to be drawn in main memory, and 1 MiB"):
+        load_model(config)
+
+
+def test_nobody_else_asks_the_system_how_much_memory_there_is() -> None:
+    asking = {path for path, text in text_files() if path.endswith(".py") and "virtual_memory" in text}
+    assert {path for path in asking if not path.startswith("tests/")} == {"djinn_jupyter/machine.py"}
