@@ -252,11 +252,7 @@ class Engine:
         """A run that broke leaves its session at the last committed step, idle; a look leaves it as it was."""
         session = job.session
         if job.kind == "run" and session.state == "running":
-            session.cache.restore_all(session.journal)
-            session.journal.clear()
-            session.frame = None
-            session.history.present = None
-            session.move("fail")
+            session.break_off()
             self.publish(SessionFailed(session=session.name, code=failure.code, message=failure.message))
         return failure
 

@@ -90,6 +90,15 @@ class Session:
         self.residence.blobs_known = None  # a copy under way may hold storages that are its no more
         self.lost, self.exactness = True, "recomputed"
 
+    def break_off(self) -> None:
+        """A run that does not go on leaves it at the last committed step, idle."""
+        self.cache.restore_all(self.journal)
+        self.journal.clear()
+        self.frame = None
+        self.history.present = None
+        self.move("fail")
+        self.residence.touch()
+
     def move(self, move: states.Move) -> None:
         self.state = states.after(self.state, move, self.name)
         self.last_used = time.monotonic()

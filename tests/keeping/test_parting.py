@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ from tests.keeping.works import finished, in_decode
 NAMES = ("stopped", "on host", "ended")
 
 
-def office(folder: Path, **config: object) -> Desk:
-    desk = build_desk(build("llama"), **config)
+def office(folder: Path, family: str = "llama", **config: object) -> Desk:
+    desk = build_desk(build(family), **config)
     journal(desk, folder)
     return desk
 
@@ -60,22 +61,54 @@ def test_what_was_at_rest_is_found_on_disk_bit_for_bit(tmp_path: Path) -> None:
         desk.engine.check_books()
 
 
-def test_who_is_running_or_finds_no_room_is_made_again(tmp_path: Path) -> None:
+def test_who_finds_no_room_is_made_again(tmp_path: Path) -> None:
     one = populated(tmp_path, disk_memory=192 << 10)
     one.open("long")
     one.run(tokens(200), 2, "long")
-    one.open("running")
-    one.post(ask.Run(session="running", tokens=tokens(30), max_new_tokens=50, ignore_eos=True), [])
-    while len(one.session("running").tokens) < 35:
-        one.engine.tick()
     one.engine.close()
     other = office(tmp_path)
-    assert told(other) == {
-        **dict.fromkeys(NAMES, ("exact", "disk")),
-        "long": ("recomputed", "resident"),
-        "running": ("recomputed", "resident"),
-    }
+    assert told(other) == {**dict.fromkeys(NAMES, ("exact", "disk")), "long": ("recomputed", "resident")}
     forget(other)
+
+
+@pytest.mark.parametrize("family", ["llama", "mamba2", "jamba"])
+def test_a_run_is_broken_off_and_found_at_its_last_step_bit_for_bit(family: str, tmp_path: Path) -> None:
+    one, twin = (office(tmp_path / folder, family) for folder in ("one", "undisturbed"))
+    one.open()
+    replies: list[Any] = []
+    one.post(ask.Run(session="a", tokens=tokens(30), max_new_tokens=50, ignore_eos=True), replies)
+    while len(one.session().tokens) < 35:
+        one.engine.tick()
+    made = tuple(one.session().tokens[30:])
+    one.engine.close()
+    assert [(reply.code, "ran" in reply.message) for reply in replies] == [("EngineUnavailable", True)]
+    other = office(tmp_path / "one", family)
+    assert told(other) == {"a": ("exact", "disk")}
+    twin.open()
+    whole = twin.run(tokens(30), 50).tokens
+    assert whole[: len(made)] == tuple(other.session().tokens[30:]) == made
+    more = other.run((), new=50 - len(made), extend=True)
+    assert (*made, *more.tokens) == whole
+    assert other.outcome(more).logits.equal(twin.logits())
+    for desk in (twin, other):
+        forget(desk)
+
+
+def test_a_prompt_that_was_being_read_is_found_as_it_was_given(tmp_path: Path) -> None:
+    one, twin = office(tmp_path / "one"), office(tmp_path / "undisturbed")
+    one.open()
+    one.post(ask.Run(session="a", tokens=tokens(30), max_new_tokens=5, ignore_eos=True), [])
+    one.engine.read_mail()
+    one.post(ask.Describe(session="a"), [])  # mail, for which the prompt gives way between two layers
+    one.engine._advance(one.engine.scheduler.jobs[0])
+    assert one.session().frame is not None
+    one.engine.close()
+    other = office(tmp_path / "one")
+    twin.open()
+    assert other.session().tokens == list(tokens(30))
+    assert other.run((), new=5, extend=True).tokens == twin.run(tokens(30), 5).tokens
+    for desk in (twin, other):
+        forget(desk)
 
 
 def test_the_end_waits_for_one_session_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,8 +209,9 @@ class PlacesImage(Part, frozen=True):
 
 class SessionImage(Part, frozen=True):
     """All of a session. `committed` positions are in the cache; `rows` is None where they have to be made again by
-    running the tokens, or `places` says where they and the states may still be. A session that runs is kept as idle
-    at its last committed step."""
+    running the tokens, or `places` says where they and the states may still be. `lost`: they had to be made again
+    before this image already, so that `exactness` knows of it. A session that runs is kept as idle at its last
+    committed step."""
 
     name: str
     owner: str
@@ -234,3 +235,4 @@ class SessionImage(Part, frozen=True):
     trail: TrailImage
     rows: tuple[GroupRows, ...] | None
     places: PlacesImage | None = None
+    lost: bool = False

@@ -102,7 +102,7 @@ class _Rebuilding:
             tokens=list(image.tokens),
             journal=states_of(self.engine, image.journal),
             trail=self._trail(image.trail),
-            exactness=image.exactness if self.has_rows else "recomputed",
+            exactness=image.exactness if self.has_rows or image.lost else "recomputed",
             lost=not self.has_rows,
             frame=None if image.frame is None else self.frames[image.frame],
             edits=list(image.edits),

@@ -102,6 +102,7 @@ class _Taking:
             states=None if self.light else self._live_states(),
             trail=_trail(session.trail),
             rows=rows,
+            lost=session.lost,
         )
 
     def _live_states(self) -> StatesImage:
