@@ -8,6 +8,7 @@ from collections.abc import Callable
 from djinn_jupyter.client.line import Line, ask_for
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.naming import default_session_name
+from djinn_jupyter.client.owning import is_held_elsewhere, require_own
 from djinn_jupyter.client.registry import is_alive
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.transport import WireBytes
@@ -47,12 +48,20 @@ class RemoteEngine:
         """What crossed the wire between this process and the engine so far."""
         return self.line.wire_bytes
 
-    def session(self, name: str | None = None, *, join: bool = False, fresh: bool = False) -> RemoteSession:
+    def session(
+        self, name: str | None = None, *, join: bool = False, fresh: bool = False, force: bool = False
+    ) -> RemoteSession:
         """Open a session or attach to it; by default this notebook's. `join` enters one that another kernel holds,
-        `fresh` forgets its tokens, breakpoints and rules first."""
+        `fresh` forgets its tokens, breakpoints and rules first: those of another notebook's only with `force`."""
         chosen = name if name is not None else default_session_name()
+        there = self._there(chosen) if fresh else None
+        if there is not None and (join or not is_held_elsewhere(there, self.holder)):  # else it is not opened at all
+            require_own(there, self.holder, "forget what it holds", force=force)
         opened = ask_for(self.line, ask.Open(session=chosen, join=join, fresh=fresh), replies.Opened)
         return RemoteSession(self.line, opened.session.name)
+
+    def _there(self, name: str) -> SessionDescription | None:
+        return next((one for one in self.sessions() if one.name == name), None)
 
     def sessions(self) -> tuple[SessionDescription, ...]:
         return ask_for(self.line, ask.ListSessions(), replies.Sessions).sessions
@@ -74,12 +83,17 @@ class RemoteEngine:
         """The checkpoints of this model that are kept in files, also those of earlier engines."""
         return ask_for(self.line, ask.ListCheckpoints(), replies.Checkpoints).checkpoints
 
-    def restore(self, name: str, session: str | None = None, *, replace: bool = False) -> RemoteSession:
+    def restore(
+        self, name: str, session: str | None = None, *, replace: bool = False, force: bool = False
+    ) -> RemoteSession:
         """Open `session`, by default this notebook's, as it was when the checkpoint (by name, or a file's path) was
-        saved. A session of that name is replaced only with `replace`. UnknownCheckpoint; CheckpointRefused for one of
-        another model, or a damaged one."""
+        saved. A session of that name is replaced only with `replace`, that of another notebook only with `force`
+        besides. UnknownCheckpoint; CheckpointRefused for one of another model, or a damaged one."""
         chosen = session if session is not None else default_session_name()
-        request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace)
+        there = self._there(chosen) if replace else None
+        if there is not None:
+            require_own(there, self.holder, "restore over it", force=force)
+        request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace, force=force)
         return RemoteSession(self.line, ask_for(self.line, request, replies.Opened).session.name)
 
     def drop_checkpoint(self, name: str) -> int:

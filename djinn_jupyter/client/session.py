@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.line import Line, ask_for, expect
+from djinn_jupyter.client.owning import require_own
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
@@ -223,8 +224,9 @@ class RemoteSession:
         """Let go of it; it stays as it is for whoever opens it next."""
         self._ask(ask.Detach(session=self.name), replies.Detached)
 
-    def close(self) -> int:
-        """End it; how many pages that freed."""
+    def close(self, *, force: bool = False) -> int:
+        """End it; how many pages that freed. SessionsWouldSuffer where it is another notebook's, unless `force`."""
+        require_own(self.describe(), self._line.holder, "close it", force=force)
         self._complete_finished()
         return self._ask(ask.Close(session=self.name), replies.Closed).pages_freed
 
@@ -247,11 +249,13 @@ class RemoteSession:
         request = ask.SaveCheckpoint(session=self.name, name=name, replace=replace)
         return self._ask(request, replies.CheckpointSaved)
 
-    def restore(self, name: str) -> SessionDescription:
+    def restore(self, name: str, *, force: bool = False) -> SessionDescription:
         """Go back to how a checkpoint (by name, or a file's path) was saved; what the session holds now is lost, as by
-        `back`. CheckpointRefused for one of another model, or a damaged one."""
+        `back`. CheckpointRefused for one of another model, or a damaged one; SessionsWouldSuffer where the session is
+        another notebook's, unless `force`."""
+        require_own(self.describe(), self._line.holder, "restore over it", force=force)
         self._complete_finished()
-        request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True)
+        request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True, force=force)
         restored = self._ask(request, replies.Opened).session
         self.moves += 1
         self._last = None

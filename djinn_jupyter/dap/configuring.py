@@ -265,6 +265,6 @@ def leave(adapter: Adapter, terminate: bool | None = None) -> None:
 
 def _close(adapter: Adapter) -> None:
     try:
-        adapter.first.session.close()
+        adapter.first.session.close(force=True)  # its own, or the editor was told to end it
     except UnknownSession:
         pass  # closed by somebody else

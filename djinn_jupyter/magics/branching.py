@@ -54,7 +54,7 @@ class BranchingMagics(Group):
         if others:
             raise UsageError(f"{name!r} is also what {others[0]} is shown by; choose another name for the fork.")
         former = self.bench.to_close(name, force=force)
-        former.close()
+        former.close(force=force)
         self.bench.drop(former)
 
     @verb(KEEP)
@@ -99,7 +99,7 @@ class BranchingMagics(Group):
     def djinn_close(self, args: Namespace) -> None:
         """End a session and free what it holds. One of another notebook only with --force."""
         session = self.bench.to_close(args.name, force=args.force)
-        pages = session.close()
+        pages = session.close(force=args.force)
         self.bench.drop(session)
         freed = f"{pages} page{'' if pages == 1 else 's'} freed"
         self.bench.screen.say(f"{session.label} closed, {freed}; {self._in_use()}")

@@ -8,7 +8,6 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import naming, views
-from djinn_jupyter.magics.owning import is_held_elsewhere, require_own
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
 from djinn_jupyter.magics.showing import outcome_view
 
@@ -67,7 +66,7 @@ class KeepingMagics(Group):
         option("--as", dest="other", metavar="NAME", help="as another session, beside the one in use"),
         option("--replace", action="store_true", help="--as: in place of the session of that name"),
         option("--use", action="store_true", help="--as: go on with that session"),
-        option("--force", action="store_true", help="also over a session of another notebook that nobody holds"),
+        option("--force", action="store_true", help="also over the session of another notebook"),
         KEEP,
         SESSION,
     )
@@ -77,14 +76,12 @@ class KeepingMagics(Group):
             if args.replace or args.use:
                 raise UsageError("--replace and --use belong to --as NAME; without it the session in use goes back.")
             session = self.bench.session(args.session)
-            self._require_own(session.name, force=args.force)
-            session.restore(args.name)
+            session.restore(args.name, force=args.force)
         else:
             if args.session is not None:
                 raise UsageError("Name the session once: with --session the one that goes back, with --as a new one.")
-            if args.replace:
-                self._require_own(args.other, force=args.force)
-            session = self.bench.hold(self.bench.engine.restore(args.name, args.other, replace=args.replace))
+            restored = self.bench.engine.restore(args.name, args.other, replace=args.replace, force=args.force)
+            session = self.bench.hold(restored)
             if args.use:
                 self.bench.use(session)
         self.bench.outcomes.pop(session.name, None)
@@ -93,13 +90,6 @@ class KeepingMagics(Group):
         self.bench.screen.say(f"{session.label} restored from {args.name}: {views.armed(described)}")
         if described.state == "paused":
             self.bench.screen.show(outcome_view(session.stop, effect=False))
-
-    def _require_own(self, name: str, *, force: bool) -> None:
-        """Before a session is restored over. One that another kernel holds the engine refuses, --force or not."""
-        engine = self.bench.engine
-        for there in engine.sessions():
-            if there.name == name and not is_held_elsewhere(engine, there):
-                require_own(engine, there, "restore over it", force=force)
 
     @verb(SESSION)
     def djinn_accept(self, args: Namespace) -> None:

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import naming, views
-from djinn_jupyter.magics.owning import is_held_elsewhere, require_own
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
-
-if TYPE_CHECKING:
-    from djinn_jupyter.client.engine import RemoteEngine
 
 
 @magics_class
@@ -75,9 +70,7 @@ class LoadingMagics(Group):
                 trust_remote_code=args.trust_remote_code or None,
             ),
         )
-        if args.fresh:
-            _require_own(engine, name, join=args.join, force=args.force)
-        session = engine.session(name, join=args.join, fresh=args.fresh)
+        session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
         self.bench.load(engine, session)
         self.bench.keep(args.keep, engine)
         live.end(views.loaded_view(engine.description, session.describe(), engine.statistics().weights))
@@ -122,13 +115,6 @@ class LoadingMagics(Group):
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
         written = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
         self.bench.screen.say("\n".join(written[-args.lines :]))
-
-
-def _require_own(engine: RemoteEngine, name: str, *, join: bool, force: bool) -> None:
-    """Before a session is made fresh. One that is held and not to be joined, the engine refuses by itself."""
-    for there in engine.sessions():
-        if there.name == name and (join or not is_held_elsewhere(engine, there)):
-            require_own(engine, there, "forget what it holds", force=force)
 
 
 def _notebook() -> str:

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
-from djinn_jupyter.magics.lazily import naming
-from djinn_jupyter.magics.owning import require_own
+from djinn_jupyter.magics.lazily import naming, owning
 from djinn_jupyter.magics.screen import Screen
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ class Workbench:
     def to_close(self, name: str | None, *, force: bool) -> RemoteSession:
         """The present session, or the one called `name`, to be closed: one of another notebook only with `force`."""
         session = self.meant(name) if name is not None else self.session().describe()
-        require_own(self.engine, session, "close it", force=force)
+        owning.require_own(session, self.engine.holder, "close it", force=force)  # before it is opened
         return self.find(session.name, join=force)
 
     def load(self, engine: RemoteEngine, session: RemoteSession) -> None:

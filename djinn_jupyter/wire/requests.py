@@ -306,10 +306,11 @@ class SaveCheckpoint(SessionRequest, frozen=True, tag="SaveCheckpoint"):
 
 class RestoreCheckpoint(SessionRequest, frozen=True, tag="RestoreCheckpoint"):
     """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
-    is replaced only with `replace`."""
+    is replaced only with `replace`, one that another holder has open only with `force` besides."""
 
     name: Name
     replace: bool = False
+    force: bool = False
 
 
 class ListCheckpoints(RequestBase, frozen=True, tag="ListCheckpoints"): ...

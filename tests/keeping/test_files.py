@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +17,16 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.engine.keeping import checkpoints, records
 from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder
-from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SlabFull, StorageFailed, UnknownCheckpoint, UsageError
+from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.errors import (
+    CheckpointRefused,
+    IllegalMove,
+    SessionHeld,
+    SlabFull,
+    StorageFailed,
+    UnknownCheckpoint,
+    UsageError,
+)
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
@@ -270,6 +280,20 @@ def test_a_session_that_is_closed_meanwhile_leaves_no_file(stopped: Desk, monkey
     stopped.engine.keeping.errands.start(lambda: None).result()
     with pytest.raises(UnknownCheckpoint):
         restore(stopped, "never")
+
+
+def test_what_another_kernel_has_open_is_restored_over_with_force_only(stopped: Desk) -> None:
+    """Then it is of the kernel that restored it, and the other one's next verb meets what was restored."""
+    save(stopped)
+    other, before = Holder(name="other", user="tester"), stopped.session()
+    over = ask.RestoreCheckpoint(session="a", name="paris", replace=True)
+    with pytest.raises(SessionHeld, match=r"'a' is open in another kernel; to restore over it .* --force .in Python"):
+        stopped.engine.ask(over, other)
+    assert stopped.session() is before
+    stopped.engine.ask(msgspec.structs.replace(over, force=True), other)
+    assert stopped.session() is not before
+    assert stopped.session().holder == "other"
+    assert stopped.resume(free=True).tokens
 
 
 def test_a_running_session_is_not_saved(stopped: Desk) -> None:

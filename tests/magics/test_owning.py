@@ -22,7 +22,7 @@ def beside(notebook: Notebook) -> Notebook:
 
 
 def test_another_notebooks_session_is_closed_with_force_only(beside: Notebook) -> None:
-    assert beside.fails("%djinn_close rome") == f"{ANOTHERS} close it all the same, add --force."
+    assert beside.fails("%djinn_close rome") == f"{ANOTHERS} close it all the same, add --force (in Python force=True)."
     assert ROME in beside.engine.sessions
     beside.cell("%djinn_use rome")
     assert beside.fails("%djinn_close").startswith(ANOTHERS)
@@ -34,7 +34,7 @@ def test_a_joined_session_is_closed_with_force_only(beside: Notebook) -> None:
     beside.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2", state="running")
     assert "open in another kernel" in beside.fails("%djinn_close oslo")
     beside.cell("%djinn_use oslo --join")
-    said = "Session 'oslo' is open in another kernel; to close it all the same, add --force."
+    said = "Session 'oslo' is open in another kernel; to close it all the same, add --force (in Python force=True)."
     assert beside.fails("%djinn_close oslo") == said
     assert "oslo" in beside.engine.sessions
     assert beside.cell("%djinn_close oslo --force").startswith("oslo closed")
@@ -56,9 +56,19 @@ def test_a_session_of_another_kernel_can_be_closed_at_once_with_force(beside: No
 )
 def test_what_would_take_its_place_needs_force_too(beside: Notebook, line: str, deed: str) -> None:
     before = beside.engine.sessions[ROME]
-    assert beside.fails(line) == f"{ANOTHERS} {deed} all the same, add --force."
+    assert beside.fails(line) == f"{ANOTHERS} {deed} all the same, add --force (in Python force=True)."
     assert beside.engine.sessions[ROME].tokens == before.tokens
     beside.cell(f"{line} --force")
+
+
+def test_what_another_kernel_has_open_is_restored_over_with_force(beside: Notebook) -> None:
+    beside.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2")
+    said = (
+        "Session 'oslo' is open in another kernel; to restore over it all the same, add --force (in Python force=True)."
+    )
+    assert beside.fails("%djinn_restore noon --as oslo --replace") == said
+    assert "oslo restored from noon" in beside.cell("%djinn_restore noon --as oslo --replace --force")
+    assert [one.force for one in beside.engine.line.requests if isinstance(one, requests.RestoreCheckpoint)] == [True]
 
 
 def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:

@@ -108,11 +108,11 @@ def _check_place(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder)
         raise UsageError(
             f"There is a session {there.name!r} already; restore under another name, or replace it (--replace)."
         )
-    if there.holder not in (None, holder.name):
+    if there.holder not in (None, holder.name) and not request.force:
         shown = told_apart(engine.sessions)[there.name]
         raise SessionHeld(
-            f"Session {shown!r} is open in another kernel: restore under another name, or close it first "
-            f"(%djinn_close {shown} --force)."
+            f"Session {shown!r} is open in another kernel; to restore over it all the same, add --force (in Python "
+            "force=True), or restore under another name."
         )
     if there.job is not None and there.job.kind == "run":
         raise IllegalMove(f"Session {there.name!r} is running; pause it before it is replaced.")

@@ -295,13 +295,14 @@ export interface SaveCheckpoint {
 
 /**
  * Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
- * is replaced only with `replace`.
+ * is replaced only with `replace`, one that another holder has open only with `force` besides.
  */
 export interface RestoreCheckpoint {
   readonly request: 'RestoreCheckpoint';
   readonly session: string;
   readonly name: string;
   readonly replace?: boolean;
+  readonly force?: boolean;
 }
 
 export interface ListCheckpoints {
