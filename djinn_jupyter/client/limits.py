@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from djinn_jupyter.client.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.registry import Options
 
 _Rule = tuple[str, Callable[[Any], bool]]
@@ -27,16 +25,11 @@ _RULES: Final[dict[str, _Rule]] = {
 
 
 def check_options(options: Options, *, idle_seconds: float | None = None) -> None:
-    """UsageError where an option says what no engine on this machine can be."""
+    """UsageError where an option says what no engine can be. Limits on memory may be beyond what there is: they bound
+    what is taken, and an engine takes no more than is there."""
     for name, rule in _RULES.items():
         _require(name, getattr(options, name), rule)
     _require("idle_seconds", idle_seconds, _ANY)
-    there_is = main_memory().total
-    if options.host_memory is not None and options.host_memory > there_is:
-        raise UsageError(
-            f"host_memory is {spell_bytes(options.host_memory)}, and this machine has {spell_bytes(there_is)} in all: "
-            "allow less."
-        )
 
 
 def _require(name: str, asked: Any, rule: _Rule) -> None:

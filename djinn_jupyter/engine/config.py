@@ -16,7 +16,8 @@ class EngineConfig:
     `random_seed` instead of reading weights. `nap_seconds`: after so long without work the weights leave the
     device; None: 900 on CUDA, never on the CPU; `inf`: never. `host_memory` and `disk_memory` bound what is kept of
     sessions that have left the device, in bytes; 0 is none, None half of the memory that is available and four
-    times that (but half of what is free) on disk. After `idle_swap_seconds` without use a session leaves.
+    times that (but half of what is free) on disk. Bounds on main memory may be larger than it is: no more is taken
+    than there is, in a container than that has. After `idle_swap_seconds` without use a session leaves.
     `data_folder`: where checkpoints, journals and the disk tier lie; None is `djinn` in the user's Jupyter data
     folder. `journal`: sessions outlive the process, and those of an earlier one come back."""
 

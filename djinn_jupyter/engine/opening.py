@@ -15,6 +15,7 @@ from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.keeping.recovery import open_journal
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.geometry import CacheGeometry, probe_geometry
+from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import LoadedModel, choose_device, load_model
@@ -63,7 +64,8 @@ def build_engine(
     geometry = probe_geometry(loaded.model, where, page_positions(config))
     _require_pages(loaded.name, geometry, settled)
     anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
-    budget = Budget(settled.page_bytes)
+    growth = Growth()
+    budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
     slabs = tuple(Slab(group, where, budget) for group in geometry.groups)
     engine = Engine(
         config=config,
@@ -75,7 +77,7 @@ def build_engine(
         tokenizer=TokenText(loaded.tokenizer),
         weights=weights,
         publish=lambda event: None,
-        host=open_host(config, where),
+        host=open_host(config, where, growth),
         disk=open_disk(config, where),
     )
     engine.keeping = Keeping(config, settled.identity, where)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from djinn_jupyter.errors import DjinnError, SlabFull
 
+from .growth import Growth
+
 
 class BooksBroken(DjinnError):
     """The memory's books contradict themselves, or a caller asked for what they exclude: a fault in the engine."""
@@ -28,17 +30,23 @@ class Budget:
     Invariants: 0 <= taken <= limit, always; `taken` is what the slabs' segments and the lent working copies add up to.
     Under pressure the empty segments of slabs go first, for they hurt nobody, then working copies, the one unused for
     the longest first. Pages in use are never taken from anybody here. A demand that cannot be met changes nothing.
+    With `growth` the bytes are main memory, and what is not left there cannot be taken either.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, growth: Growth | None = None) -> None:
         self.limit = limit_bytes
         self.taken = 0
+        self._growth = growth
+        if growth is not None:
+            growth.add(lambda: self.taken)
         self._copies: OrderedDict[object, Copy] = OrderedDict()
         self._slabs: dict[object, tuple[Callable[[], int], Callable[[], int]]] = {}
 
     @property
     def free(self) -> int:
-        return self.limit - self.taken
+        """Bytes that may be taken without anybody giving way."""
+        allowed = self.limit - self.taken
+        return allowed if self._growth is None else min(allowed, self._growth.left())
 
     @property
     def lent(self) -> int:
@@ -50,6 +58,12 @@ class Budget:
         if asked > self.free:
             self._make_room(asked, by)
         self.taken += asked
+
+    def take_of_the_free(self, most: int, unit: int) -> int:
+        """As many units of so many bytes as are free, up to `most`; how many were taken."""
+        units = max(0, min(most, self.free // unit))
+        self.taken += units * unit
+        return units
 
     def give_back(self, size: int) -> None:
         if size > self.taken:
@@ -72,13 +86,21 @@ class Budget:
         """A slab: how many bytes of it are in empty segments, and the verb that releases them."""
         self._slabs[slab] = (empty_bytes, shrink)
 
+    @property
+    def bound(self) -> str:
+        """What holds the bytes in, and what helps."""
+        if self.free < self.limit - self.taken:
+            left = f"main memory has {mebibytes(self.free)} left for them, of a limit of {mebibytes(self.limit)}"
+            return f"and {left}. Close a session or another program."
+        return f"and the limit is {mebibytes(self.limit)} for all. Close a session, or allow more device memory."
+
     def _make_room(self, asked: int, by: object) -> None:
         empty = {slab: empty() for slab, (empty, _) in self._slabs.items() if slab is not by}
         droppable = sum(copy.size for copy in self._copies.values() if copy.session is not by)
         if asked > self.free + sum(empty.values()) + droppable:
             raise SlabFull(
                 f"Asked for {mebibytes(asked)}; {mebibytes(self.free)} are free and {mebibytes(droppable)} in "
-                f"working copies, of a limit of {mebibytes(self.limit)}. Close a session, or allow more device memory."
+                f"working copies, {self.bound}"
             )
         for slab, size in empty.items():
             if asked > self.free and size:

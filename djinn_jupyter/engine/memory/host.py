@@ -15,6 +15,7 @@ from djinn_jupyter.wire.nouns import TierStatistics
 
 from .budget import BooksBroken, mebibytes
 from .extents import Extents
+from .growth import Growth
 from .items import Place
 from .spans import Span
 
@@ -43,15 +44,18 @@ class HostPlace:
 
 
 class HostTier:
-    """Copies in main memory, up to a limit.
+    """Copies in main memory, up to a limit, and as far as there is memory.
 
     Invariants: `allocated` is what the segments add up to and never more than the limit; a place is in one segment,
     and nobody else's until it is freed; a verb that raises has changed nothing. A few empty segments are kept, because
     to map and pin memory costs as much as to fill it.
     """
 
-    def __init__(self, limit_bytes: int, *, memory: Memory = pageable) -> None:
+    def __init__(self, limit_bytes: int, *, memory: Memory = pageable, growth: Growth | None = None) -> None:
         self.limit = limit_bytes
+        self._growth = growth
+        if growth is not None:
+            growth.add(lambda: self.allocated)
         self.allocated = 0
         self.used = 0
         self.places = 0
@@ -67,12 +71,12 @@ class HostTier:
         try:
             for size in sizes:
                 taken.append(self._allocate(size))
-        except TierFull:
+        except TierFull as full:
             for place in taken:
                 self.free(place)
             raise TierFull(
                 f"The host tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
-                f"{mebibytes(self.limit)}. Close a session, or allow more with --host-memory."
+                f"{mebibytes(self.limit)}. {full}"
             ) from None
         return taken
 
@@ -105,13 +109,15 @@ class HostTier:
     # ----------------------------------------------------------------------------------------- segments
 
     def _grow(self, needed: int) -> HostSegment:
-        left = self.limit - self.allocated
+        left = self._left
         if needed > left:
             self.shrink()
-            left = self.limit - self.allocated
+            left = self._left
         size = max(needed, min(SEGMENT_BYTES, left)) // ALIGNMENT * ALIGNMENT
+        if needed > left and left < self.limit - self.allocated:
+            raise TierFull(f"Of main memory {mebibytes(left)} are left to it: close a session or another program.")
         if needed > left or needed > PIECE_MOST:
-            raise TierFull(f"{mebibytes(needed)} were asked for and {mebibytes(left)} are left.")
+            raise TierFull("Close a session, or allow more with --host-memory.")
         try:
             memory = self._memory(size)
         except (OSError, MemoryError, RuntimeError) as error:
@@ -119,6 +125,11 @@ class HostTier:
         self._segments.append(HostSegment(memory=memory, extents=Extents(size)))
         self.allocated += size
         return self._segments[-1]
+
+    @property
+    def _left(self) -> int:
+        allowed = self.limit - self.allocated
+        return allowed if self._growth is None else min(allowed, self._growth.left())
 
     def shrink(self, keep: int = 0) -> int:
         """Give the empty segments back to the system, all but the first `keep` of them; bytes given back."""

@@ -112,11 +112,9 @@ class Segments:
             self.budget.take(short * size, by=self)
         except SlabFull as error:
             raise SlabFull(
-                f"Asked for {asked} pages of {mebibytes(size)}; {free} are free and {taken} in use, and the limit is "
-                f"{mebibytes(self.budget.limit)} for all. Close a session, or allow more device memory."
+                f"Asked for {asked} pages of {mebibytes(size)}; {free} are free and {taken} in use, {self.budget.bound}"
             ) from error
-        more = min(-short % self.segment_slots, self.budget.free // size)
-        self.budget.take(more * size, by=self)
+        more = self.budget.take_of_the_free(-short % self.segment_slots, size)
         try:
             self._add(short + more)
         except (OSError, RuntimeError) as error:  # torch has no narrower class

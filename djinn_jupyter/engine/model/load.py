@@ -130,8 +130,8 @@ def _draw_in_memory(
     left = main_memory().available
     if size > left:
         raise ModelDoesNotFit(
-            f"{config.model} has {size / 2**20:,.0f} MiB of weights to be drawn in main memory, and "
-            f"{left / 2**20:,.0f} MiB are available there; take a smaller architecture, or fewer bytes with --dtype."
+            f"To draw weights of this architecture takes {size / 2**30:.2f} GiB of main memory, and "
+            f"{left / 2**30:.2f} GiB are available; take a smaller one, or fewer bytes with --dtype."
         )
     return _draw(config, source, configuration, dtype)
 

@@ -15,6 +15,7 @@ from djinn_jupyter.engine.forcing import make_folder
 from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.files import DirectFile
+from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.memory.host import HostTier, Memory
 from djinn_jupyter.engine.pinned import pinned
 from djinn_jupyter.errors import StorageFailed
@@ -23,12 +24,12 @@ from djinn_jupyter.machine import main_memory
 FOLDER: Final = "djinn"
 
 
-def open_host(config: EngineConfig, device: torch.device) -> HostTier | None:
-    """The host tier, None where the configuration has none."""
+def open_host(config: EngineConfig, device: torch.device, growth: Growth | None = None) -> HostTier | None:
+    """The host tier, None where the configuration has none. It grows as far as `growth` allows."""
     limit = _host_limit(config)
     if not limit:
         return None
-    return HostTier(limit, memory=_memory(device))
+    return HostTier(limit, memory=_memory(device), growth=growth)
 
 
 def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = None) -> DiskTier | None:

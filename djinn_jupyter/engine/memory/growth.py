@@ -1,0 +1,42 @@
+"""How far the engine's parts of main memory may still grow: a limit that somebody named is a bound, not memory that is
+there. Linux grants mappings that it cannot fill and kills whoever fills them; so nothing is mapped that has no room.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from djinn_jupyter.machine import MainMemory, main_memory
+
+HEADROOM: Final = 20  # a twentieth of the memory stays free for what a pass allocates, and for other programs
+LEAST_HEADROOM: Final = 4  # but no more than a quarter of what there was at the start
+STALE_SECONDS: Final = 0.25  # a reading takes a third of a millisecond
+
+
+class Growth:
+    """One for all parts of an engine that lie in main memory. What they have taken counts from the moment of being
+    mapped, though the system sees it only when it is filled."""
+
+    def __init__(
+        self, read: Callable[[], MainMemory] = main_memory, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._read, self._clock = read, clock
+        self._parts: list[Callable[[], int]] = []
+        found = read()
+        self._begun = self._available = found.available
+        self._taken_then, self._read_at = 0, clock()
+        self._kept_free = min(found.total // HEADROOM, found.available // LEAST_HEADROOM)
+
+    def add(self, taken: Callable[[], int]) -> None:
+        """One more part, which says how many bytes it has."""
+        self._parts.append(taken)
+
+    def left(self) -> int:
+        """Bytes that may still be taken."""
+        taken, now = sum(part() for part in self._parts), self._clock()
+        if now - self._read_at >= STALE_SECONDS:
+            self._available, self._taken_then, self._read_at = self._read().available, taken, now
+        left = min(self._begun - taken, self._available - (taken - self._taken_then))
+        return max(0, left - self._kept_free)
