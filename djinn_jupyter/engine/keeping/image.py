@@ -197,12 +197,12 @@ class GroupPlaces(Part, frozen=True):
 class PlacesImage(Part, frozen=True):
     """All rows and states of a session, by where they lie in the file of that name. The file may have changed since.
 
-    `storages` are (first byte, bytes, checksum), of which the tensors in `states` (of the layers as they stand) and
-    `lines` (kept on the way, by number of the line and committed length) are views."""
+    `storages` are (first byte, bytes, checksum) by their numbers, of which the tensors in `states` (of the layers as
+    they stand) and `lines` (kept on the way, by number of the line and committed length) are views."""
 
     file: str
     groups: tuple[GroupPlaces, ...]
-    storages: tuple[tuple[int, int, int], ...] = ()
+    storages: dict[int, tuple[int, int, int]] = msgspec.field(default_factory=dict)
     states: StatesImage = msgspec.field(default_factory=dict)
     lines: dict[int, dict[int, StatesImage]] = msgspec.field(default_factory=dict)
 

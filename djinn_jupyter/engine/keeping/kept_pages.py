@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 from djinn_jupyter.engine.forcing import force_names
 from djinn_jupyter.engine.keeping.image import GroupPlaces, PlacesImage, SessionImage
-from djinn_jupyter.engine.keeping.kept_states import NotThere, StatesTakenOver, name_states
+from djinn_jupyter.engine.keeping.kept_states import Names, NotThere, StatesTakenOver, name_states
 from djinn_jupyter.engine.memory.budget import BooksBroken
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
@@ -41,6 +42,7 @@ class KeptPages:
         self._adopted: dict[tuple[int, int, int], int] = {}
         self._named = False
         self._states = StatesTakenOver(tier)
+        self._names: Names = WeakKeyDictionary()
 
     @property
     def file(self) -> str:
@@ -69,7 +71,7 @@ class KeptPages:
             return None
         try:
             groups = tuple(_places(group, self._tier) for group in session.cache.groups)
-            named = name_states(session, image, session.blobs, self._tier)
+            named = name_states(session, image, session.blobs, self._tier, self._names)
         except NotThere:
             return None
         if not named.storages and not any(group.pages for group in groups):
@@ -84,7 +86,7 @@ class KeptPages:
         """The file is as long as those need who had something in it. Raises TierFull where it may not be."""
         places = [image.places for image in images if image.places is not None and image.places.file == self.file]
         ends = [at + group.page_bytes for one in places for group in one.groups for at, _ in group.pages]
-        ends += [at + nbytes for one in places for at, nbytes, _ in one.storages]
+        ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
         self._tier.begin_with(max(ends, default=0))
 
     def adopt(self, engine: Engine, session: Session, image: SessionImage) -> bool:

@@ -16,7 +16,7 @@ from transformers import cache_utils
 _FIELDS = tuple(vars(cache_utils.LinearAttentionLayer()))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class LayerState:
     """The states and flags of one layer at one moment, also before its first use. Its tensors are nobody else's."""
 
