@@ -284,7 +284,7 @@ def test_what_was_forced_is_found_and_nothing_is_wrong(played_moves: list[Any], 
 WORKDAY = [
     ("open", "a"),
     ("open", "b"),
-    *[("change", "a", 2, "idle")] * 6,
+    *[("change", "a", 2, "idle"), ("write",)] * 7,  # each image is written, so that the last one begins no new file
     ("close", "b"),
     ("change", "a", 1, "running"),
     ("open", "c"),
