@@ -80,7 +80,7 @@ class Forward:
             cache.enter(frame.committed)
             raise OutOfDeviceMemory(
                 f"The device has no memory left for this pass over {len(frame.tokens)} tokens: "
-                f"{str(error).splitlines()[0]} The session stands at its last committed step; "
+                f"{str(error).splitlines()[0].rstrip('.')}. The session stands at its last committed step; "
                 "close sessions or give a shorter prompt."
             ) from None
         cache.commit(end)
