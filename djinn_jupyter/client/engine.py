@@ -8,7 +8,7 @@ from collections.abc import Callable
 from djinn_jupyter.client.line import Line, ask_for
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.naming import default_session_name
-from djinn_jupyter.client.owning import is_held_elsewhere, require_own
+from djinn_jupyter.client.owning import is_held_elsewhere, require_all_own, require_own
 from djinn_jupyter.client.registry import is_alive
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.transport import WireBytes
@@ -132,8 +132,10 @@ class RemoteEngine:
 
     def stop(self, *, force: bool = False, forget: bool = False) -> tuple[str, ...]:
         """End the engine; the names of the sessions that end with it: with `forget` all of them, else none, for they
-        come back when the model is loaded again. SessionsWouldSuffer when others hold some, unless `force`. Returns
-        when its process has gone."""
+        come back when the model is loaded again. SessionsWouldSuffer when others hold some, or with `forget` when some
+        are other notebooks', unless `force`. Returns when its process has gone."""
+        if forget:
+            require_all_own(self.sessions(), self.holder, force=force)
         lost = ask_for(self.line, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
         if self.entry is not None:
             await_end(self.entry)

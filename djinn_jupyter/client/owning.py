@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.client.naming import is_another_notebooks, label
+from collections.abc import Collection
+
+from djinn_jupyter.client.naming import is_another_notebooks, label, told_apart
 from djinn_jupyter.errors import SessionsWouldSuffer
 from djinn_jupyter.wire.nouns import SessionDescription
 
@@ -21,6 +23,17 @@ def require_own(session: SessionDescription, holder: str, deed: str, *, force: b
     raise SessionsWouldSuffer(
         f"Session {label(session.name)!r} is {whose}; to {deed} all the same, add --force (in Python force=True)."
     )
+
+
+def require_all_own(sessions: Collection[SessionDescription], holder: str, *, force: bool) -> None:
+    """SessionsWouldSuffer, unless `force`, where one of these is another notebook's and is to end for good."""
+    shown = told_apart(one.name for one in sessions)
+    others = [shown[s.name] for s in sessions if is_another_notebooks(s.name) or is_held_elsewhere(s, holder)]
+    if others and not force:
+        raise SessionsWouldSuffer(
+            f"Sessions of other notebooks would end for good: {', '.join(others)}; to stop the engine all the same, "
+            "add --force (in Python force=True), or leave out --forget: then the next load brings them back."
+        )
 
 
 def is_held_elsewhere(session: SessionDescription, holder: str) -> bool:

@@ -68,3 +68,18 @@ def test_what_is_ours_or_nobodys_needs_none(double: EngineDouble, name: str) -> 
     for do in (DEEDS["restore over it"], DEEDS["forget what it holds"], IN_PLACE, DEEDS["close it"]):
         do(engine, name, False)
     assert name not in double.sessions
+
+
+def test_an_engine_forgets_the_sessions_of_other_notebooks_with_force_only(double: EngineDouble) -> None:
+    """Also where nobody holds them, as after an engine has died."""
+    engine = RemoteEngine(double.line)
+    del double.sessions["oslo"]
+    with pytest.raises(SessionsWouldSuffer, match=r"would end for good: rome; .* add --force .* leave out --forget"):
+        engine.stop(forget=True)
+    assert not any(isinstance(one, ask.Shutdown) for one in double.line.requests)
+    engine.stop()
+    engine.stop(forget=True, force=True)
+    del double.sessions[ROME]
+    engine.stop(forget=True)
+    asked = [(one.forget, one.force) for one in double.line.requests if isinstance(one, ask.Shutdown)]
+    assert asked == [(False, False), (True, True), (True, False)]
