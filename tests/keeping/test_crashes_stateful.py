@@ -8,10 +8,12 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
+from djinn_jupyter.engine.keeping import rebuilding
 from djinn_jupyter.engine.keeping.parting import put_away
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
@@ -112,3 +114,20 @@ CrashMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 TestCrashes = CrashMachine.TestCase
+
+
+@pytest.mark.slow
+def test_the_machine_catches_a_restore_without_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuilding, "states_of", lambda *_: {})
+    many = settings(
+        CrashMachine.TestCase.settings,
+        max_examples=400,
+        stateful_step_count=30,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+    )
+    desks.cache_clear()
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(CrashMachine, settings=many)
+    desks.cache_clear()
