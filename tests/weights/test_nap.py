@@ -9,10 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 import torch
 
+from djinn_jupyter.engine.weights import host, residence
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.parameters import hollow, total_bytes, weights_of
 from djinn_jupyter.engine.weights.residence import ResidentWeights
@@ -170,7 +170,8 @@ def test_weights_that_the_host_has_no_room_for_stay_on_a_gpu(monkeypatch: pytest
     """After a quarter of an hour without work the engine would otherwise be ended by its own nap."""
     model = build("llama")
     weights = ResidentWeights(model, torch.device("cuda"))
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=weights.total // 2))
+    for module in (host, residence):
+        monkeypatch.setattr(module, "main_memory", lambda: SimpleNamespace(available=weights.total // 2))
     with pytest.raises(UsageError, match=r"The weights would take .* of host memory, of which .* are free: they stay"):
         weights.nap()
     now = 0.0
