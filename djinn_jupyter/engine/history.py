@@ -71,11 +71,14 @@ class History:
         here = len(self.stops) if self.present is None else self.present
         target = here - count
         if target < 0:
-            raise UsageError(
-                f"There are only {here} stops to go back to." if here else "There is no earlier stop to go back to."
-            )
+            raise UsageError(self._too_far(here))
         self.present = target
         return self.stops[target]
+
+    def _too_far(self, here: int) -> str:
+        there = {0: "is no earlier stop", 1: "is one earlier stop"}.get(here, f"are {here} earlier stops")
+        gone = f"; {self.dropped} before are gone, for a session keeps its last {self.kept} (--stops-kept)"
+        return f"There {there} to go back to{gone if self.dropped else ''}."
 
     @property
     def here(self) -> Checkpoint | None:
