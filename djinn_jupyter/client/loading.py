@@ -56,7 +56,7 @@ def load(
         model=spell_model(model),
         revision=revision,
         dtype=_spell_dtype(dtype),
-        device=device,
+        device=_spell_device(device),
         attention=attention,
         random_weights=random_weights,
         random_seed=random_seed,
@@ -107,6 +107,11 @@ def spell_model(model: str | Path) -> str:
 def _spell_dtype(dtype: str | None) -> str | None:
     short = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
     return dtype if dtype is None else short.get(dtype, dtype)
+
+
+def _spell_device(device: str | None) -> str | None:
+    """An engine finds itself on `cuda:0`; who asks for `cuda` means that one and no second."""
+    return "cuda:0" if device == "cuda" else device
 
 
 class Lines:

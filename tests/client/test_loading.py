@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.client import loading
@@ -18,9 +19,10 @@ from djinn_jupyter.client.launcher import _require_options
 from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.loading import spell_model
 from djinn_jupyter.client.naming import default_session_name, holder_name, label
+from djinn_jupyter.engine.model.load import choose_device
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
-from djinn_jupyter.wire.registry import Options
+from djinn_jupyter.wire.registry import Identity, Options
 from tests.process.served import entry_for
 
 
@@ -34,6 +36,25 @@ def test_every_option_of_an_engine_can_be_given_where_one_is_loaded() -> None:
     assert [word for word in words if word not in starting.format_help()] == []
     in_a_cell = LoadingMagics.djinn_load.parser.format_help()
     assert {word for word in words if word not in in_a_cell} == {"--threads"}
+
+
+@pytest.mark.parametrize("written", ["cuda", "cuda:0"])
+def test_who_names_the_gpu_means_the_engine_that_found_itself_there(
+    written: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = choose_device_of_a_machine_with_a_gpu(monkeypatch)
+    running = msgspec.structs.replace(entry_for("c", "e"), found=Identity(model="fake", device=str(found)))
+    wanted: list[Identity] = []
+    monkeypatch.setattr(loading, "attach", lambda entry: entry)
+    monkeypatch.setattr(loading, "adopt_or_start", lambda identity, *_, **__: wanted.append(identity))
+    loading.load("fake", device=written)
+    assert running.serves(wanted[0])
+
+
+def choose_device_of_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    return choose_device(None)
 
 
 @pytest.mark.parametrize(
