@@ -65,6 +65,7 @@ class Course:
     saves: bool = True
     begun: float = field(default_factory=time.monotonic)
     broken_off: bool = False
+    owns_folder: bool = False
     written: dict[str, dict[str, Any]] = field(default_factory=dict)
     partial: set[str] = field(default_factory=set)
 
@@ -127,7 +128,7 @@ class Course:
         return self._save(name, {**plain, "reasons": reasons} if reasons else plain)
 
     def _save(self, name: str, plain: dict[str, Any]) -> dict[str, Any]:
-        if not self.written:
+        if not self.owns_folder:
             self._take_the_folder()
         self.written[name] = plain
         if self.saves:
@@ -147,6 +148,7 @@ class Course:
 
     def _take_the_folder(self) -> None:
         """From here on nobody takes a file of an earlier run for one of this run."""
+        self.owns_folder = True
         for target in self.log.handlers:
             if isinstance(target, LogFile):
                 target.begin()

@@ -118,3 +118,12 @@ def test_a_configuration_that_is_no_text(content: bytes, tmp_path: Path, capsys:
     (tmp_path / "binary.yaml").write_bytes(content)
     assert cli.main(["experiment", "whitebox", "--config", str(tmp_path / "binary.yaml")]) == 1
     assert "binary.yaml cannot be read as text" in capsys.readouterr().err
+
+
+def test_a_run_never_takes_its_own_files_for_an_earlier_ones(tmp_path: Path) -> None:
+    course = course_in(tmp_path, "only.json")
+    course.write_partial("only.json", ("figure",), {})
+    course.write("only.json", {"figure": 1})
+    course.write("only.json", {"figure": 2})
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix != ".log") == ["only.json"]
+    assert json.loads((tmp_path / "only.json").read_text()) == {"figure": 2}
