@@ -6,8 +6,10 @@ import asyncio
 import base64
 import json
 import os
+import queue
 import signal
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,25 @@ class Kernel:
     async def start(cls, jupyter: Jupyter, notebook: str) -> Kernel:
         asked = {"path": notebook, "name": Path(notebook).name, "type": "notebook", "kernel": {"name": "python3"}}
         session = json.loads((await jupyter.fetch("api/sessions", asked)).body)
-        return cls(jupyter, session["kernel"]["id"])
+        kernel = cls(jupyter, session["kernel"]["id"])
+        await kernel.heard_by_the_server()
+        return kernel
+
+    async def heard_by_the_server(self) -> None:
+        """What a kernel says before anybody listens is lost; a server that missed a `busy` does not hear it again."""
+        while self.jupyter.app.kernel_manager.kernel_model(self.number)["execution_state"] != "idle":
+            asked = self.client.kernel_info()
+            await self._until_idle(asked)
+
+    async def _until_idle(self, asked: str) -> None:
+        with suppress(queue.Empty):  # this client, too, may not have listened yet
+            while True:
+                message = await self.client.get_iopub_msg(timeout=1)
+                if (
+                    message["parent_header"].get("msg_id") == asked
+                    and message["content"].get("execution_state") == "idle"
+                ):
+                    return
 
     async def printed(self, executed: str) -> str:
         """What the cell prints until it ends; its error is raised here."""
