@@ -73,7 +73,9 @@ def _struct(kind: type[Any]) -> str:
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:
-    return "" if field.required else f"`{field.default!r}`"
+    if field.required:
+        return ""
+    return f"`{field.default!r}`" if field.default_factory is msgspec.NODEFAULT else f"`{field.default_factory()!r}`"
 
 
 def _spell(hint: Any) -> str:

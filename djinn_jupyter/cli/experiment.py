@@ -93,9 +93,12 @@ def _flagged(options: argparse.Namespace) -> list[str]:
 
 def _flags_given(options: argparse.Namespace) -> list[tuple[str, str]]:
     """Keys and values; of a flag with several values (a list) they are one, with commas."""
-    given = getattr(options, "keys", None) or ()
-    several = [found if isinstance(found, list) else [found] for found in given]
-    return [(key, spell(",".join(value for _, value, _ in found))) for found in several for key, _, spell in found[:1]]
+    flags = []
+    for found in getattr(options, "keys", None) or ():
+        told = found if isinstance(found, list) else [found]
+        key, _, spell = told[0]
+        flags.append((key, spell(",".join(value for _, value, _ in told))))
+    return flags
 
 
 def _concluded(

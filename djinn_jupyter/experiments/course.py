@@ -15,6 +15,7 @@ from typing import Any
 
 from djinn_jupyter.errors import DjinnError, StorageFailed, UsageError
 from djinn_jupyter.experiments.ending import ended_from_outside
+from djinn_jupyter.experiments.logs import LOG_LINE, SHOWN_LINE, LogFile, close_log, formatted
 
 
 class TimeIsUp(DjinnError):
@@ -29,7 +30,6 @@ class Unmeasured:
 
 
 EARLIER = "earlier"  # the folder for what an earlier run had left
-LOG_LINE = "%(asctime)s %(levelname)s %(message)s"
 REPORTS = ("report.html", "report.md")
 NOT_YET = Unmeasured(reason="the run did not come to it")
 
@@ -82,7 +82,7 @@ class Course:
     @contextmanager
     def told_to(self, log_name: str) -> Iterator[None]:
         """What is told within the block goes to a log of its own too."""
-        own = _formatted(LogFile(self.folder / log_name), LOG_LINE, "INFO")
+        own = formatted(LogFile(self.folder / log_name), LOG_LINE, "INFO")
         self.log.addHandler(own)
         try:
             yield
@@ -181,11 +181,11 @@ def begin(
     log = logging.getLogger(f"djinn_jupyter.experiments.{folder}")
     log.setLevel(logging.DEBUG)
     log.propagate = False
-    _close(log)
-    log.addHandler(_formatted(LogFile(folder / log_name), LOG_LINE, level))
+    close_log(log)
+    log.addHandler(formatted(LogFile(folder / log_name), LOG_LINE, level))
     if terminal:
         shown = "DEBUG" if verbose else "INFO"
-        log.addHandler(_formatted(logging.StreamHandler(sys.stderr), "%(asctime)s %(message)s", shown))
+        log.addHandler(formatted(logging.StreamHandler(sys.stderr), SHOWN_LINE, shown))
     return Course(folder=folder, log=log, place=place or Place(), limit_seconds=limit_seconds, saves=saves, files=files)
 
 
@@ -201,7 +201,7 @@ def conducted(
             failures = _worked(course, work, report)
             report(course, failures)
     finally:
-        _close(course.log)
+        close_log(course.log)
     return failures
 
 
@@ -224,45 +224,6 @@ def _worked(
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-class LogFile(logging.FileHandler):
-    """Takes the place of an earlier one with its first line, or at `begin`. Where the disk refuses it says so once, and
-    the run goes on: results come first."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, mode="w", delay=True)
-        self._refused = False
-
-    def begin(self) -> None:
-        try:
-            self.stream = self.stream or self._open()
-        except OSError as error:
-            self._refuse(error)
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        self._refuse(sys.exc_info()[1])
-
-    def _refuse(self, error: BaseException | None) -> None:
-        if not self._refused:
-            sys.stderr.write(f"djinn: the log {self.baseFilename} cannot be written: {error}.\n")
-        self._refused = True
-
-    def close(self) -> None:
-        with suppress(OSError):  # what was still to be written is lost, which has been said
-            super().close()
-
-
-def _formatted(target: logging.Handler, pattern: str, level: str) -> logging.Handler:
-    target.setFormatter(logging.Formatter(pattern))
-    target.setLevel(level)
-    return target
-
-
-def _close(log: logging.Logger) -> None:
-    for target in list(log.handlers):
-        log.removeHandler(target)
-        target.close()
 
 
 def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:

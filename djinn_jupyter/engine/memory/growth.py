@@ -12,7 +12,7 @@ from djinn_jupyter.machine import MainMemory, main_memory
 
 HEADROOM: Final = 20  # a twentieth of the memory stays free for what a pass allocates, and for other programs
 LEAST_HEADROOM: Final = 4  # but no more than a quarter of what there was at the start
-STALE_SECONDS: Final = 0.25  # a reading takes a third of a millisecond
+STALE_SECONDS: Final = 0.25  # a reading opens a dozen files, and pages are taken many at a time
 
 
 class Growth:

@@ -116,8 +116,10 @@ class HostTier:
         size = max(needed, min(SEGMENT_BYTES, left)) // ALIGNMENT * ALIGNMENT
         if needed > left and left < self.limit - self.allocated:
             raise TierFull(f"Of main memory {mebibytes(left)} are left to it: close a session or another program.")
-        if needed > left or needed > PIECE_MOST:
+        if needed > left:
             raise TierFull("Close a session, or allow more with --host-memory.")
+        if needed > PIECE_MOST:
+            raise TierFull(f"One page or storage may be of {mebibytes(PIECE_MOST)} at most.")
         try:
             memory = self._memory(size)
         except (OSError, MemoryError, RuntimeError) as error:
