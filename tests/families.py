@@ -218,7 +218,9 @@ def configuration(name: str, layers: int = 8) -> Any:
     kind = CONFIG_MAPPING[name.partition(":")[0]]
     special = {**_SPECIAL, **_SPECIAL_REFUSED, **SERVED, **UNSERVED}[name](layers)
     fields = {**{key: value for key, value in COMMON.items() if _knows(kind, key)}, **special}
-    return kind(**{"num_hidden_layers": layers, **fields})
+    if not isinstance(getattr(kind, "num_hidden_layers", None), property):
+        fields = {"num_hidden_layers": layers, **fields}
+    return kind(**fields)
 
 
 @functools.cache

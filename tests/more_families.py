@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from djinn_jupyter.engine.model.probe import LENGTHS
 from tests.family_parts import (
     GATED_DELTA,
     HEADS,
@@ -75,6 +76,16 @@ def _half(layers: int) -> dict[str, Any]:
 
 
 SERVED: dict[str, Overrides] = {
+    "gemma3n_text:five": lambda n: {
+        **sliding(n),
+        "num_kv_shared_layers": 2,
+        "vocab_size_per_layer_input": VOCAB,
+        "hidden_size_per_layer_input": 8,
+        "laurel_rank": 8,
+        "altup_num_inputs": LENGTHS[0],
+        "activation_sparsity_pattern": [0.0] * n,
+        "intermediate_size": [48] * n,
+    },
     "qwen3_5_text": lambda n: {**GATED_DELTA, **_mixed(n)},
     "qwen3_5_moe_text": lambda n: {**MOE, **GATED_DELTA, **_mixed(n), "shared_expert_intermediate_size": 24},
     "gemma4_text": lambda n: {**_GEMMA4, **sliding(n)},
@@ -179,6 +190,15 @@ SERVED: dict[str, Overrides] = {
 }
 
 UNSERVED: dict[str, Overrides] = {
+    "prophetnet": lambda n: {
+        "num_encoder_layers": n,
+        "num_decoder_layers": n,
+        "num_decoder_attention_heads": HEADS,
+        "decoder_ffn_dim": 48,
+        "is_decoder": True,
+        "is_encoder_decoder": False,
+        "add_cross_attention": False,
+    },
     "deepseek_v32": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
     "deepseek_v4": lambda n: {
         **ROUTED,

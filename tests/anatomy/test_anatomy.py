@@ -99,6 +99,16 @@ def test_the_embedding_of_every_other_family_can_be_edited() -> None:
     assert subject("gpt2").tap("embed").editable
 
 
+def test_a_width_that_is_the_prompts_length_is_not_taken_for_its_positions() -> None:
+    """As many residual streams as the shorter probe has tokens."""
+    assert study(build("gemma3n_text:five")).hidden_size == 32
+
+
+def test_a_hidden_state_with_several_rows_a_token_is_refused_by_its_shape() -> None:
+    with pytest.raises(ModelRefused, match=r"no axis with one row a token: 5 tokens make \(1, 15, 32\)"):
+        study(build("prophetnet"))
+
+
 def test_layers_that_share_keys_name_the_mapping() -> None:
     assert subject("gemma3n_text").anatomy.mappings == ("shared_kv_states",)
     assert subject("gemma3_text").anatomy.mappings == ()

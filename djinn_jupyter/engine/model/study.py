@@ -53,24 +53,25 @@ class Study:
         self.model = model
         short, long = (spread_tokens(model, length)[None] for length in LENGTHS)
         self.stack, first = find_stack(model, short)
-        self._check_causal(short, first)
+        keep_last = self.stack.keep_last
+        longer = record(model, long, keep_last=keep_last)
+        self._check_causal(short, first, longer)
         self.found: list[Found] = []
         self.others: list[dict[int | str, Tensor]] = []
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
-        keep_last = self.stack.keep_last
         step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
-        self.probes = Probes(self.stack, (first, record(model, long, keep_last=keep_last), many, step))
+        self.probes = Probes(self.stack, (first, longer, many, step))
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
 
-    def _check_causal(self, tokens_1T: Tensor, first: Recording) -> None:
+    def _check_causal(self, tokens_1T: Tensor, first: Recording, longer: Recording) -> None:
         """That another token at the end leaves what comes before it as it was."""
+        axis = self._position_axis(first, longer)
         other = tokens_1T.clone()
         other[:, -1] = tokens_1T[:, 0]
         last = self.stack.layers[-1]
         again = record(self.model, other, keep=lambda module: module is last, keep_last=self.stack.keep_last)
         one, two = (kept(recording.of(last)[0].first_output) for recording in (first, again))
-        axis = one.shape.index(LENGTHS[0])
         allowed = max(CAUSAL, 4 * torch.finfo(one.dtype).eps)
         one, two = (value.narrow(axis, 0, LENGTHS[0] - 1).float() for value in (one, two))
         if float((one - two).norm()) > allowed * float(one.norm()):
@@ -78,6 +79,18 @@ class Study:
                 f"{type(self.model).__name__}: what a position holds depends on tokens after it; "
                 "it is no causal language model."
             )
+
+    def _position_axis(self, first: Recording, longer: Recording) -> int:
+        """The axis of the hidden state that has a row a token. A width may be as large as the prompt is long."""
+        short, long = (recording.of(self.stack.layers[-1])[0].first_output for recording in (first, longer))
+        assert short is not None and long is not None
+        sizes = list(zip(short.shape, long.shape, strict=True))
+        if sizes.count(LENGTHS) != 1:
+            raise ModelRefused(
+                f"{type(self.model).__name__}: its hidden state has no axis with one row a token: "
+                f"{LENGTHS[0]} tokens make {short.shape} of it and {LENGTHS[1]} tokens {long.shape}."
+            )
+        return sizes.index(LENGTHS)
 
     def _look_at_layers(
         self,
