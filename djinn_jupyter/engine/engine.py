@@ -100,6 +100,7 @@ class Engine:
         self.description: ModelDescription  # by `opening`, when the self-test has been passed
         self.keeping: Keeping  # likewise
         self._answers: list[tuple[Letter, Reply]] = []
+        self._last_edition = 0  # of sessions that were closed
         self._checked = True
         self._check_due = 0.0
         self._prefilling = self._in_step = False
@@ -296,6 +297,10 @@ class Engine:
         return found
 
     def add_session(self, session: Session) -> Session:
+        """It stands under a new number, also where it was restored: the stop that was kept may have been edited since,
+        under numbers that were shown."""
+        session.last_edition = max(session.last_edition, self._last_edition)
+        session.stand()
         self.sessions[session.name] = session
         session.blobs = self.blobs
         self.keeping.touch(session.name)
@@ -325,6 +330,7 @@ class Engine:
         session.cache.free()
         session.residence.moving = None
         del self.sessions[session.name]
+        self._last_edition = max(self._last_edition, session.last_edition)
         self.blobs.untidy = True
         self.keeping.forget(session.name)
         self.notebooks.closed(session.name)

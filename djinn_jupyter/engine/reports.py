@@ -10,13 +10,20 @@ from torch import Tensor
 
 from djinn_jupyter.engine.arrays import dtype_name
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.wire.nouns import EffectReading, FinishReason, LensRow, TopToken
+from djinn_jupyter.wire.nouns import EffectReading, FinishReason, LensRow, StopIdentity, TopToken
 from djinn_jupyter.wire.replies import Finished, Paused
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
 
 TOP = 10
+
+
+def standing(session: Session) -> StopIdentity:
+    """What is read now was read from there."""
+    stop = session.standing
+    assert stop is not None
+    return stop
 
 
 def paused(engine: Engine, session: Session) -> Paused:
@@ -30,6 +37,7 @@ def paused(engine: Engine, session: Session) -> Paused:
     met = checkpoint.breakpoint
     return Paused(
         session=session.name,
+        stop=standing(session),
         site=met.site if met is not None else str(frame.tap.site),
         reason=checkpoint.reason,
         breakpoint=met,
@@ -61,6 +69,7 @@ def finished(engine: Engine, session: Session, reason: FinishReason, detail: str
     new = line.new_tokens(session.tokens)
     return Finished(
         session=session.name,
+        stop=standing(session),
         reason=reason,
         detail=detail,
         tokens=tuple(new),

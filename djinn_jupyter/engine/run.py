@@ -177,7 +177,9 @@ def pause(engine: Engine, session: Session, halted: Halted, reason: PauseReason)
         _count(session, hit)
     arrive_at(session, halted.frame, "breakpoint" if met else reason, met)
     reply = reports.paused(engine, session)
-    engine.publish(SessionPaused(session=session.name, site=reply.site, step=reply.step, reason=reply.reason))
+    engine.publish(
+        SessionPaused(session=session.name, stop=reply.stop, site=reply.site, step=reply.step, reason=reply.reason)
+    )
     return reply
 
 
@@ -218,5 +220,6 @@ def finish(engine: Engine, session: Session, reason: FinishReason, detail: str |
     session.pause_requested = False
     session.move("finish")
     new = len(session.line.new_tokens(session.tokens))
-    engine.publish(SessionFinished(session=session.name, reason=reason, new_tokens=new))
-    return reports.finished(engine, session, reason, detail)
+    reply = reports.finished(engine, session, reason, detail)
+    engine.publish(SessionFinished(session=session.name, stop=reply.stop, reason=reason, new_tokens=new))
+    return reply

@@ -25,7 +25,7 @@ from djinn_jupyter.engine.residency.residence import Residence
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
-from djinn_jupyter.wire.nouns import Exactness, SessionDescription, SessionState
+from djinn_jupyter.wire.nouns import Exactness, SessionDescription, SessionState, StopIdentity
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.scheduler import Job
@@ -36,7 +36,8 @@ class Session:
     """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
     stands, None between runs. `waiting` are letters that came while somebody looked at the stop, or while its bytes
     were elsewhere; `blobs` the engine's account of tensors that are not pages, once the session is one of its. `lost`:
-    its rows and states went with an earlier process, and are made again from the trail before they are needed."""
+    its rows and states went with an earlier process, and are made again from the trail before they are needed.
+    `stop` and `edition` number where it stands and what value is there, None while it runs."""
 
     name: str
     owner: str
@@ -52,13 +53,15 @@ class Session:
     lost: bool = False
     frame: Frame | None = None
     edits: list[str] = field(default_factory=list)
-    edits_made: int = 0
     line: Line | None = None
     logits_1V: Tensor | None = None
     breakpoints: dict[int, Breakpoint] = field(default_factory=dict)
     rules: dict[int, Rule] = field(default_factory=dict)
     watches: dict[str, Watch] = field(default_factory=dict)
     numbers_given: int = 0
+    stop: int | None = None
+    edition: int | None = None
+    last_edition: int = 0
     plan_version: int = 0
     job: Job | None = None
     pause_requested: bool = False
@@ -66,6 +69,11 @@ class Session:
     residence: Residence = field(default_factory=Residence)
     blobs: Blobs | None = None
     last_used: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.last_edition = max(self.last_edition, self.edition or 0)
+        if self.stop is None:
+            self.stand()
 
     @property
     def committed(self) -> int:
@@ -102,6 +110,29 @@ class Session:
     def move(self, move: states.Move) -> None:
         self.state = states.after(self.state, move, self.name)
         self.last_used = time.monotonic()
+        self.stand()
+
+    def stand(self) -> None:
+        """It has come to stand somewhere, under a number that no other stop of its name has; none while it runs."""
+        self.stop = self.edition = None if self.state == "running" else self._next_edition()
+
+    def change_value(self, frame: Frame) -> None:
+        """The same stop with another value."""
+        self.frame = frame
+        self.edition = self._next_edition()
+
+    def _next_edition(self) -> int:
+        """Microseconds of the clock, and always more than before: numbers of a session that was closed, or lost with
+        its journal, are not met again by one of the same name. Below 2^53, as JavaScript needs it."""
+        self.last_edition = max(self.last_edition + 1, time.time_ns() // 1000)
+        return self.last_edition
+
+    @property
+    def standing(self) -> StopIdentity | None:
+        """What a view that reads from it now has read from; None while it runs."""
+        if self.stop is None or self.edition is None:
+            return None
+        return StopIdentity(session=self.name, number=self.stop, edition=self.edition)
 
     def check_move(self, move: states.Move) -> None:
         """Raise what `move` would raise, and change nothing."""
@@ -179,7 +210,7 @@ class Session:
             rules=tuple(r.describe() for r in self.rules.values()),
             watches=tuple(w.describe() for w in self.watches.values()),
             stops_kept=len(self.history.stops),
-            edits_made=self.edits_made,
+            stop=self.standing,
             pages=pages.pages,
             device_bytes=own.device + pages.working_bytes,
             exactness=self.exactness,

@@ -19,6 +19,7 @@ from djinn_jupyter.wire.nouns import (
     SessionDescription,
     Snapshot,
     StopDescription,
+    StopIdentity,
     TopToken,
     Transfer,
     WatchDescription,
@@ -106,6 +107,7 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     """
 
     session: str
+    stop: StopIdentity
     site: str
     reason: PauseReason
     breakpoint: BreakpointDescription | None
@@ -136,6 +138,7 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     `ignored_defaults` are the model's own generation settings that were not applied."""
 
     session: str
+    stop: StopIdentity
     reason: FinishReason
     detail: str | None
     tokens: tuple[int, ...]
@@ -160,8 +163,10 @@ class Cleared(ReplyBase, frozen=True, tag="Cleared"):
 
 
 class Edited(ReplyBase, frozen=True, tag="Edited"):
-    """What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part."""
+    """What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part.
+    `stop` has the edition that it made."""
 
+    stop: StopIdentity
     site: str
     edit: str
     shape: tuple[int, ...]
@@ -173,6 +178,7 @@ class Edited(ReplyBase, frozen=True, tag="Edited"):
 
 
 class Effect(ReplyBase, frozen=True, tag="Effect"):
+    stop: StopIdentity
     effect: EffectReading
 
 
@@ -186,6 +192,7 @@ class Inspected(ReplyBase, frozen=True, tag="Inspected"):
 
 
 class LensRead(ReplyBase, frozen=True, tag="LensRead"):
+    stop: StopIdentity
     site: str
     rows: tuple[LensRow, ...]
 
@@ -193,6 +200,7 @@ class LensRead(ReplyBase, frozen=True, tag="LensRead"):
 class Evaluated(ReplyBase, frozen=True, tag="Evaluated"):
     """`value` of the expression at the absolute `position`."""
 
+    stop: StopIdentity
     value: bool | int | float | str
     site: str
     position: int
@@ -212,6 +220,7 @@ class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
 
 
 class Logits(ReplyBase, frozen=True, tag="Logits"):
+    stop: StopIdentity
     logits: Array
 
 
@@ -314,14 +323,22 @@ class TokenSampled(EventBase, frozen=True, tag="TokenSampled"):
 
 
 class SessionPaused(EventBase, frozen=True, tag="SessionPaused"):
+    stop: StopIdentity
     site: str
     step: int
     reason: PauseReason
 
 
 class SessionFinished(EventBase, frozen=True, tag="SessionFinished"):
+    stop: StopIdentity
     reason: FinishReason
     new_tokens: int
+
+
+class SessionEdited(EventBase, frozen=True, tag="SessionEdited"):
+    """The value at its stop was edited or reverted; `stop` has the new edition."""
+
+    stop: StopIdentity
 
 
 class SessionFailed(EventBase, frozen=True, tag="SessionFailed"):
@@ -344,6 +361,7 @@ Event = (
     | TokenSampled
     | SessionPaused
     | SessionFinished
+    | SessionEdited
     | SessionFailed
     | SessionSwapped
     | SessionChanged

@@ -102,7 +102,13 @@ test('it is read again when it was edited, and not when it was looked at or its 
   const same = session('a', STOPPED);
   await has({ ...same, kernel: { id: 'k', state: 'busy' }, idle_since: 61 });
   expect(line.verbs).toHaveLength(3);
-  await has(session('a', { ...STOPPED, edits_made: 1 }));
+  await has(session('a', { ...STOPPED, stop: { session: 'a', number: 1, edition: 2 } }));
+  expect(line.verbs).toHaveLength(6);
+});
+
+test('another prompt that meets the same breakpoint is read, though nothing else of it is other', async () => {
+  const { line, has } = await stopped();
+  await has(session('a', { ...STOPPED, stop: { session: 'a', number: 2, edition: 2 } }));
   expect(line.verbs).toHaveLength(6);
 });
 

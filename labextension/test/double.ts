@@ -159,7 +159,7 @@ export function session(
     rules: [],
     watches: [],
     stops_kept: 0,
-    edits_made: 0,
+    stop: { session: name, number: 1, edition: 1 },
     pages: 1,
     device_bytes: 1024,
     idle_seconds: 0,

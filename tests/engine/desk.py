@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -135,6 +136,11 @@ class Desk:
     def outcome(self, finished: told.Finished, name: str = "a") -> Outcome:
         assert isinstance(finished, told.Finished), finished
         return Outcome(finished.tokens, self.logits(name))
+
+
+def unnumbered(reply: Any) -> Any:
+    """A reply that can be compared with that of another stop."""
+    return msgspec.structs.replace(reply, stop=None) if hasattr(reply, "stop") else reply
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -146,17 +146,6 @@ def test_back_by_tokens_over_a_long_line(desk: Desk) -> None:
         assert desk.outcome(desk.resume()) == expected
 
 
-def test_what_is_done_to_a_stopped_value_is_told_in_the_description(desk: Desk) -> None:
-    """Whoever shows the stop has nothing else to see it by."""
-    desk.stop_at("resid_post.2", "step == 0")
-    desk.run(PROMPT, NEW)
-    told = [desk.ask(ask.Describe(session="a")).session.edits_made]
-    for change in (lambda: desk.edit(PUSH), lambda: desk.ask(ask.RevertEdits(session="a")), lambda: desk.edit(PUSH)):
-        change()
-        told.append(desk.ask(ask.Describe(session="a")).session.edits_made)
-    assert told == sorted(set(told))
-
-
 def test_back_by_tokens_knows_no_states_of_an_abandoned_branch(desk: Desk, plain: Outcome) -> None:
     desk.stop_at("resid_post.2", "step == 3")
     desk.run(PROMPT, NEW)

@@ -41,6 +41,7 @@ class EngineDouble:
         self.stops: dict[str, replies.Paused | None] = {}
         self.kept: dict[str, tuple[nouns.SessionDescription, replies.Paused | None]] = {}
         self.interrupt_runs = False
+        self.numbered = 1
         self.dead = False
         welcome = replies.Welcome(version="1", model=samples.model(), attached=())
         self.line = DirectLine(welcome, self.send, holder="kernel-1")
@@ -196,19 +197,19 @@ class EngineDouble:
     def _stop(self, name: str, site: str, **changes: Any) -> replies.Reply:
         layer = changes.pop("layer", (parse_site(site).layer or 0) + 1)
         reason = "interrupt" if self.interrupt_runs else changes.pop("reason", "breakpoint")
-        stop = samples.paused(site, layer=layer, session=name, reason=reason, **changes)
+        stop = samples.paused(site, layer=layer, session=name, reason=reason, stop=self._stand(name), **changes)
         self.stops[name] = stop
-        self._change(name, state="paused", stopped_at=site, step=0, tokens=5)
-        self.line.publish(replies.SessionPaused(session=name, site=site, step=0, reason=reason))
+        self._change(name, state="paused", stopped_at=site, step=0, tokens=5, stop=stop.stop)
+        self.line.publish(replies.SessionPaused(session=name, stop=stop.stop, site=site, step=0, reason=reason))
         return stop
 
     def _finish(self, name: str) -> replies.Reply:
         self.stops[name] = None
-        self._change(name, state="idle", stopped_at=None, step=None, tokens=8)
+        self._change(name, state="idle", stopped_at=None, step=None, tokens=8, stop=self._stand(name))
         for step, text in enumerate(NEW, start=1):
             self.line.publish(replies.TokenSampled(session=name, step=step, token=100 + step, text=text))
-        done = samples.finished(session=name, rules=self.sessions[name].rules)
-        self.line.publish(replies.SessionFinished(session=name, reason=done.reason, new_tokens=3))
+        done = samples.finished(session=name, stop=self.sessions[name].stop, rules=self.sessions[name].rules)
+        self.line.publish(replies.SessionFinished(session=name, stop=done.stop, reason=done.reason, new_tokens=3))
         return done
 
     def _readhistory(self, request: Any) -> replies.Reply:
@@ -218,7 +219,12 @@ class EngineDouble:
         return replies.History(stops=(stop,), present=0)
 
     def _readlogits(self, request: Any) -> replies.Reply:
-        return replies.Logits(logits=from_numpy(samples.values(16)))
+        return replies.Logits(logits=from_numpy(samples.values(16)), stop=self.sessions[request.session].stop)
+
+    def _stand(self, name: str) -> nouns.StopIdentity:
+        """The number of the next stop: the double's sessions share one row of them."""
+        self.numbered += 1
+        return nouns.StopIdentity(session=name, number=self.numbered, edition=self.numbered)
 
     def _pause(self, request: Any) -> replies.Reply:
         return replies.Pausing(was_running=True)
@@ -292,6 +298,7 @@ class EngineDouble:
         else:
             value = samples.values(count, samples.WIDTH)
         snapshot = nouns.Snapshot(
+            stop=stop.stop,
             site=site,
             value=from_numpy(value),
             axes="T H K" if value.ndim == 3 else "T D",
@@ -306,7 +313,7 @@ class EngineDouble:
         positions = request.positions or stop.positions
         positions = [stop.positions[p] if p < 0 else p for p in positions]
         rows = samples.lens_rows(tuple(positions), stop.texts, request.top, request.tokens)
-        return replies.LensRead(site=request.site or stop.site, rows=rows)
+        return replies.LensRead(stop=stop.stop, site=request.site or stop.site, rows=rows)
 
     def _applyedit(self, request: requests.ApplyEdit) -> replies.Reply:
         stop = self._present(request.session)
@@ -322,8 +329,7 @@ class EngineDouble:
         return stop
 
     def _measureeffect(self, request: Any) -> replies.Reply:
-        self._present(request.session)
-        return replies.Effect(effect=samples.effect())
+        return replies.Effect(stop=self._present(request.session).stop, effect=samples.effect())
 
     # ------------------------------------------------------------------------------------------------ private
 

@@ -13,7 +13,7 @@ from djinn_jupyter.errors import DjinnError, IllegalMove, SessionHeld, UnknownSe
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, Snapshot
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, Snapshot, StopIdentity
 from djinn_jupyter.wire.replies import Event, Reply
 
 STOP_TOKEN = 99
@@ -56,6 +56,10 @@ class FakeSession:
     stop: replies.Paused | None = None
     edits: int = 0
     opened: float = field(default_factory=time.monotonic)
+
+    @property
+    def standing(self) -> StopIdentity:
+        return StopIdentity(session=self.name, number=len(self.tokens), edition=len(self.tokens) + self.edits)
 
 
 class FakeEngine:
@@ -155,6 +159,7 @@ class FakeEngine:
             case ask.Inspect():
                 value = struct.pack("<2f", 1.0, float(session.edits))
                 snapshot = Snapshot(
+                    stop=session.standing,
                     site="resid_post.4",
                     value=Array(dtype="float32", shape=(1, 2), data=value),
                     axes="T D",
@@ -164,10 +169,12 @@ class FakeEngine:
                 )
                 return replies.Inspected(snapshot=snapshot)
             case ask.ReadLogits():
-                return replies.Logits(logits=Array(dtype="float32", shape=(2,), data=struct.pack("<2f", 0.5, 2.0)))
+                logits = Array(dtype="float32", shape=(2,), data=struct.pack("<2f", 0.5, 2.0))
+                return replies.Logits(logits=logits, stop=session.standing)
             case ask.ApplyEdit():
                 session.edits += 1
                 return replies.Edited(
+                    stop=session.standing,
                     site="resid_post.4",
                     edit=type(request.edit).__name__,
                     shape=(1, 2),
@@ -196,11 +203,18 @@ class FakeEngine:
             reason = "interrupt" if session.pausing else "breakpoint"
             session.run, session.pausing = None, False
             session.stop = self._paused(session, reason)
-            self.publish(replies.SessionPaused(session=session.name, site=session.stop.site, step=0, reason=reason))
+            site = session.stop.site
+            self.publish(
+                replies.SessionPaused(session=session.name, stop=session.standing, site=site, step=0, reason=reason)
+            )
             run.reply(session.stop)
         elif session.left == 0:
             session.run = None
-            self.publish(replies.SessionFinished(session=session.name, reason="length", new_tokens=session.new))
+            self.publish(
+                replies.SessionFinished(
+                    session=session.name, stop=session.standing, reason="length", new_tokens=session.new
+                )
+            )
             run.reply(self._finished(session))
         else:
             session.left, session.new = session.left - 1, session.new + 1
@@ -211,6 +225,7 @@ class FakeEngine:
     def _paused(self, session: FakeSession, reason: str) -> replies.Paused:
         return replies.Paused(
             session=session.name,
+            stop=session.standing,
             site="resid_post.4",
             reason=reason,  # type: ignore[arg-type]
             breakpoint=None,
@@ -238,6 +253,7 @@ class FakeEngine:
         new = session.tokens[len(session.tokens) - session.new :]
         return replies.Finished(
             session=session.name,
+            stop=session.standing,
             reason="length",
             detail=None,
             tokens=tuple(new),
@@ -266,7 +282,7 @@ class FakeEngine:
             rules=(),
             watches=(),
             stops_kept=0,
-            edits_made=0,
+            stop=None if session.run else session.standing,
             pages=0,
             device_bytes=0,
             idle_seconds=time.monotonic() - session.opened,

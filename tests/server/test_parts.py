@@ -27,11 +27,13 @@ from djinn_jupyter.server.reader import Reader
 from djinn_jupyter.server.statuses import STATUSES, status_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.nouns import SessionDescription, Snapshot, TopToken
+from djinn_jupyter.wire.nouns import SessionDescription, Snapshot, StopIdentity, TopToken
 from djinn_jupyter.wire.registry import Identity
 from djinn_jupyter.wire.replies import Inspected
 from tests.process.fake_engine import FakeEngine, FakeSession
 from tests.server.jupyter import Window
+
+STOP = StopIdentity(session="a", number=1, edition=1)
 
 
 class Listener(Reader):
@@ -204,7 +206,7 @@ def test_numbers_that_json_has_no_word_for_are_null() -> None:
 
 def test_an_answer_with_too_many_bytes_is_refused() -> None:
     half = Array(dtype="uint8", shape=(2**24 + 1,), data=bytes(2**24 + 1))
-    value = Snapshot(site="z.1", value=half, axes="T", positions=(), dtype="uint8", exactness="exact")
+    value = Snapshot(site="z.1", value=half, axes="T", positions=(), dtype="uint8", exactness="exact", stop=STOP)
     assert len(as_json.write(Inspected(snapshot=value))) > 2**24
     with pytest.raises(errors.MessageTooLarge, match="ask for fewer positions"):
         as_json.write([value, value])

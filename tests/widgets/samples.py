@@ -21,6 +21,7 @@ from djinn_jupyter.wire.nouns import (
     RuleDescription,
     SessionDescription,
     SlabStatistics,
+    StopIdentity,
     TierStatistics,
     TopToken,
     Transfer,
@@ -29,6 +30,7 @@ from djinn_jupyter.wire.nouns import (
 )
 
 LAYERS, WIDTH, HEADS = 8, 256, 8
+STOP = StopIdentity(session="work/paris.ipynb", number=1, edition=1)
 PROMPT = ("The", " capital", " of", " France", " is")
 WORDS = (" Paris", " Lyon", " the", " a", " Rome", "\n", " <b>", " Oslo")
 
@@ -60,6 +62,7 @@ def paused(
     positions = tuple(changes.get("positions", range(count)))
     fields = {
         "session": "work/paris.ipynb",
+        "stop": STOP,
         "site": site,
         "reason": "breakpoint",
         "breakpoint": described_breakpoint(site=site),
@@ -89,6 +92,7 @@ def paused(
 def finished(**changes: object) -> replies.Finished:
     fields = {
         "session": "work/paris.ipynb",
+        "stop": STOP,
         "reason": "length",
         "detail": None,
         "tokens": (100, 101, 102),
@@ -141,6 +145,7 @@ def effect(**changes: object) -> EffectReading:
 
 def edited(**changes: object) -> replies.Edited:
     fields = {
+        "stop": STOP,
         "site": "resid_post.4",
         "edit": "scale by 0.9",
         "shape": (1, WIDTH),
@@ -195,7 +200,7 @@ def session(name: str = "work/paris.ipynb", **changes: object) -> SessionDescrip
         "rules": (),
         "watches": (),
         "stops_kept": 0,
-        "edits_made": 0,
+        "stop": STOP,
         "pages": 0,
         "device_bytes": 0,
         "idle_seconds": 1.5,

@@ -211,7 +211,8 @@ class SessionImage(Part, frozen=True):
     """All of a session. `committed` positions are in the cache; `rows` is None where they have to be made again by
     running the tokens, or `places` says where they and the states may still be. `lost`: they had to be made again
     before this image already, so that `exactness` knows of it. A session that runs is kept as idle at its last
-    committed step."""
+    committed step. `stop` and `edition` number where it stands: None where it ran, and in images written
+    before there were such numbers."""
 
     name: str
     owner: str
@@ -236,3 +237,5 @@ class SessionImage(Part, frozen=True):
     rows: tuple[GroupRows, ...] | None
     places: PlacesImage | None = None
     lost: bool = False
+    stop: int | None = None
+    edition: int | None = None

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
 
 HAS_MAPPING: Final = "what its layers hand on"
+BEYOND_NUMBERS: Final = 2**53  # browsers count no further
 
 
 def rebuild(engine: Engine, image: kept.SessionImage, *, name: str, owner: str, holder: str | None) -> Session:
@@ -55,6 +56,7 @@ def check(engine: Engine, image: kept.SessionImage) -> None:
         image.paused != (image.frame is not None and image.history.present is not None),
         image.committed > 0 and (not image.trail.passes or image.trail.passes[-1].end != image.committed),
         image.line is None and bool(image.tokens),
+        not 0 <= (image.stop or 0) <= (image.edition or 0) < BEYOND_NUMBERS,
         any(frame.committed + len(frame.tokens) > length for frame in image.frames[:1] if image.paused),
     ]
     if any(wrong):
@@ -112,6 +114,8 @@ class _Rebuilding:
             rules={one.number: self._rule(one) for one in image.rules},
             watches={str(one.tap.site): self._watch(one) for one in image.watches},
             numbers_given=image.numbers_given,
+            stop=image.stop,
+            edition=image.edition,
         )
 
     def _history(self, image: kept.HistoryImage) -> History:

@@ -103,6 +103,8 @@ class _Taking:
             trail=_trail(session.trail),
             rows=rows,
             lost=session.lost,
+            stop=session.stop,
+            edition=session.edition,
         )
 
     def _live_states(self) -> StatesImage:

@@ -20,7 +20,8 @@ from djinn_jupyter.engine.watches import Watch
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownBreakpoint, UnknownRule, UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
-from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, Steered, Watching
+from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, SessionEdited, Steered, Watching
 from djinn_jupyter.wire.sites import Site, parse_site
 
 if TYPE_CHECKING:
@@ -129,10 +130,17 @@ def apply_edit(engine: Engine, request: ask.ApplyEdit, holder: Holder) -> Steps:
     after = edits.change(before, request.edit, site.selector, lambda edit, selector: _given(patched))
     if not bool(torch.isfinite(after).all()):
         raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
-    session.frame = frame.with_value(tap.write(frame.raw, edits.put(value, after, rows, site.selector)))
+    session.change_value(frame.with_value(tap.write(frame.raw, edits.put(value, after, rows, site.selector))))
     session.edits.append(edits.spell(request.edit))
-    session.edits_made += 1
-    return _edited(site, edits.spell(request.edit), before, after, positions)
+    stop = _tell(engine, session)
+    return _edited(stop, site, edits.spell(request.edit), before, after, positions)
+
+
+def _tell(engine: Engine, session: Session) -> StopIdentity:
+    """Those who show the stop hear that its value is another; where the session stands now."""
+    stop = reports.standing(session)
+    engine.publish(SessionEdited(session=session.name, stop=stop))
+    return stop
 
 
 def _given(patched: Tensor | None) -> Tensor:
@@ -155,10 +163,13 @@ def _edited_site(session: Session, spelling: str | None) -> Site:
     return site
 
 
-def _edited(site: Site, spelling: str, before: Tensor, after: Tensor, positions: tuple[int, ...]) -> Edited:
+def _edited(
+    stop: StopIdentity, site: Site, spelling: str, before: Tensor, after: Tensor, positions: tuple[int, ...]
+) -> Edited:
     x, y = before.to(torch.float32), after.to(torch.float32)
     norm = float(x.norm())
     return Edited(
+        stop=stop,
         site=str(site),
         edit=spelling,
         shape=tuple(before.shape),
@@ -210,9 +221,9 @@ def revert_edits(engine: Engine, request: ask.RevertEdits, holder: Holder) -> Pa
     looks.stopped_frame(session)
     checkpoint = session.history.here
     assert checkpoint is not None
-    session.frame = checkpoint.frame
+    session.change_value(checkpoint.frame)
     session.edits.clear()
-    session.edits_made += 1
+    _tell(engine, session)
     return reports.paused(engine, session)
 
 

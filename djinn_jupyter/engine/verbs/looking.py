@@ -34,7 +34,7 @@ def measure_effect(engine: Engine, request: ask.MeasureEffect, holder: Holder) -
     after = before
     if frame is not checkpoint.frame:
         after = yield from looks.next_logits(engine, session, frame)
-    return Effect(effect=reports.effect(engine, before, after, request.top))
+    return Effect(stop=reports.standing(session), effect=reports.effect(engine, before, after, request.top))
 
 
 def inspect(engine: Engine, request: ask.Inspect, holder: Holder) -> Steps:
@@ -49,6 +49,7 @@ def inspect(engine: Engine, request: ask.Inspect, holder: Holder) -> Steps:
     part = edits.take(value, rows, site.selector)
     return Inspected(
         snapshot=Snapshot(
+            stop=reports.standing(session),
             site=str(site),
             value=to_array(part),
             axes=tap.axes,
@@ -83,7 +84,7 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
         tokens = [frame.tokens[row] for row in chosen]
         found.extend(reports.lens_rows(engine, logits, positions, tokens, request.top, asked))
         yield None
-    return LensRead(site=str(site.whole()), rows=tuple(found))
+    return LensRead(stop=reports.standing(session), site=str(site.whole()), rows=tuple(found))
 
 
 def evaluate(engine: Engine, request: ask.Evaluate, holder: Holder) -> Steps:
@@ -106,7 +107,8 @@ def evaluate(engine: Engine, request: ask.Evaluate, holder: Holder) -> Steps:
     value = breakpoints.evaluate(condition, moment, site, rows[0], engine.text_of, engine.token_id)
     if not isinstance(value, bool | int | float | str):
         raise InvalidCondition(f"{request.expression!r} is {value!r} there; ask for one number, truth or text.")
-    return Evaluated(value=value, site=str(site), position=moment.row_positions()[rows[0]])
+    position = moment.row_positions()[rows[0]]
+    return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
 
 def _token_id(engine: Engine, token: int | str) -> int:
@@ -148,7 +150,7 @@ def read_stop(engine: Engine, request: ask.ReadStop, holder: Holder) -> Paused:
 
 def read_logits(engine: Engine, request: ask.ReadLogits, holder: Holder) -> Logits:
     session = engine.session(request.session)
-    return Logits(logits=to_array(_last_logits(session)))
+    return Logits(logits=to_array(_last_logits(session)), stop=reports.standing(session))
 
 
 def _last_logits(session: Session) -> Tensor:

@@ -213,4 +213,6 @@ def _told(engine: Engine, steps: Steps) -> Steps:
 
 
 def _publish(engine: Engine, reply: Paused) -> None:
-    engine.publish(SessionPaused(session=reply.session, site=reply.site, step=reply.step, reason="back"))
+    engine.publish(
+        SessionPaused(session=reply.session, stop=reply.stop, site=reply.site, step=reply.step, reason="back")
+    )

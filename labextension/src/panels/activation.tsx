@@ -78,8 +78,8 @@ function standing(session: LiveSession | null): string | null {
   if (session === null || isAway(session)) {
     return null;
   }
-  const { stopped_at, step, committed, stops_kept, edits_made } = session.described;
-  return [stopped_at, step, committed, stops_kept, edits_made].join(' ');
+  const { stop } = session.described;
+  return stop === null ? null : `${stop.number} ${stop.edition}`;
 }
 
 /** Read again when the session stands otherwise. What was read stays until then. */

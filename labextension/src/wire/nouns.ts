@@ -168,13 +168,26 @@ export interface CheckpointDescription {
 }
 
 /**
+ * Where a session stands, so that a view can say what it was read from. It is given each time a session comes to
+ * stand: at a halt, a step, a way back, the end of a run, as a fork, out of a checkpoint.
+ *
+ * `number` never repeats in a session and grows; so does `edition`, which is the number itself until the stopped value
+ * is edited or reverted. Two readings with one identity were read from the same values.
+ */
+export interface StopIdentity {
+  readonly session: string;
+  readonly number: number;
+  readonly edition: number;
+}
+
+/**
  * A session as others see it. `holder` is the kernel or process that has it open, None when detached.
  *
  * `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
  * while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
  * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
- * user accepts. `last_transfer` says why the last resume was slow, if it was. `edits_made` moves on whenever a stopped
- * value is edited or reverted: who shows it reads it again.
+ * user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
+ * runs: who shows what was read from another stop or edition reads it again.
  */
 export interface SessionDescription {
   readonly name: string;
@@ -189,7 +202,7 @@ export interface SessionDescription {
   readonly rules: readonly RuleDescription[];
   readonly watches: readonly WatchDescription[];
   readonly stops_kept: number;
-  readonly edits_made: number;
+  readonly stop: StopIdentity | null;
   readonly pages: number;
   readonly device_bytes: number;
   readonly idle_seconds: Float;
@@ -329,7 +342,7 @@ export interface EngineStatistics {
  *
  * `value` has the site's own axes with positions first: [T, features], [T, heads, features] or [T, heads, keys].
  * `positions` are absolute. `exactness` says how it was had; `recomputed` is the stopped value of a
- * session that was run again after its engine had died.
+ * session that was run again after its engine had died. `stop` is what it was read from.
  */
 export interface Snapshot {
   readonly site: string;
@@ -337,6 +350,7 @@ export interface Snapshot {
   readonly axes: string;
   readonly positions: readonly number[];
   readonly dtype: string;
+  readonly stop: StopIdentity;
   readonly exactness: 'exact' | 'recomputed' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
 }
 

@@ -18,6 +18,7 @@ import {
   SessionDescription,
   Snapshot,
   StopDescription,
+  StopIdentity,
   TopToken,
   Transfer,
   WatchDescription,
@@ -112,6 +113,7 @@ export interface Pausing {
 export interface Paused {
   readonly reply: 'Paused';
   readonly session: string;
+  readonly stop: StopIdentity;
   readonly site: string;
   readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
   readonly breakpoint: BreakpointDescription | null;
@@ -144,6 +146,7 @@ export interface Paused {
 export interface Finished {
   readonly reply: 'Finished';
   readonly session: string;
+  readonly stop: StopIdentity;
   readonly reason: 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
   readonly detail: string | null;
   readonly tokens: readonly number[];
@@ -169,9 +172,13 @@ export interface Cleared {
   readonly count: number;
 }
 
-/** What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part. */
+/**
+ * What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part.
+ * `stop` has the edition that it made.
+ */
 export interface Edited {
   readonly reply: 'Edited';
+  readonly stop: StopIdentity;
   readonly site: string;
   readonly edit: string;
   readonly shape: readonly number[];
@@ -184,6 +191,7 @@ export interface Edited {
 
 export interface Effect {
   readonly reply: 'Effect';
+  readonly stop: StopIdentity;
   readonly effect: EffectReading;
 }
 
@@ -200,6 +208,7 @@ export interface Inspected {
 
 export interface LensRead {
   readonly reply: 'LensRead';
+  readonly stop: StopIdentity;
   readonly site: string;
   readonly rows: readonly LensRow[];
 }
@@ -207,6 +216,7 @@ export interface LensRead {
 /** `value` of the expression at the absolute `position`. */
 export interface Evaluated {
   readonly reply: 'Evaluated';
+  readonly stop: StopIdentity;
   readonly value: boolean | number | Float | string;
   readonly site: string;
   readonly position: number;
@@ -228,6 +238,7 @@ export interface WatchRead {
 
 export interface Logits {
   readonly reply: 'Logits';
+  readonly stop: StopIdentity;
   readonly logits: ArrayJson;
 }
 
@@ -299,6 +310,7 @@ export interface TokenSampled {
 export interface SessionPaused {
   readonly event: 'SessionPaused';
   readonly session: string;
+  readonly stop: StopIdentity;
   readonly site: string;
   readonly step: number;
   readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
@@ -307,8 +319,16 @@ export interface SessionPaused {
 export interface SessionFinished {
   readonly event: 'SessionFinished';
   readonly session: string;
+  readonly stop: StopIdentity;
   readonly reason: 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
   readonly new_tokens: number;
+}
+
+/** The value at its stop was edited or reverted; `stop` has the new edition. */
+export interface SessionEdited {
+  readonly event: 'SessionEdited';
+  readonly session: string;
+  readonly stop: StopIdentity;
 }
 
 export interface SessionFailed {
@@ -373,6 +393,7 @@ export type WireEvent =
   | TokenSampled
   | SessionPaused
   | SessionFinished
+  | SessionEdited
   | SessionFailed
   | SessionSwapped
   | SessionChanged;
