@@ -27,11 +27,13 @@ DjinnError
 │   └── CheckpointRefused    a file that is no checkpoint of this model, or is damaged
 ├── EngineError
 │   ├── EngineUnavailable    no engine process answers (died, killed, never started)
+│   ├── EngineBroken         the engine's books contradict each other: it begins anew, from what it has kept
 │   ├── EngineStartFailed    the process ended before it was ready; carries its last log lines
 │   └── VersionMismatch      client and engine speak different versions
 ├── WireError
 │   ├── MalformedMessage     bytes that are no message of ours
-│   └── MessageTooLarge      more bytes than the limit
+│   ├── MessageTooLarge      more bytes than the limit
+│   └── NotEncodable         a value that no message can carry
 └── MissingDependency        an optional part (torch, ipywidgets) is not installed
 
 Every class has a stable `code`, its own name, by which a `Failed` reply is raised again at the caller.
@@ -126,6 +128,9 @@ class EngineError(DjinnError): ...
 class EngineUnavailable(EngineError): ...
 
 
+class EngineBroken(EngineError): ...
+
+
 class EngineStartFailed(EngineError): ...
 
 
@@ -139,6 +144,9 @@ class MalformedMessage(WireError): ...
 
 
 class MessageTooLarge(WireError): ...
+
+
+class NotEncodable(WireError): ...
 
 
 class MissingDependency(DjinnError): ...

@@ -16,6 +16,7 @@ import torch
 from msgspec.structs import replace
 
 from djinn_jupyter.engine import device
+from djinn_jupyter.engine.faults import Faults
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.residency.notebooks import Notebooks
@@ -66,9 +67,10 @@ class Bulletin:
         weights: Weights,
         tiers: Tiers,
         notebooks: Notebooks,
+        faults: Faults,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
-        self._weights, self._tiers, self._notebooks = weights, tiers, notebooks
+        self._weights, self._tiers, self._notebooks, self._faults = weights, tiers, notebooks, faults
         self._touched: set[str] = set()
         self._described: dict[str, SessionDescription] = {}
         self._published = 0.0
@@ -93,15 +95,18 @@ class Bulletin:
     def publish(self, *, all_sessions: bool = False) -> None:
         """Put up a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
         stale = set(self._sessions) if all_sessions else self._touched
-        described = {
-            name: session.describe() if name in stale or name not in self._described else self._described[name]
-            for name, session in self._sessions.items()
-        }
-        self._described = described
+        before, self._described = self._described, {}
+        for name, session in self._sessions.items():
+            if name in before:
+                self._described[name] = before[name]
+            if name in stale or name not in before:
+                with self._faults.during(f"it described session {name!r}"):
+                    self._described[name] = session.describe()
         self._touched.clear()
         if self.due:  # asking the system costs as much as answering a request
-            self._outside = device.Usage.read(self._where)
             self._published = time.monotonic()
+            with self._faults.during("it measured memory"):  # opens files, of which there may be too many
+                self._outside = device.Usage.read(self._where)
         self.reading = self._read()
 
     def heed_journal(self, trouble: str | None) -> None:
@@ -136,4 +141,6 @@ class Bulletin:
             tiers=self._tiers.statistics(),
             prefetches=self._notebooks.statistics(),
             journal_trouble=self._journal_trouble,
+            faults=self._faults.count,
+            last_fault=self._faults.last,
         )

@@ -5,6 +5,7 @@ Shapes: part of a value [n, m, ...]: n chosen positions, m chosen heads or featu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -92,6 +93,8 @@ def check(edit: Edit, width: int) -> None:
         case Clamp(low=low, high=high):
             if low is None and high is None:
                 raise InvalidEdit("clamp needs a low or a high bound.")
+            if any(bound is not None and math.isnan(bound) for bound in (low, high)):
+                raise InvalidEdit("clamp: a bound is NaN, which is neither above nor below anything.")
             if low is not None and high is not None and low > high:
                 raise InvalidEdit(f"clamp has low {low} above high {high}.")
     array = getattr(edit, {Add: "vector", Set: "value", ProjectOut: "direction"}.get(type(edit), ""), None)
@@ -121,7 +124,14 @@ def _fitting(array: Array, part: Tensor, what: str) -> Tensor:
 
 
 def _clamped(part: Tensor, low: float | None, high: float | None) -> Tensor:
-    return torch.clamp(part, min=low, max=high)
+    return torch.clamp(part, min=_bound(low, part.dtype), max=_bound(high, part.dtype))
+
+
+def _bound(number: float | None, dtype: torch.dtype) -> float | None:
+    """A bound that the dtype can say: what is beyond all of its numbers is infinite."""
+    if number is None or abs(number) <= torch.finfo(dtype).max:
+        return number
+    return math.copysign(math.inf, number)
 
 
 def _without(part: Tensor, direction: Tensor) -> Tensor:

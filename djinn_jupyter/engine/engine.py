@@ -18,11 +18,12 @@ from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.crossing import Outcome
 from djinn_jupyter.engine.device import Usage
+from djinn_jupyter.engine.faults import Faults, broken
 from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.keeping.parting import put_away
-from djinn_jupyter.engine.letters import Letters, unforeseen
+from djinn_jupyter.engine.letters import Letters
 from djinn_jupyter.engine.lockstep import Lockstep
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
 from djinn_jupyter.engine.memory.blobs import Blobs
@@ -43,14 +44,15 @@ from djinn_jupyter.engine.residency.neighbours import Neighbours
 from djinn_jupyter.engine.residency.notebooks import Notebooks
 from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.scheduler import Blocked, Job, Scheduler
+from djinn_jupyter.engine.scheduler import Blocked, Scheduler
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.turns import Turns
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.errors import DjinnError, SlabFull, UnknownSession, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionFailed, SessionOpened
+from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionOpened
 from djinn_jupyter.wire.sites import Site
 
 log = logging.getLogger(__name__)
@@ -79,9 +81,9 @@ class Engine:
         self.config, self.model, self.anatomy, self.geometry = config, model, anatomy, geometry
         self.slabs, self.forward, self.tokenizer, self.weights = slabs, forward, tokenizer, weights
         self.publish = publish
-        self.mailbox, self.scheduler = Mailbox(), Scheduler()
+        self.mailbox, self.scheduler, self.faults = Mailbox(), Scheduler(), Faults()
         self.sessions: dict[str, Session] = {}
-        self.letters = Letters(self)
+        self.letters, self.turns = Letters(self), Turns(self, Pace.of(forward.device))
         self.mover = ThreadMover(self.mailbox.post, forward.device)
         self.tiers = Tiers(host, disk, self.mover, forward.device)
         self.blobs = Blobs(forward.device)
@@ -93,7 +95,7 @@ class Engine:
         )
         self.neighbours = Neighbours(self.sessions, self.room, self.swapping, Usage.read(forward.device))
         self.bulletin = Bulletin(
-            self.sessions, slabs, self.scheduler, forward.device, weights, self.tiers, self.notebooks
+            self.sessions, slabs, self.scheduler, forward.device, weights, self.tiers, self.notebooks, self.faults
         )
         self.one_by_one = False
         self.recurrent = geometry.recurrent_state_bytes > 0
@@ -103,8 +105,6 @@ class Engine:
         self._last_edition = 0  # of sessions that were closed
         self._checked = True
         self._check_due = 0.0
-        self._prefilling = self._in_step = False
-        self._pace = Pace.of(forward.device)
         if weights.streamed:
             self.scheduler.lockstep = Lockstep(forward.layers)
         self._drowsy = Drowsiness(weights, config.nap_seconds, forward.device)
@@ -123,9 +123,8 @@ class Engine:
             answered = enquiries.answer(self, request)
             if answered is None:
                 request = enquiries.with_tokens(self.tokenizer, request)
-        except DjinnError as error:
-            reply(Failed(code=error.code, message=str(error)))
-            return
+        except Exception as error:  # noqa: BLE001  the request's edge
+            answered = self.faults.reply_to(error)
         if answered is not None:
             reply(answered)
         else:
@@ -139,34 +138,54 @@ class Engine:
 
     @torch.inference_mode()
     def tick(self) -> bool:
-        """Read the mail and give one job a slice; False when there was nothing to do."""
+        """Read the mail and give one job a slice; False when there was nothing to do. Raises EngineBroken alone."""
         changes = self.swapping.changes
         moved = self.read_mail()
         if moved:
             self._send()  # before the job's slice, which may last until the next letter
-        job = self.scheduler.next()
-        if job is not None:
-            self._advance(job)
+        advanced = self.turns.advance_next()
         took_up = self.letters.take_up_all()
-        busy = moved or job is not None or took_up
+        busy = moved or advanced or took_up
         if not busy:
             self._rest()
         busy = busy or self.swapping.changes != changes  # who waits for room looks again now, not at the next mail
         self._checked = not busy
-        self._drowsy.tell(busy)
         self._send(idle=not busy)
-        self.neighbours.heed(self.bulletin.outside)
-        self.keeping.attend(self.sessions)
-        self.bulletin.heed_journal(self.keeping.trouble)
+        self._look_around(busy)
         return busy
 
+    def _look_around(self, busy: bool) -> None:
+        """What is done for nobody's request, after each slice of work."""
+        with self.faults.during("it sent weights to nap"):
+            self._drowsy.tell(busy)
+        with self.faults.during("it looked at what other programs need"):
+            self.neighbours.heed(self.bulletin.outside)
+        self._require_sound_books()
+        with self.faults.during("it wrote the journal"):
+            self.keeping.attend(self.sessions)
+        with self.faults.during("it told of the journal"):
+            self.bulletin.heed_journal(self.keeping.trouble)
+
     def _rest(self) -> None:
-        self.blobs.purge()
         begun = time.monotonic()
         if not self._checked and not len(self.scheduler) and begun >= self._check_due:
-            self.check_books()
+            with self.faults.during("it checked the books"):
+                self.check_books()
             self._check_due = begun + CHECKS_TAKE_ONE_IN * (time.monotonic() - begun)
-        self.room.attend()
+        with self.faults.during("it rested"):
+            self.blobs.purge()
+            self.room.attend()
+
+    def _require_sound_books(self) -> None:
+        """EngineBroken where an error has left books that contradict each other: of what is wrong nothing is told and
+        nothing written."""
+        if not self.faults.suspected:
+            return
+        try:
+            self.check_books()
+        except Exception as error:
+            raise broken(error) from error
+        self.faults.suspected = False
 
     @property
     def watchful(self) -> bool:
@@ -195,9 +214,7 @@ class Engine:
 
     def wanted_elsewhere(self) -> bool:
         """Asked between layers: is there mail, or another job whose turn it is?"""
-        if self._prefilling:
-            self._pace.keep()
-        return self.mailbox.waiting or (len(self.scheduler) > 1 and (self._prefilling or self._in_step))
+        return self.turns.wanted_elsewhere()
 
     def read_mail(self) -> bool:
         """Deliver the letters that are there; those that come meanwhile wait until a job has had its slice."""
@@ -205,12 +222,15 @@ class Engine:
         for letter in letters:
             match letter:
                 case Departure(holder=holder):
-                    self._detach_all(holder)
+                    with self.faults.during("a holder went"):
+                        self._detach_all(holder)
                 case Moved():
-                    self.swapping.settle(letter)
+                    with self.faults.during("it settled a move between tiers"):
+                        self.swapping.settle(letter)
                 case Letter():
                     self.letters.deliver(letter)
-        self.blobs.tidy()
+        with self.faults.during("it tidied up"):
+            self.blobs.tidy()
         return bool(letters)
 
     def _detach_all(self, holder: Holder) -> None:
@@ -220,54 +240,21 @@ class Engine:
                 self.notebooks.note(session, "gone")
                 self.bulletin.touch(session.name)
 
-    def _advance(self, job: Job) -> None:
-        """One slice of a job. Whatever comes out of it, the letter gets one reply and the others go on."""
-        frame = job.session.frame
-        self.bulletin.touch(job.session.name)
-        lockstep = self.scheduler.lockstep
-        self._in_step = lockstep is not None and lockstep.steps_aside(job, self.scheduler.running)
-        self._prefilling = job.letter is None or (frame is not None and len(frame.tokens) > 1)
-        if job.kind == "run":
-            self.keeping.touch(job.session.name)
-        try:
-            job.blocked = next(job.steps)
-            return
-        except StopIteration as done:
-            reply: Reply | None = done.value
-        except DjinnError as error:
-            reply = self._failed(job, Failed(code=error.code, message=str(error)))
-        except Exception as error:  # noqa: BLE001  as above, and the other jobs go on
-            reply = self._failed(job, unforeseen(error))
-        self.scheduler.remove(job)
-        if reply is not None:
-            self.letters.answer_job(job, reply)
-        self.letters.take_up(job.session)
-        self._room_changed()
-
-    def _room_changed(self) -> None:
-        """A session does no more what it did, or is gone: who waits for room looks again."""
-        self.swapping.changes += 1
-        self.swapping.advance_all()
-
-    def _failed(self, job: Job, failure: Failed) -> Failed:
-        """A run that broke leaves its session at the last committed step, idle; a look leaves it as it was."""
-        session = job.session
-        if job.kind == "run" and session.state == "running":
-            session.break_off()
-            self.publish(SessionFailed(session=session.name, code=failure.code, message=failure.message))
-        return failure
-
     def answer(self, letter: Letter, reply: Reply) -> None:
         """Replies go out by `_send`, when the bulletin knows what they tell of."""
+        letter.answered = True
         self.books.requests_answered += 1
         self._answers.append((letter, reply))
 
     def _send(self, idle: bool = False) -> None:
-        if self._answers or self.bulletin.due:
-            self.bulletin.publish(all_sessions=idle)
+        self._require_sound_books()
+        with self.faults.during("it described its sessions"):
+            if self._answers or self.bulletin.due:
+                self.bulletin.publish(all_sessions=idle)
         answers, self._answers = self._answers, []
         for letter, reply in answers:
-            letter.reply(reply)
+            with self.faults.during("a reply was handed over"):
+                letter.reply(reply)
 
     # --- what verbs and jobs ask for -------------------------------------------------------------------------------
 
@@ -334,7 +321,7 @@ class Engine:
         self.blobs.untidy = True
         self.keeping.forget(session.name)
         self.notebooks.closed(session.name)
-        self._room_changed()
+        self.turns.room_changed()
         return pages
 
     def entered(self, session: Session, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Outcome]:

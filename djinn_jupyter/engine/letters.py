@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Generator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Letter
@@ -14,20 +13,19 @@ from djinn_jupyter.engine.verbs import (
     AT_ONCE,
     CHANGES_NOTHING,
     NEEDS_WEIGHTS,
+    OPENS,
     VERBS,
     WHILE_AWAY,
     WHILE_RUNNING,
     WITHOUT_ROWS,
 )
-from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, UsageError
+from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Failed, Reply, SessionSwapped
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
-
-log = logging.getLogger(__name__)
 
 
 class Letters:
@@ -39,10 +37,19 @@ class Letters:
         self._changes_seen = 0
 
     def deliver(self, letter: Letter) -> None:
-        """Answer a letter, start a job for it, or lay it by: while somebody looks at its session's stop, while the
-        session's bytes are elsewhere, or while there is no room."""
+        """Answer a letter, start a job for it, or lay it by. Whatever goes wrong answers it, and nobody else."""
+        session: Session | None = None
+        try:
+            if isinstance(letter.request, ask.SessionRequest):
+                session = self._engine.sessions.get(letter.request.session)
+            self._deliver(letter, session)
+        except Exception as error:  # noqa: BLE001  the request's edge
+            self._fail(letter, session, error)
+
+    def _deliver(self, letter: Letter, session: Session | None) -> None:
+        """It is laid by while somebody looks at its session's stop, while the session's bytes are elsewhere, or while
+        there is no room."""
         request = letter.request
-        session = self._engine.sessions.get(request.session) if isinstance(request, ask.SessionRequest) else None
         if session is not None and type(request) not in WHILE_AWAY:
             self._engine.notebooks.asked(session)
         if session is None or not self._has_to_wait(session, request):
@@ -55,6 +62,20 @@ class Letters:
             self._engine.swapping.swap_in(session, "needed")
         elif _needs_rows(session, request):
             self._recompute(session)
+
+    def _fail(self, letter: Letter, session: Session | None, error: Exception) -> None:
+        """The letter waits no more, and is answered unless it was before the error came. A run that was not begun
+        leaves its session idle."""
+        if session is not None and letter in session.waiting:
+            session.waiting.remove(letter)
+        if session is not None and session.state == "running" and session.job is None:
+            self._engine.turns.break_off(session)
+        self._engine.swapping.changes += 1  # its session may leave now
+        failure = self._engine.faults.reply_to(error)
+        if letter.answered:
+            self._engine.faults.note(f"it finished with a {type(letter.request).__name__} that was answered", error)
+        else:
+            self._engine.answer(letter, failure)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
         looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note)
@@ -73,56 +94,58 @@ class Letters:
         return not (isinstance(request, ask.Run) and not request.extend and here.state in ("host", "disk"))
 
     def _deliver_now(self, letter: Letter, session: Session | None) -> bool:
-        """False when it was laid by again, for want of room."""
+        """False when it was laid by again, for want of room. Raises what the verb raises."""
+        request = letter.request
+        try:
+            self._begin(letter, session)
+        except SlabFull:
+            if session is None or not self._engine.room.find(session, self._wanted(request)):
+                raise
+            session.waiting.appendleft(letter)
+            session.residence.wants_room = True
+            return False
+        finally:
+            if session is not None and type(request) not in WHILE_AWAY and letter not in session.waiting:
+                session.residence.touch()
+                self._engine.notebooks.left_alone(session)
+        return True
+
+    def _begin(self, letter: Letter, session: Session | None) -> None:
+        """Do what the letter asks, or make a job of it."""
         request = letter.request
         if isinstance(request, ask.SessionRequest):
             self._engine.bulletin.touch(request.session)
-        try:
-            if session is not None and session.job is not None and type(request) not in WHILE_RUNNING:
-                raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
-            verb = VERBS.get(type(request))
-            if verb is None:
-                raise UsageError(f"The engine has no verb {type(request).__name__}.")
-            if type(request) in NEEDS_WEIGHTS:
-                self._engine.weights.wake()  # before the verb changes anything: it may find no room
-            result = verb(self._engine, request, letter.holder)
-        except SlabFull as full:
-            if session is not None and self._engine.room.find(session, self._wanted(request)):
-                session.waiting.appendleft(letter)
-                session.residence.wants_room = True
-                return False
-            self._refuse(letter, full)
-        except DjinnError as error:
-            self._refuse(letter, error)
-        except Exception as error:  # noqa: BLE001  the engine's edge: whatever it is, the asker is told
-            self._engine.answer(letter, unforeseen(error))
-        else:
-            self._accept(letter, result)
-            if session is not None and type(request) not in CHANGES_NOTHING:
-                self._engine.keeping.touch(session.name)
-        if session is not None and type(request) not in WHILE_AWAY:
-            session.residence.touch()
-            self._engine.notebooks.left_alone(session)
-        return True
-
-    def _refuse(self, letter: Letter, error: DjinnError) -> None:
-        self._engine.swapping.changes += 1  # its session waits no more, and may leave
-        self._engine.answer(letter, Failed(code=error.code, message=str(error)))
+            if type(request) not in OPENS:
+                session = self._engine.session(request.session)
+        if session is not None and session.job is not None and type(request) not in WHILE_RUNNING:
+            raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
+        verb = VERBS.get(type(request))
+        if verb is None:
+            raise UsageError(f"The engine has no verb {type(request).__name__}.")
+        if type(request) in NEEDS_WEIGHTS:
+            self._engine.weights.wake()  # before the verb changes anything: it may find no room
+        self._accept(letter, session, verb(self._engine, request, letter.holder))
+        if session is not None and type(request) not in CHANGES_NOTHING:
+            self._engine.keeping.touch(session.name)
 
     def _wanted(self, request: ask.Request) -> int:
         """Bytes of pages for a prompt."""
         count = len(request.tokens or ()) if isinstance(request, ask.Run) else 0
         return sum(-(-count // group.page_positions) * group.page_bytes for group in self._engine.geometry.groups)
 
-    def _accept(self, letter: Letter, result: Reply | Steps | Underway) -> None:
-        if isinstance(result, Generator):
-            request = cast(ask.SessionRequest, letter.request)
-            result = Underway(session=self._engine.sessions[request.session], steps=result)
-        if not isinstance(result, Underway):
+    def _accept(self, letter: Letter, session: Session | None, result: Reply | Steps | Underway) -> None:
+        """What a verb returned: a reply, or steps, which are a job of the letter's session or of the one they name."""
+        if isinstance(result, Underway):
+            session, steps = result.session, result.steps
+        elif isinstance(result, Generator):
+            steps = result
+        else:
             self._engine.answer(letter, result)
             return
-        kind: JobKind = "run" if result.session.state == "running" else "look"
-        self._engine.scheduler.add(Job(kind=kind, session=result.session, steps=result.steps, letter=letter))
+        if session is None:
+            raise TypeError(f"The steps of {type(letter.request).__name__} are for no session.")
+        kind: JobKind = "run" if session.state == "running" else "look"
+        self._engine.scheduler.add(Job(kind=kind, session=session, steps=steps, letter=letter))
 
     def answer_job(self, job: Job, reply: Reply) -> None:
         """A job has ended. One without a letter was for those who wait; they are told what went wrong."""
@@ -144,18 +167,26 @@ class Letters:
     def take_up(self, session: Session) -> None:
         """Letters that waited come before the mail."""
         while session.waiting:
-            request = session.waiting[0].request
-            if self._needs_bytes(session, request):
-                self._engine.swapping.swap_in(session, "needed")
-            if self._needs_bytes(session, request) or _looked_at(session):
-                return
-            session.residence.wants_room = False
-            if _needs_rows(session, request):
-                if session.job is None:
-                    self._recompute(session)
-                return
-            if not self._deliver_now(session.waiting.popleft(), session):
-                return
+            letter = session.waiting[0]
+            try:
+                if not self._take_up_first(session):
+                    return
+            except Exception as error:  # noqa: BLE001  the request's edge
+                self._fail(letter, session, error)
+
+    def _take_up_first(self, session: Session) -> bool:
+        """Whether the first letter that waits was worked on; else it waits on."""
+        request = session.waiting[0].request
+        if self._needs_bytes(session, request):
+            self._engine.swapping.swap_in(session, "needed")
+        if self._needs_bytes(session, request) or _looked_at(session):
+            return False
+        session.residence.wants_room = False
+        if _needs_rows(session, request):
+            if session.job is None:
+                self._recompute(session)
+            return False
+        return self._deliver_now(session.waiting.popleft(), session)
 
     def take_up_all(self) -> bool:
         """Whether there was a reason to look again at who waits."""
@@ -187,9 +218,3 @@ def _needs_rows(session: Session, request: ask.Request) -> bool:
     """Whether it reads or goes on from rows and states that went with an earlier process."""
     begins_anew = isinstance(request, ask.Run) and not request.extend
     return session.lost and type(request) not in WITHOUT_ROWS and not begins_anew
-
-
-def unforeseen(error: Exception) -> Failed:
-    log.exception("unforeseen")
-    text = f"{type(error).__name__}: {error}".splitlines()[0]
-    return Failed(code="DjinnError", message=f"The engine met an error it does not know ({text}); see %djinn_log.")

@@ -20,14 +20,15 @@ class Holder:
     user: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Letter:
     """A request with its asker and the one place its reply goes. `reply` may be called from the engine's thread
-    only."""
+    only, and once: then it is `answered`."""
 
     request: Request
     holder: Holder
     reply: Callable[[Reply], None]
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

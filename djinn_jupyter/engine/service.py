@@ -12,15 +12,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
 from djinn_jupyter.engine.door import Door
+from djinn_jupyter.engine.faults import Faults, in_short
 from djinn_jupyter.engine.outbox import Outbox, Outgoing
-from djinn_jupyter.errors import EngineError, MessageTooLarge, UsageError, WireError
+from djinn_jupyter.errors import EngineError, UsageError, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.registry import CurveKeys
 from djinn_jupyter.wire.replies import Event, Failed, Reply
@@ -32,6 +33,8 @@ REQUESTS_PER_TURN = 64
 SWEEP_SECONDS = 1.0
 POLL_MILLISECONDS = 1000
 COMPLAINT_SECONDS = 1.0
+PAUSE_SECONDS = 0.05
+MOST_FAILURES = 200  # of polls in a row: ten seconds
 DOMAIN = "djinn"
 
 
@@ -83,7 +86,8 @@ class Service:
     """Bound when made, served from `start` to `stop`. `commands` and `events` are the endpoints clients connect to.
 
     Only the polling thread touches the sockets between `start` and `stop`. A reply posted by the engine for a request
-    that is not pending (answered already) is a bug and is logged, not sent. `broken` is called should the thread fail.
+    that is not pending (answered already) is a bug and is logged, not sent. An error that belongs to a request answers
+    it; one that belongs to none is in `faults`. `broken` is called should no message be readable any more.
     """
 
     def __init__(
@@ -96,10 +100,12 @@ class Service:
         keys: ServerKeys | None = None,
         message_bytes: int = codec.MAX_ARRAY_BYTES,
         broken: Callable[[], None] = lambda: None,
+        faults: Faults | None = None,
     ) -> None:
         if keys is None and not all(endpoint.startswith("ipc://") for endpoint in (commands, events)):
             raise UsageError("An engine listens beyond a private folder only with CURVE keys.")
         self._door, self._outbox, self._broken = door, outbox, broken
+        self._faults = faults or Faults()
         self._context = zmq.Context()
         self._authenticator = self._admit(keys) if keys else None
         self._router = self._socket(zmq.ROUTER, message_bytes, keys)
@@ -146,28 +152,46 @@ class Service:
         self._outbox.close()
 
     def _serve(self) -> None:
-        try:
-            self._poll()
-        except Exception:
-            log.exception("The service has failed; the engine has to stop")
-            self._broken()
-
-    def _poll(self) -> None:
         poller = zmq.Poller()
         for source in (self._router, self._publisher, self._outbox.fileno()):
             poller.register(source, zmq.POLLIN)
-        swept = time.monotonic()
+        swept, failures = time.monotonic(), 0
         while not self._stopping.is_set():
-            ready = dict(poller.poll(POLL_MILLISECONDS))
-            if self._router in ready:
-                self._receive()
-            if self._publisher in ready:
-                self._confirm_subscriptions()
-            self._send_waiting(woken=self._outbox.fileno() in ready)
+            try:
+                ready = dict(poller.poll(POLL_MILLISECONDS))
+                failures = 0
+            except Exception as error:  # noqa: BLE001  as for want of file descriptors, which somebody may give back
+                failures += 1
+                ready = self._not_ready(error, failures)
+            self._turn(ready)
             if time.monotonic() - swept > SWEEP_SECONDS:
-                self._door.sweep()
                 swept = time.monotonic()
-        self._send_waiting(woken=False)
+                with self._faults.during("the service looked who has gone"):
+                    self._door.sweep()
+        self._turn({})
+
+    def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
+        """The poll failed: wait for a moment, and for the last time tell the process."""
+        self._faults.note("the service waited for messages", error)
+        self._stopping.wait(PAUSE_SECONDS)
+        if failures == MOST_FAILURES:
+            log.critical("The service cannot read messages any more; the engine has to stop")
+            self._broken()
+        return {}
+
+    def _turn(self, ready: Mapping[object, int]) -> None:
+        """Each of the three, whatever becomes of the others; not at once again where one went wrong."""
+        before = self._faults.count
+        if self._router in ready:
+            with self._faults.during("the service read requests"):
+                self._receive()
+        if self._publisher in ready:
+            with self._faults.during("the service confirmed subscriptions"):
+                self._confirm_subscriptions()
+        with self._faults.during("the service sent what waited"):
+            self._send_waiting(woken=self._outbox.fileno() in ready)
+        if self._faults.count != before:
+            self._stopping.wait(PAUSE_SECONDS)
 
     def _receive(self) -> None:
         for _ in range(REQUESTS_PER_TURN):
@@ -182,6 +206,9 @@ class Service:
             envelope = codec.decode_request(frames)
         except (WireError, UsageError) as error:
             return self._refuse(peer, codec.read_number(frames), error)
+        except Exception as error:
+            log.exception("A message could not be read")
+            return self._refuse(peer, codec.read_number(frames), EngineError(f"It cannot be read ({in_short(error)})."))
         key = (peer, envelope.id)
         if key in self._pending:
             return self._refuse(peer, None, EngineError(f"Request number {envelope.id} is in use."))
@@ -213,10 +240,11 @@ class Service:
 
     def _send_waiting(self, *, woken: bool) -> None:
         for letter in self._outbox.take(woken=woken):
-            if isinstance(letter, Outgoing):
-                self._send_pending(letter)
-            else:
-                self._publish(letter)
+            with self._faults.during("the service sent a reply or an event"):
+                if isinstance(letter, Outgoing):
+                    self._send_pending(letter)
+                else:
+                    self._publish(letter)
 
     def _send_pending(self, letter: Outgoing) -> None:
         key = (letter.peer, letter.number)
@@ -227,10 +255,7 @@ class Service:
         self._send_reply(letter.peer, letter.number, letter.reply)
 
     def _send_reply(self, peer: bytes, number: int, reply: Reply) -> None:
-        try:
-            frames = codec.encode(number, reply)
-        except MessageTooLarge as error:
-            frames = codec.encode(number, Failed(code=error.code, message=str(error)))
+        frames = codec.encode_reply(number, reply)
         try:
             self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
         except zmq.ZMQError as error:
@@ -240,8 +265,8 @@ class Service:
             self._replies += 1
 
     def _publish(self, event: Event) -> None:
-        self._events += 1
         self._publisher.send_multipart(codec.encode_event(event))
+        self._events += 1
 
     def _socket(self, kind: int, message_bytes: int, keys: ServerKeys | None) -> zmq.Socket[bytes]:
         socket = self._context.socket(kind)

@@ -13,15 +13,17 @@ be made of, with the noun's own UsageError. No pickle.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, UsageError
+from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, NotEncodable, UsageError, WireError
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.replies import Event, Reply
+from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
+from djinn_jupyter.wire.texts import sendable
 
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
@@ -68,7 +70,7 @@ class _FrameReader:
 
 
 def encode(number: int, body: Request | Reply) -> list[Frame]:
-    """The frames of a request or reply."""
+    """The frames of a request or reply. Raises NotEncodable and MessageTooLarge."""
     arrays: list[Frame] = []
 
     def place(value: Any) -> Any:
@@ -77,18 +79,46 @@ def encode(number: int, body: Request | Reply) -> list[Frame]:
             return _ArrayHeader(dtype=value.dtype, shape=value.shape, frame=len(arrays) - 1)
         raise NotImplementedError(f"{type(value)} does not cross the wire")
 
-    head = msgspec.msgpack.encode(Envelope(id=number, body=body), enc_hook=place)
+    with _sayable(body):
+        head = msgspec.msgpack.encode(Envelope(id=number, body=body), enc_hook=place)
     frames = [head, *arrays]
     _check_sizes(frames)
     return frames
 
 
+@contextmanager
+def _sayable(body: object) -> Iterator[None]:
+    """NotEncodable, in a sentence, for whatever keeps `body` from becoming bytes."""
+    try:
+        yield
+    except (ValueError, OverflowError, TypeError, NotImplementedError, RecursionError) as error:
+        raise NotEncodable(f"A {type(body).__name__} cannot be sent: it holds {_obstacle(error)}.") from None
+
+
+def _obstacle(error: Exception) -> str:
+    if isinstance(error, OverflowError):
+        return "a whole number of more than 64 bits"
+    if isinstance(error, UnicodeEncodeError):
+        return "text with one half of a surrogate pair, which is no character"
+    return f"what no message can carry ({str(error) or type(error).__name__})"
+
+
+def encode_reply(number: int, reply: Reply) -> list[Frame]:
+    """The frames of a reply, or of the failure that says why it cannot be sent: an asker is always answered."""
+    try:
+        if isinstance(reply, Failed):
+            reply = Failed(code=reply.code, message=sendable(reply.message))
+        return encode(number, reply)
+    except WireError as error:
+        return encode(number, Failed(code=error.code, message=sendable(str(error))))
+
+
 def encode_checked(number: int, request: Request) -> list[Frame]:
     """As `encode`. UsageError where a field breaks its own limits: msgspec looks at them on reading only."""
-    frames = encode(number, request)
     try:
+        frames = encode(number, request)
         decode_request(frames)
-    except MalformedMessage as error:
+    except (MalformedMessage, NotEncodable) as error:
         raise UsageError(_limit_in_words(str(error))) from None
     return frames
 
@@ -148,7 +178,9 @@ def _check_sizes(frames: Sequence[Frame]) -> None:
 
 
 def encode_event(event: Event) -> list[Frame]:
-    return [event.session.encode(), msgspec.msgpack.encode(event)]
+    """Raises NotEncodable."""
+    with _sayable(event):
+        return [event.session.encode(), msgspec.msgpack.encode(event)]
 
 
 def encode_listened(topic: bytes) -> list[Frame]:

@@ -334,7 +334,8 @@ class PrefetchStatistics(Noun, frozen=True):
 class EngineStatistics(Noun, frozen=True):
     """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
     `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
-    written to the journal."""
+    written to the journal. `faults`: errors inside the engine that belonged to no request, and
+    what the last one was."""
 
     pid: int
     uptime_seconds: float
@@ -355,6 +356,8 @@ class EngineStatistics(Noun, frozen=True):
     weights: WeightsStatistics | None = None
     prefetches: PrefetchStatistics | None = None
     journal_trouble: str | None = None
+    faults: int = 0
+    last_fault: str | None = None
 
 
 class Snapshot(Noun, frozen=True):

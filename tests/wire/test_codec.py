@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any, get_args
 
@@ -9,13 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.keeping import shelf
-from djinn_jupyter.errors import CheckpointRefused, MalformedMessage, MessageTooLarge, UsageError, WireError
+from djinn_jupyter.errors import (
+    CheckpointRefused,
+    MalformedMessage,
+    MessageTooLarge,
+    NotEncodable,
+    UsageError,
+    WireError,
+)
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Set
 from djinn_jupyter.wire.nouns import Sampling
-from djinn_jupyter.wire.replies import Event, Reply, TokenSampled
+from djinn_jupyter.wire.replies import Event, Failed, Reply, TokenSampled
 from djinn_jupyter.wire.requests import ApplyEdit, Ping, Request, Run
+from djinn_jupyter.wire.texts import LONGEST_MESSAGE
 from tests.wire import strategies
 
 EACH = settings(max_examples=15, deadline=None)
@@ -216,3 +225,42 @@ def test_what_is_too_large_is_refused_before_it_is_read(monkeypatch: pytest.Monk
 def test_a_limit_that_is_broken_is_said_with_the_fields_name():
     with pytest.raises(UsageError, match=r"^max_new_tokens: expected int >= 0\.$"):
         codec.encode_checked(1, Run(session="a", tokens=(1,), max_new_tokens=-1))
+
+
+UNSENDABLE = [10**30, -(10**30), "\ud800", ("fine", "\udfff"), object(), {"deep": ({1: 2**64},)}]
+
+
+@pytest.mark.parametrize("kind", get_args(Reply), ids=lambda kind: kind.__name__)
+@settings(max_examples=3, deadline=None)
+@given(data=st.data(), number=strategies.NUMBERS)
+def test_a_reply_that_no_message_can_carry_is_answered_by_a_failure(
+    kind: type, data: st.DataObject, number: int
+) -> None:
+    """One field after the other holds what cannot be sent."""
+    body = data.draw(strategies.of(kind))
+    values = ["\ud800"] if kind is Failed else UNSENDABLE
+    for field, value in itertools.product(kind.__struct_fields__, values):
+        told = codec.decode_reply(codec.encode_reply(number, msgspec.structs.replace(body, **{field: value})))
+        assert told.id == number
+        assert isinstance(told.body, Failed)
+        assert kind is Failed or (told.body.code == "NotEncodable" and kind.__name__ in told.body.message)
+
+
+@pytest.mark.parametrize("kind", get_args(Event), ids=lambda kind: kind.__name__)
+def test_an_event_that_no_message_can_carry_says_so(kind: type) -> None:
+    fields = dict.fromkeys(kind.__struct_fields__, "x")
+    for field, value in itertools.product(fields, ("\ud800", "\udfff")):
+        with pytest.raises(NotEncodable, match=kind.__name__):
+            codec.encode_event(kind(**{**fields, field: value}))
+
+
+def test_a_failure_is_cut_to_what_can_be_read() -> None:
+    told = codec.decode_reply(codec.encode_reply(1, Failed(code="UsageError", message="x" * 10**6))).body
+    assert isinstance(told, Failed)
+    assert len(told.message) <= LONGEST_MESSAGE
+
+
+def test_a_request_that_no_message_can_carry_is_refused_by_whoever_makes_it() -> None:
+    for number, text in ((10**30, "x"), (1, "\ud800")):
+        with pytest.raises(UsageError, match="cannot be sent"):
+            codec.encode_checked(1, Run(session="a", text=text, max_new_tokens=number))

@@ -59,6 +59,9 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.Note: residing.note,
 }
 
+OPENS: frozenset[type[ask.RequestBase]] = frozenset({ask.Open, ask.RestoreCheckpoint})
+"""Requests whose session need not be there yet; of all others it has to be, before their verb is called."""
+
 NEEDS_WEIGHTS: frozenset[type[ask.RequestBase]] = frozenset({ask.Run, ask.Resume, ask.Step, ask.Back})
 """Requests whose session begins to run; a look wakes the weights only where it comes to a forward pass."""
 

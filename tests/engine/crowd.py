@@ -1,0 +1,121 @@
+"""A session that is in the state one wants it in, somebody who asks anything of it, and a bystander beside them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Failed
+from tests.engine.desk import Desk, tokens
+
+State = Literal["missing", "closed", "running", "away", "stopped"]
+STATES: Final[tuple[State, ...]] = ("missing", "closed", "running", "away", "stopped")
+PROMPT: Final = tokens(10)
+STEPS: Final = 200
+BYSTANDER: Final = "bystander"
+
+
+@dataclass
+class Crowd:
+    """`expected` are the bystander's logits after each of its steps when nobody else is there."""
+
+    desk: Desk
+    expected: list[Tensor] = field(default_factory=list)
+    step: int = 0
+
+    @classmethod
+    def around(cls, desk: Desk) -> Crowd:
+        crowd = cls(desk)
+        desk.open(BYSTANDER)
+        for _ in range(STEPS):
+            crowd._run_on()
+            crowd.expected.append(crowd._logits().clone())
+        return crowd
+
+    # --- the bystander -----------------------------------------------------------------------------------------------
+
+    def goes_on(self) -> None:
+        """The bystander's next token is made of the same bits as ever."""
+        step = self.step
+        self._run_on()
+        assert torch.equal(self._logits(), self.expected[step])
+
+    def _run_on(self) -> None:
+        begins = self.step == 0
+        self.desk.run(PROMPT if begins else (), 1, BYSTANDER, extend=not begins)
+        self.step = (self.step + 1) % STEPS
+
+    def _logits(self) -> Tensor:
+        logits = self.desk.session(BYSTANDER).logits_1V
+        assert logits is not None
+        return logits
+
+    # --- the others --------------------------------------------------------------------------------------------------
+
+    def bring(self, name: str, state: State) -> None:
+        """Have a session of that name in that state; one that is to be closed meanwhile stands still."""
+        if self._is(name, state):
+            return
+        self.leave(name)
+        if state == "missing":
+            return
+        self.desk.open(name)
+        if state == "running":
+            self.desk.post(ask.Run(session=name, tokens=PROMPT, max_new_tokens=400, ignore_eos=True), [])
+            self.desk.engine.tick()
+            return
+        self.desk.stop_at(3, "step == 0", name)
+        self.desk.run(PROMPT, 4, name)
+        if state == "away":
+            self.desk.swap_out(name)
+
+    def _is(self, name: str, state: State) -> bool:
+        session = self.desk.engine.sessions.get(name)
+        if session is None:
+            return state == "missing"
+        here = session.residence.state
+        if session.waiting or (session.job is not None) != (state == "running"):
+            return False
+        match state:
+            case "running":
+                return session.state == "running"
+            case "away":
+                return here == "host" and session.state == "paused"
+            case "stopped" | "closed":
+                return here == "resident" and session.state == "paused"
+        return False
+
+    def leave(self, *names: str) -> None:
+        for name in names:
+            if name in self.desk.engine.sessions:
+                self.desk.close(name)
+
+    def alone(self) -> None:
+        """Only the bystander is left."""
+        self.leave(*[name for name in self.desk.engine.sessions if name != BYSTANDER])
+
+    def ask(self, request: ask.Request, name: str, state: State) -> Any:
+        """The one reply to it."""
+        replies: list[Any] = []
+        closing: list[Any] = []
+        self.desk.post(request, replies)
+        if state == "closed":
+            self.desk.post(ask.Close(session=name), closing)
+        for _ in range(20_000):
+            if replies and (closing or state != "closed"):
+                break
+            if not self.desk.engine.tick() and self.desk.engine.tiers.moving:
+                self.desk.engine.mailbox.wait(1.0)
+        assert len(replies) == 1, (request, state)
+        return replies[0]
+
+
+def is_refusal(reply: object) -> bool:
+    """Whether it is a failure that the engine meant, in a sentence that can be shown to a person."""
+    if not isinstance(reply, Failed) or "does not know (" in reply.message:
+        return False
+    return reply.message.endswith((".", "?")) and "\n" not in reply.message
