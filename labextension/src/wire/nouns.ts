@@ -313,7 +313,8 @@ export interface PrefetchStatistics {
 /**
  * The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
  * `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
- * written to the journal.
+ * written to the journal. `faults`: errors inside the engine that belonged to no request, and
+ * what the last one was.
  */
 export interface EngineStatistics {
   readonly pid: number;
@@ -335,6 +336,8 @@ export interface EngineStatistics {
   readonly weights: WeightsStatistics | null;
   readonly prefetches: PrefetchStatistics | null;
   readonly journal_trouble: string | null;
+  readonly faults: number;
+  readonly last_fault: string | null;
 }
 
 /**
