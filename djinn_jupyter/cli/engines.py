@@ -15,6 +15,7 @@ from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.client.registry import registry_folder, running_engines
+from djinn_jupyter.client.terminal import TerminalProgress
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
@@ -64,7 +65,8 @@ def _add_start(start: argparse.ArgumentParser) -> None:
 
 def _start(options: argparse.Namespace) -> int:
     given = {name: value for name, value in vars(options).items() if name not in ("command", "model")}
-    engine = load(options.model, **given, progress=lambda line: print(line, file=sys.stderr))
+    with TerminalProgress() as shown:
+        engine = load(options.model, **given, progress=shown.line, each_second=shown.second)
     print(f"{engine!r} runs.")
     return 0
 

@@ -7,36 +7,22 @@ its own OS session: neither a kernel's interrupt nor its end reaches it.
 from __future__ import annotations
 
 import os
-import signal
-import site
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from typing import Final
 
-import djinn_jupyter
 from djinn_jupyter._version import __version__
+from djinn_jupyter.client import starting
 from djinn_jupyter.client.amounts import spell_bytes
 from djinn_jupyter.client.registry import registry_folder, running_engines
-from djinn_jupyter.errors import EngineStartFailed, UsageError, VersionMismatch, from_code
+from djinn_jupyter.client.starting import Told
+from djinn_jupyter.errors import UsageError, VersionMismatch
 from djinn_jupyter.wire.host import require_supported_platform
-from djinn_jupyter.wire.registry import (
-    LOCK_SUFFIX,
-    LOG_SUFFIX,
-    Entry,
-    Identity,
-    Options,
-    Progressed,
-    Ready,
-    Started,
-    StartFailed,
-    decode_notice,
-)
+from djinn_jupyter.wire.registry import LOCK_SUFFIX, LOG_SUFFIX, Entry, Identity, Options
 
-LAST_LINES = 15
-LOG_ROTATE_BYTES = 5 * 2**20
-Progress = Callable[[str], None]
+LOG_ROTATE_BYTES: Final = 5 * 2**20
+LOCK_SECONDS: Final = 0.1  # between two looks at a lock; a lock of a file cannot be waited for with a time limit
 
 
 def adopt_or_start(
@@ -45,19 +31,19 @@ def adopt_or_start(
     *,
     listen: str | None = None,
     idle_seconds: float | None = None,
-    progress: Progress,
+    told: Told,
 ) -> Entry:
     """The entry of an engine that answers. Raises the engine's own error when it could not start."""
     require_supported_platform()
     found = adopt(identity, options)
     if found is not None:
         return found
-    with _alone(identity, progress) as lock:
+    with _alone(identity, told) as lock:
         found = adopt(identity, options)
         if found is not None:
             return found
         arguments = _arguments(identity, options, listen=listen, idle_seconds=idle_seconds)
-        return start(identity, [*arguments, f"--launcher-lock={lock}"], keep_open=(lock,), progress=progress)
+        return start(identity, [*arguments, f"--launcher-lock={lock}"], keep_open=(lock,), told=told)
 
 
 def adopt(identity: Identity, options: Options) -> Entry | None:
@@ -75,97 +61,53 @@ def adopt(identity: Identity, options: Options) -> Entry | None:
     return None
 
 
-def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...], progress: Progress) -> Entry:
+def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...], told: Told) -> Entry:
     """Start the process and wait until it answers. An interrupt ends what was started."""
-    log_path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
-    if log_path.exists() and log_path.stat().st_size > LOG_ROTATE_BYTES:
-        log_path.replace(log_path.with_suffix(".1" + LOG_SUFFIX))
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    beginning = os.fstat(log).st_size
-    reader, writer = os.pipe()
-    command = [sys.executable, "-P", "-m", "djinn_jupyter.engine", "--detach", f"--log={log_path}", *arguments]
+    path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
+    if path.exists() and path.stat().st_size > LOG_ROTATE_BYTES:
+        path.replace(path.with_suffix(".1" + LOG_SUFFIX))
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        _spawn([*command, f"--launcher-pipe={writer}"], log=log, keep_open=(writer, *keep_open))
+        log = starting.Log(path, descriptor)
+        return starting.start(str(identity), [f"--log={path}", *arguments], log=log, keep_open=keep_open, told=told)
     finally:
-        os.close(writer)
-        os.close(log)
-    with os.fdopen(reader, "rb") as notices:
-        entry = _await_ready(iter(notices.readline, b""), progress)
-    if entry is None:
-        raise EngineStartFailed(
-            f"The engine of {identity} ended before it was ready. Its last lines, of {log_path}:\n"
-            f"{_last_lines(log_path, beginning)}"
-        )
-    return entry
-
-
-def _spawn(command: list[str], *, log: int, keep_open: tuple[int, ...]) -> None:
-    """Returns once the process has detached itself; what is left of it here is nobody to wait for."""
-    subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-        pass_fds=keep_open,
-        cwd="/",
-        env=_environment(),
-        start_new_session=True,
-        check=False,
-    )
-
-
-def _await_ready(lines: Iterator[bytes], progress: Progress) -> Entry | None:
-    """The entry of the engine once it is ready; None when it ended without a word. Whatever breaks the waiting off ends
-    the engine too, also where it has not yet said which process it is."""
-    pid: int | None = None
-    failed: StartFailed | None = None
-    notices = map(decode_notice, lines)
-    try:
-        for notice in notices:
-            match notice:
-                case Started(pid=pid):
-                    pass
-                case Progressed(line=told):
-                    progress(told)
-                case Ready(entry=entry):
-                    return entry
-                case StartFailed():
-                    failed = notice
-    except BaseException:
-        _end(pid or next((notice.pid for notice in notices if isinstance(notice, Started)), None))
-        for _ in lines:
-            pass  # until it has gone, and its end of the pipe with it
-        raise
-    if failed is not None:
-        raise from_code(failed.code, failed.message)
-    return None
-
-
-def _end(pid: int | None) -> None:
-    try:
-        if pid is not None:
-            os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        pass  # it has ended by itself
+        os.close(descriptor)
 
 
 @contextmanager
-def _alone(identity: Identity, progress: Progress) -> Iterator[int]:
+def _alone(identity: Identity, told: Told) -> Iterator[int]:
     """Hold the lock of an identity, as the descriptor of its file. The lock belongs to the open file: a process that
     inherits it holds it too, and it ends with the last of them."""
-    import fcntl  # not where engines cannot run; adopt_or_start has said so by then
-
     path = registry_folder() / f"{identity.slug()}{LOCK_SUFFIX}"
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            progress(f"waiting for {identity}, which somebody else is starting")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, identity, told)
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, identity: Identity, told: Told) -> None:
+    waiting = f"waiting for {identity}, which somebody else is starting"
+    begun, due = time.monotonic(), 0.0
+    while not _could_lock(descriptor):
+        now = time.monotonic()
+        if not due:
+            told.line(waiting)
+        if now >= due:
+            due = now + starting.TICK_SECONDS
+            told.second(f"{waiting} ({now - begun:.0f} s)")
+        time.sleep(LOCK_SECONDS)
+
+
+def _could_lock(descriptor: int) -> bool:
+    import fcntl  # not where engines cannot run; adopt_or_start has said so by then
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _require_options(entry: Entry, wanted: Options) -> None:
@@ -202,19 +144,3 @@ def _arguments(identity: Identity, options: Options, *, listen: str | None, idle
         elif value is not None and value is not False:
             arguments.append(f"{flag}={value}")
     return arguments
-
-
-def _environment() -> dict[str, str]:
-    """The asker's environment; where this package was found beside the code, the engine must find it too."""
-    environment = dict(os.environ)
-    root = str(Path(djinn_jupyter.__file__).resolve().parent.parent)
-    if root not in site.getsitepackages():
-        environment["PYTHONPATH"] = os.pathsep.join([root, *filter(None, [environment.get("PYTHONPATH")])])
-    return environment
-
-
-def _last_lines(log_path: Path, beginning: int) -> str:
-    with log_path.open("rb") as log:
-        log.seek(beginning)
-        lines = log.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-LAST_LINES:]) or "(it wrote nothing)"

@@ -9,11 +9,12 @@ from pathlib import Path
 from djinn_jupyter.client.amounts import parse_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.io_thread import IoThread
-from djinn_jupyter.client.launcher import Progress, adopt_or_start
+from djinn_jupyter.client.launcher import adopt_or_start
 from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.line import SocketLine
 from djinn_jupyter.client.naming import holder_name, user_name
 from djinn_jupyter.client.registry import is_alive, running_engines
+from djinn_jupyter.client.starting import Tell, Told
 from djinn_jupyter.errors import DjinnError, EngineUnavailable
 from djinn_jupyter.wire.registry import Entry, Identity, Options
 
@@ -40,7 +41,8 @@ def load(
     threads: int | None = None,
     idle_seconds: float | None = None,
     listen: str | None = None,
-    progress: Progress | None = None,
+    progress: Tell | None = None,
+    each_second: Tell | None = None,
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it where it runs already.
 
@@ -49,8 +51,9 @@ def load(
     there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after `nap_seconds` without
     work. A session keeps its last `stops_kept` stops (64) to go back to; with `no_journal` all sessions end with the
     engine's process. `idle_seconds` (then the engine ends) and `listen` (tcp://host:port, with keys) count only where
-    the engine is started now. `progress` is called with a line at a time. UsageError where an option says what no
-    engine on this machine can be, or what the one that runs is not.
+    the engine is started now. `progress` is called with each step of the start, `each_second` with the present step
+    and how long it has taken. UsageError where an option says what no engine on this machine can be, or what the one
+    that runs is not.
     """
     identity = Identity(
         model=spell_model(model),
@@ -75,15 +78,18 @@ def load(
         threads=threads,
     )
     check_options(options, idle_seconds=idle_seconds)
-    tell = progress or (lambda line: None)
+    told = Told(line=progress or _not_said, second=each_second or _not_said)
     for attempt in (1, 2):
-        entry = adopt_or_start(identity, options, listen=listen, idle_seconds=idle_seconds, progress=tell)
+        entry = adopt_or_start(identity, options, listen=listen, idle_seconds=idle_seconds, told=told)
         try:
             return attach(entry)
         except EngineUnavailable:
             if attempt == 2 or is_alive(entry):
                 raise  # alive and silent is for a person to see; gone since we looked is not
     raise AssertionError("unreachable")
+
+
+def _not_said(line: str) -> None: ...
 
 
 def engines() -> tuple[Entry, ...]:

@@ -1,6 +1,6 @@
 """`python -m djinn_jupyter.engine --model ...`: one engine process. Started by the client's launcher, or by hand.
 
-Owns the command line and the process's edges (detaching, log, exit status); imports the engine, and with it torch,
+Owns the command line and the process's edges (log, exit status); imports the engine, and with it torch,
 only when those are in place.
 """
 
@@ -51,7 +51,6 @@ def parser() -> argparse.ArgumentParser:
     add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
     add("--idle-seconds", type=float, default=1800.0, help="end after so long without clients and sessions")
     add("--silence-seconds", type=float, default=20.0, help="a client silent for so long has gone")
-    add("--detach", action="store_true", help="become a child of nobody")
     add("--log", help="the file that standard output already goes to, for the registry")
     add("--launcher-pipe", type=int, metavar="FD", help="where the launcher reads how the start goes")
     add("--launcher-lock", type=int, metavar="FD", help="closed once the engine is in the registry")
@@ -60,8 +59,6 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
-    if options.detach and os.fork():
-        os._exit(0)  # the launcher waits for this half; the other has no parent whose exit or zombie could matter
     launcher = LauncherPipe(options.launcher_pipe, lock=options.launcher_lock)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     launcher.send(Started(pid=os.getpid()))

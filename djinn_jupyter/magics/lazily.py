@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import naming, owning, stops
+    from djinn_jupyter.client import naming, owning, stops, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
 else:
@@ -22,7 +22,8 @@ else:
     owning = _Lazy("djinn_jupyter.client.owning")
     stops = _Lazy("djinn_jupyter.client.stops")
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
+    terminal = _Lazy("djinn_jupyter.client.terminal")
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "naming", "owning", "requests", "stops", "views"]
+__all__ = ["live_memory", "naming", "owning", "requests", "stops", "terminal", "views"]

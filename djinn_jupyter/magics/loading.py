@@ -52,6 +52,7 @@ class LoadingMagics(Group):
         engine = self.bench.client.load(
             args.model,
             progress=live.progress,
+            each_second=live.second,
             **given(
                 revision=args.revision,
                 dtype=args.dtype,

@@ -1,7 +1,7 @@
 """Where output goes: lines to stdout, views to display; tokens that stream into one display that is updated in place.
 
 With DJINN_STATIC=1, and in a terminal, only final forms are shown: nothing is updated, so that nbval and nbconvert see
-what a reader sees.
+what a reader sees. A terminal rewrites one line while an engine starts.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from IPython import display as ipython
 
-from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.lazily import terminal, views
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from djinn_jupyter.client.terminal import TerminalProgress
     from djinn_jupyter.widgets.view import View
 
 UPDATE_SECONDS = 0.1
@@ -44,14 +45,15 @@ class Screen:
         return _display(widget, display_id=True)
 
     def live(self) -> Live:
-        return Live(static=self.is_static)
+        in_terminal = self.is_static and not hasattr(self._shell, "kernel")
+        return Live(static=self.is_static, terminal=terminal.TerminalProgress() if in_terminal else None)
 
 
 class Live:
     """One display while something runs: progress or tokens first, the result in the same place at the end."""
 
-    def __init__(self, *, static: bool) -> None:
-        self._static = static
+    def __init__(self, *, static: bool, terminal: TerminalProgress | None = None) -> None:
+        self._static, self._terminal = static, terminal
         self._handle: Any = None
         self._said: list[str] = []
         self._text: list[str] = []
@@ -63,6 +65,14 @@ class Live:
             self._update(views.progress_view(line, tuple(self._said)))
         self._said.append(line)
 
+    def second(self, line: str) -> None:
+        """The present step again, with the seconds it has taken so far. A terminal rewrites its line with it."""
+        if not self._static:
+            said = tuple(step for step in self._said if not line.startswith(step))
+            self._update(views.progress_view(line, said))
+        elif self._terminal is not None:
+            self._terminal.second(line)
+
     def gained(self, text: str) -> None:
         """One more token's text; shown at most ten times a second."""
         self._text.append(text)
@@ -72,6 +82,8 @@ class Live:
 
     def end(self, view: View) -> None:
         """The final form, in place of what was shown while it ran."""
+        if self._terminal is not None:
+            self._terminal.clear()
         if self._handle is None:
             _display(view)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
@@ -20,9 +21,9 @@ CELLS = (
 )
 
 
-def write(lab: LabServer, name: str) -> str:
+def write(lab: LabServer, name: str, sources: Sequence[str] = CELLS) -> str:
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [new_code_cell(source) for source in CELLS]
+    cells = [new_code_cell(source) for source in sources]
     nbformat.write(new_notebook(cells=cells, metadata={"kernelspec": kernel}), lab.folder / name)
     return name
 
@@ -67,3 +68,17 @@ def test_after_a_reload_the_panel_finds_the_stop_and_continue_goes_on(lab: LabSe
     top(page).get_by_text("resid_post.4, step 0").wait_for()
     opened.command("debugger:continue")
     top(page).get_by_text("resid_post.4, step 1").wait_for()
+
+
+def test_an_engine_starts_while_the_bug_icon_is_on(lab: LabServer, page: Page) -> None:
+    """In bfloat16, so that none of the other tests' engines will do."""
+    cells = (CELLS[0], "%djinn_load demo --dtype bfloat16", "%djinn_run --max-tokens 2 The capital of France is")
+    opened = LabPage.open(page, lab.address(write(lab, "bug.ipynb", cells)))
+    opened.wait_for_kernel()
+    bug = opened.drawn(".jp-DebuggerBugButton")
+    bug.click()
+    opened.drawn('.jp-DebuggerBugButton[aria-pressed="true"]').wait_for()
+    opened.run_all()
+    assert opened.errors() == []
+    assert "Paris" in str(opened.outputs()[-1])
+    assert bug.get_attribute("aria-pressed") == "true"

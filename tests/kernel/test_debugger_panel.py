@@ -210,3 +210,17 @@ def test_an_engine_that_dies_leaves_an_empty_panel(panel: Panel) -> None:
     reply = panel.ask("next", threadId=thread)
     assert reply["success"] is False
     assert "has ended" in reply["message"]
+
+
+def test_an_engine_starts_while_pythons_debugger_is_on(kernels: Callable[[str], Kernel], model: Path) -> None:
+    """debugpy rewrites what subprocesses are started as; a program so rewritten waits for an editor, for ever."""
+    kernel = kernels("bug.ipynb")
+    panel = Panel(kernel)
+    start_python_debugging(panel)
+    assert panel.ask("configurationDone")["success"]
+    kernel.do("%load_ext djinn_jupyter")
+    loaded = "".join(kernel.do(f"%djinn_load {model} --attn eager --idle-swap-seconds 77"))  # no engine has that yet
+    assert "24 layers" in loaded
+    assert "resid_post.3" in "".join(kernel.do("%djinn_break 3\n%djinn_run --ids [3,4,5]"))
+    assert panel.body("debugInfo")["isStarted"]
+    kernel.do("%djinn_stop --force")

@@ -354,7 +354,7 @@ def client_double(engine: EngineDouble) -> Any:
     """`djinn_jupyter` as the magics see it, with `load` and `engines` replaced."""
     loaded: list[dict[str, Any]] = []
 
-    def load(model: str, *, progress: Callable[[str], None], **options: Any) -> RemoteEngine:
+    def load(model: str, *, progress: Callable[[str], None], each_second: Any = None, **options: Any) -> RemoteEngine:
         if model != "demo":
             raise djinn_jupyter.errors.ModelNotFound(f"There is no model {model!r}: no folder, no cached hub name.")
         loaded.append(options)

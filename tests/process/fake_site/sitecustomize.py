@@ -7,6 +7,7 @@ What the model is called says what its engine does: `fake` serves; `missing` is 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import types
 from pathlib import Path
@@ -29,6 +30,12 @@ def _open_engine(config, publish, progress):  # type: ignore[no-untyped-def]
         Path(path).write_text(str(os.getpid()))
         Path(path + ".go").read_text()
     return FakeEngine(publish)
+
+
+if os.environ.get("FAKE_SITE_HANGS") and "--launcher-pipe" in " ".join(sys.orig_argv):
+    os.write(2, b"a last line before it hangs\n")
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pause()
 
 
 _module = types.ModuleType("djinn_jupyter.engine.opening")

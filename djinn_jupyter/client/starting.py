@@ -1,0 +1,200 @@
+"""Start one engine's process and wait until it is ready: say each second what it does, end with a sentence, never hang.
+
+Knows nothing of the registry and of who else may be starting the same engine.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from djinn_jupyter.client import interpreter
+from djinn_jupyter.errors import EngineStartFailed, from_code
+from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, Started, StartFailed, decode_notice
+
+LAST_LINES: Final = 15
+TICK_SECONDS: Final = 1.0
+BEGIN_SECONDS: Final = 60.0  # for Python to start and import msgspec, also from a slow network file system
+QUIET_SECONDS: Final = 30.0  # without a new line; then each second also says what the process does
+STUCK_SECONDS: Final = 180.0  # without a new line, without computing, reading or writing
+END_SECONDS: Final = 3.0  # between SIGTERM and SIGKILL
+RUN_ENGINE: Final = "from djinn_jupyter.engine.__main__ import main; sys.exit(main())"
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """Where a person hears of a start: `line` for each new step, `second` for the present one, again each second."""
+
+    line: Tell
+    second: Tell
+
+
+def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ...], told: Told) -> Entry:
+    """The entry of a new engine that answers. EngineStartFailed, or the engine's own error. An interrupt, as every
+    exception, ends what was started."""
+    reader, writer = os.pipe()
+    try:
+        group = _spawn([*arguments, f"--launcher-pipe={writer}"], log=log, keep_open=(writer, *keep_open))
+    except BaseException:
+        os.close(reader)
+        raise
+    finally:
+        os.close(writer)
+    try:
+        return _Wait(name, reader, log, told).entry()
+    except BaseException:
+        _end(group, reader)
+        raise
+    finally:
+        os.close(reader)
+
+
+def _spawn(arguments: list[str], *, log: Log, keep_open: tuple[int, ...]) -> int:
+    """The number of the process group, and of the session, that the engine is in."""
+    shell = subprocess.Popen(
+        interpreter.command(RUN_ENGINE, *arguments, background=True),
+        stdin=subprocess.DEVNULL,
+        stdout=log.descriptor,
+        stderr=log.descriptor,
+        pass_fds=keep_open,
+        cwd="/",
+        env=interpreter.environment(),
+        start_new_session=True,
+    )
+    try:
+        shell.wait()
+    except BaseException:
+        os.killpg(shell.pid, signal.SIGKILL)  # it has not been asked to do anything yet
+        raise
+    return shell.pid
+
+
+class Log:
+    """The end of an engine's log file: what this start writes there."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path, self.descriptor = path, descriptor
+        self._beginning = os.fstat(descriptor).st_size
+
+    def last_lines(self, count: int = LAST_LINES) -> str:
+        with self.path.open("rb") as log:
+            log.seek(self._beginning)
+            lines = log.read().decode(errors="replace").splitlines()
+        return "\n".join(lines[-count:]) or "(it wrote nothing)"
+
+
+class _Wait:
+    """Hears the notices of one starting engine. The clock is the monotonic one."""
+
+    def __init__(self, name: str, reader: int, log: Log, told: Told) -> None:
+        self._name, self._reader, self._log, self._told = name, reader, log, told
+        self._pid: int | None = None
+        self._step = f"starting the engine of {name}"
+        self._began = self._step_began = time.monotonic()
+        self._activity = _Activity()
+
+    def entry(self) -> Entry:
+        failed: StartFailed | None = None
+        self._told.second(self._step)
+        for notice in self._notices():
+            match notice:
+                case Started(pid=pid):
+                    self._pid = pid
+                case Progressed(line=line):
+                    self._told.line(line)
+                    self._step, self._step_began = line, time.monotonic()
+                case Ready(entry=entry):
+                    return entry
+                case StartFailed():
+                    failed = notice
+        if failed is not None:
+            raise from_code(failed.code, failed.message)
+        raise self._failure("ended before it was ready")
+
+    def _notices(self) -> Iterator[Notice]:
+        """Until the engine's end of the pipe is closed; once a second in between `_second` is called."""
+        poll, rest = select.poll(), b""
+        poll.register(self._reader, select.POLLIN)
+        due = time.monotonic() + TICK_SECONDS
+        while True:
+            if poll.poll(max(0.0, due - time.monotonic()) * 1000):
+                received = os.read(self._reader, 2**16)
+                if not received:
+                    return
+                *lines, rest = (rest + received).split(b"\n")
+                yield from map(decode_notice, lines)
+            if time.monotonic() >= due:
+                due += TICK_SECONDS
+                self._second()
+
+    def _second(self) -> None:
+        now = time.monotonic()
+        since = now - self._step_began
+        if self._pid is None:
+            if now - self._began > BEGIN_SECONDS:
+                raise self._failure(f"has not begun within {BEGIN_SECONDS:.0f} s")
+        elif self._activity.still_for(self._pid, now) > STUCK_SECONDS and since > STUCK_SECONDS:
+            raise self._failure(f"has neither computed nor read or written anything for {STUCK_SECONDS:.0f} s")
+        beside = "" if since < QUIET_SECONDS else f"; {self._activity} See {self._log.path}"
+        self._told.second(f"{self._step} ({since:.0f} s{beside})")
+
+    def _failure(self, what: str) -> EngineStartFailed:
+        return EngineStartFailed(
+            f"The engine of {self._name} {what}. Its last lines, of {self._log.path}:\n{self._log.last_lines()}"
+        )
+
+
+class _Activity:
+    """Whether a process gets anywhere: the processor's time it took, the bytes it read and wrote."""
+
+    def __init__(self) -> None:
+        self._last: tuple[float, int] | None = None
+        self._changed = time.monotonic()
+
+    def still_for(self, pid: int, now: float) -> float:
+        """Seconds since anything has changed."""
+        reading = _reading(pid)
+        if reading != self._last:
+            self._last, self._changed = reading, now
+        return now - self._changed
+
+    def __str__(self) -> str:
+        if self._last is None:
+            return "its process cannot be looked at."
+        seconds, moved = self._last
+        return f"its process has computed for {seconds:.0f} s and moved {moved / 2**20:.0f} MiB of files."
+
+
+def _reading(pid: int) -> tuple[float, int] | None:
+    try:
+        process = psutil.Process(pid)
+        times = process.cpu_times()
+        io = process.io_counters() if hasattr(process, "io_counters") else None  # there are none on macOS
+    except psutil.Error:
+        return None
+    chars = (io.read_bytes + io.write_bytes + getattr(io, "read_chars", 0) + getattr(io, "write_chars", 0)) if io else 0
+    return times.user + times.system, chars
+
+
+def _end(group: int, reader: int) -> None:
+    """End what was started, also where it hangs, and return when it has gone: its end of the pipe closes then."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+        deadline = time.monotonic() + END_SECONDS
+        poll = select.poll()
+        poll.register(reader, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0:
+            if poll.poll(left * 1000) and not os.read(reader, 2**16):
+                return

@@ -1,0 +1,42 @@
+"""What a start looks like in a terminal: its steps line by line, the present one rewritten in place each second."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from types import TracebackType
+from typing import TextIO
+
+
+class TerminalProgress:
+    """Writes to standard error. Where that is no terminal only the steps are written: nothing is rewritten there."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._shown = 0
+
+    def line(self, line: str) -> None:
+        self.clear()
+        self._stream.write(f"{line}\n")
+
+    def second(self, line: str) -> None:
+        if not self._stream.isatty():
+            return
+        self.clear()
+        cut = line[: shutil.get_terminal_size().columns - 1]
+        self._stream.write(cut)
+        self._stream.flush()
+        self._shown = len(cut)
+
+    def clear(self) -> None:
+        """Take away the line that is rewritten."""
+        if self._shown:
+            self._stream.write(f"\r{' ' * self._shown}\r")
+            self._stream.flush()
+            self._shown = 0
+
+    def __enter__(self) -> TerminalProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.clear()

@@ -1,0 +1,109 @@
+"""A start says each second what it does, can be interrupted, and ends with a sentence where nothing comes of it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client import starting
+from djinn_jupyter.client.registry import registry_folder
+from djinn_jupyter.client.terminal import TerminalProgress
+from djinn_jupyter.errors import EngineStartFailed
+from djinn_jupyter.wire.registry import LOG_SUFFIX
+
+pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
+
+
+def _processes_of(log: Path) -> list[int]:
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if f"--log={log}" in (p.info["cmdline"] or ())]
+
+
+def _log() -> Path:
+    (log,) = registry_folder().glob(f"*{LOG_SUFFIX}")
+    return log
+
+
+def test_a_process_that_never_begins_ends_with_a_sentence_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As under a debugger that waits for an editor; SIGTERM does not reach it."""
+    monkeypatch.setenv("FAKE_SITE_HANGS", "1")
+    monkeypatch.setattr(starting, "BEGIN_SECONDS", 0.5)
+    monkeypatch.setattr(starting, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(starting, "END_SECONDS", 0.3)
+    seconds: list[str] = []
+    with pytest.raises(EngineStartFailed, match="has not begun within 0 s") as failed:
+        dj.load("fake", each_second=seconds.append)
+    assert seconds[0] == "starting the engine of fake"
+    assert re.fullmatch(r"starting the engine of fake \(\d+ s\)", seconds[-1])
+    assert str(_log()) in str(failed.value)
+    assert "a last line before it hangs" in str(failed.value)
+    assert _processes_of(_log()) == []
+
+
+def test_a_process_that_gets_nowhere_is_told_of_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "begun")
+    os.mkfifo(tmp_path / "begun.go")
+    reader = threading.Thread(target=(tmp_path / "begun").read_text)
+    reader.start()
+    for name, value in (("TICK_SECONDS", 0.1), ("QUIET_SECONDS", 0.3), ("STUCK_SECONDS", 1.0)):
+        monkeypatch.setattr(starting, name, value)
+    model, lines, seconds = f"wait:{tmp_path / 'begun'}", [], []
+    with pytest.raises(
+        EngineStartFailed, match=r"neither computed nor read or written anything for 1 s\. Its last lines"
+    ):
+        dj.load(model, progress=lines.append, each_second=seconds.append)
+    reader.join()
+    assert lines == [f"loading {model}"]
+    assert seconds[-1].startswith(f"loading {model} (")
+    assert "its process has computed for" in seconds[-1]
+    assert str(_log()) in seconds[-1]
+    assert _processes_of(_log()) == []
+    assert dj.engines() == ()
+
+
+def test_who_waits_for_anothers_start_hears_it_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    from djinn_jupyter.client import launcher
+    from djinn_jupyter.wire.registry import LOCK_SUFFIX, Identity
+
+    monkeypatch.setattr(starting, "TICK_SECONDS", 0.1)
+    monkeypatch.setattr(launcher, "LOCK_SECONDS", 0.01)
+    identity, lines, seconds = Identity(model="fake"), [], []
+    with (registry_folder() / f"{identity.slug()}{LOCK_SUFFIX}").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+
+        def heard(line: str) -> None:
+            seconds.append(line)
+            if len(seconds) == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            dj.load("fake", progress=lines.append, each_second=heard)
+    assert lines == ["waiting for fake, which somebody else is starting"]
+    assert seconds == ["waiting for fake, which somebody else is starting (0 s)"] * 3
+
+
+def test_a_terminal_rewrites_one_line_and_a_file_gets_the_steps() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        with TerminalProgress(stream) as shown:
+            shown.second("starting")
+            shown.line("loading demo")
+            shown.second("loading demo (1 s)")
+            shown.second("loading demo (2 s)")
+    assert file.getvalue() == "loading demo\n"
+    wiped = f"\r{' ' * 18}\r"
+    assert terminal.getvalue() == (
+        f"starting\r{' ' * 8}\rloading demo\nloading demo (1 s){wiped}loading demo (2 s){wiped}"
+    )
