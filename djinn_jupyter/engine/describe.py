@@ -70,6 +70,7 @@ def describe(
         feeding="token by token" if one_by_one else "chunks",
         generation_defaults=generation_defaults(model),
         checks=tuple(checks),
+        notes=loaded.notes,
     )
 
 

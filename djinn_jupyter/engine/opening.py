@@ -39,6 +39,8 @@ def open_engine(
     foreseen = foresee(config, progress)
     progress(f"loading {config.model}")
     loaded = load_model(config)
+    for note in loaded.notes:
+        progress(note)
     settled = settle(config, loaded, progress, lambda: load_model(config).model, foreseen)
     engine = build_engine(config, loaded, publish, progress, settled)
     if config.journal:

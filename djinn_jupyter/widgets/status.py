@@ -23,6 +23,7 @@ def loaded_view(model: ModelDescription, session: SessionDescription, weights: W
         [
             f"{model.name}: {model.architecture}, {size}, {where}",
             *(f"{name}: {line}" for name, line in streams),
+            *model.notes,
             checks,
             f"session {label(session.name)}: {held}",
         ]
@@ -31,6 +32,7 @@ def loaded_view(model: ModelDescription, session: SessionDescription, weights: W
         ("model", f"{model.architecture}, {size}"),
         ("weights", f"{model.parameters:,} parameters, {where}, {model.attention} attention"),
         *streams,
+        *(("note", note) for note in model.notes),
         ("self-test", checks),
         ("session", f"{label(session.name)}: {held}"),
     ]
@@ -59,6 +61,7 @@ def status_view(
     rows = [
         ("model", f"{model.name}, {model.architecture}, {model.dtype} on {model.device}, {model.attention} attention"),
         ("size", f"{plural(model.layers, 'layer')}, {plural(model.parameters, 'parameter')}, {_context(model)}"),
+        *(("note", note) for note in model.notes),
         ("self-test", _checks(model)),
         ("fed", f"in {model.feeding}" if model.feeding == "chunks" else model.feeding),
         ("session", f"{label(session.name)}: {session.state}, {armed(session)}" if session else "none in use here"),

@@ -100,7 +100,7 @@ class CacheGroup(Noun, frozen=True):
 
 
 class ModelDescription(Noun, frozen=True):
-    """What an engine serves, and what was found in it."""
+    """What an engine serves, and what was found in it. `notes`: sentences on what of the checkpoint is not served."""
 
     name: str
     revision: str | None
@@ -123,6 +123,7 @@ class ModelDescription(Noun, frozen=True):
     feeding: Literal["chunks", "token by token"]
     generation_defaults: dict[str, str]
     checks: tuple[CheckResult, ...]
+    notes: tuple[str, ...] = ()
 
 
 class BreakpointDescription(Noun, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -305,6 +306,14 @@ def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
     unmeasured = views.loaded_view(samples.model(), samples.session(), samples.streamed(link_bytes_per_second=None))
     assert "expected" not in unmeasured.plain
     assert "streamed" not in views.loaded_view(samples.model(), samples.session(), samples.weights()).plain
+
+
+def test_what_of_a_checkpoint_is_not_served_is_said_when_it_is_loaded_and_later() -> None:
+    note = "The language model alone is served; left out: vision_model (34 weights)."
+    model = msgspec.structs.replace(samples.model(), notes=(note,))
+    for view in (views.loaded_view(model, samples.session()), views.status_view(model, samples.statistics(), None)):
+        assert note in view.plain
+        assert note in view.html
 
 
 def test_the_status_of_a_model_that_streams() -> None:

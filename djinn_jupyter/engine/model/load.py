@@ -10,10 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.model.source import find_source, has_tokenizer, missing, not_found, read_configuration
+from djinn_jupyter.engine.model.pretrained import attention_wish, builder_of, read_pretrained
+from djinn_jupyter.engine.model.reasons import missing, on_one_line
+from djinn_jupyter.engine.model.source import (
+    TOKENIZER_FILES,
+    find_file,
+    find_source,
+    has_tokenizer,
+    read_configuration,
+)
+from djinn_jupyter.engine.model.weight_files import fault_of
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 from djinn_jupyter.machine import main_memory
 
@@ -30,7 +39,7 @@ DTYPES: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A model on the host, in eval mode without gradients, and the device it is for. `revision` is the commit it was
-    read from, where that is known."""
+    read from, where that is known. `notes` are sentences on what of the checkpoint is not served."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -38,6 +47,7 @@ class LoadedModel:
     revision: str | None
     dtype: torch.dtype
     device: torch.device
+    notes: tuple[str, ...] = ()
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
@@ -49,15 +59,20 @@ def load_model(config: EngineConfig) -> LoadedModel:
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
     source = find_source(config)
     configuration = read_configuration(config, source)
-    build = _draw_in_memory if config.random_weights else _read
-    model = build(config, source, configuration, dtype)
+    notes: list[str] = []
+    if config.random_weights:
+        model = _draw_in_memory(config, source, configuration, dtype)
+    else:
+        model, notes = read_pretrained(config, source, configuration, dtype)
+    tokenizer, unread = _tokenizer(config, source)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
-        tokenizer=_tokenizer(config, source),
+        tokenizer=tokenizer,
         name=config.model,
         revision=getattr(configuration, "_commit_hash", None) or config.revision,
         dtype=model.dtype,
         device=device,
+        notes=(*notes, *unread),
     )
 
 
@@ -93,34 +108,6 @@ def parse_dtype(name: str) -> torch.dtype:
     return DTYPES[name.removeprefix("torch.")]
 
 
-def _read(config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None) -> PreTrainedModel:
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source,
-            config=configuration,
-            revision=config.revision,
-            dtype=dtype or "auto",
-            trust_remote_code=config.trust_remote_code,
-            output_loading_info=True,
-            **_attention(config),
-        )
-    except OSError as error:
-        raise not_found(config, error) from error
-    except ImportError as error:
-        raise missing(config, error) from error
-    except ValueError as error:
-        raise ModelRefused(f"{config.model} cannot be loaded: {str(error).splitlines()[0]}") from error
-    model: PreTrainedModel
-    model, report = loaded
-    absent = sorted(report["missing_keys"]) or sorted(str(key) for key in report["mismatched_keys"])
-    if absent:
-        raise ModelRefused(
-            f"The checkpoint of {config.model} lacks {len(absent)} of the weights of {type(model).__name__}, "
-            f"such as {absent[0]}; nothing is drawn in their place."
-        )
-    return model
-
-
 def _draw_in_memory(
     config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
 ) -> PreTrainedModel:
@@ -142,30 +129,34 @@ def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.random_seed)
         try:
-            model = AutoModelForCausalLM.from_config(
-                configuration, dtype=dtype, trust_remote_code=config.trust_remote_code, **_attention(config)
+            model = builder_of(configuration).from_config(
+                configuration, dtype=dtype, trust_remote_code=config.trust_remote_code, **attention_wish(config)
             )
         except ImportError as error:
             raise missing(config, error) from error
-        except ValueError as error:
-            raise ModelRefused(f"{config.model} cannot be built: {str(error).splitlines()[0]}") from error
+        except Exception as error:  # of fields that do not go together: any
+            raise ModelRefused(f"{config.model} cannot be built: {on_one_line(error)}.") from error
     return model  # type: ignore[no-any-return]
 
 
-def _attention(config: EngineConfig) -> dict[str, str]:
-    """Without a wish the library takes sdpa where the family has it, else eager."""
-    return {} if config.attention is None else {"attn_implementation": config.attention}
-
-
-def _tokenizer(config: EngineConfig, source: str) -> PreTrainedTokenizerBase | None:
+def _tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokenizerBase | None, list[str]]:
+    """The tokenizer; without one that can be read the model is served in token ids, and why is told."""
     if not has_tokenizer(config, source):
-        return None
+        return None, []
     try:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             source, revision=config.revision, trust_remote_code=config.trust_remote_code
         )
     except ImportError as error:
         raise missing(config, error) from error
-    except (OSError, ValueError) as error:
-        raise ModelRefused(f"The tokenizer of {config.model} cannot be read: {str(error).splitlines()[0]}") from error
-    return tokenizer
+    except Exception as error:  # noqa: BLE001  # a library at a file of anybody's: it raises anything
+        why = _why(config, source, error)
+        return None, [f"Its tokenizer cannot be read, so prompts are lists of token ids: {why}."]
+    return tokenizer, []
+
+
+def _why(config: EngineConfig, source: str, error: Exception) -> str:
+    """What is wrong with a tokenizer: with its files, or else what is said of them."""
+    paths = [find_file(config, source, name) for name in TOKENIZER_FILES]
+    faults = [fault for path in paths if path is not None and (fault := fault_of(path))]
+    return faults[0] if faults else on_one_line(error)

@@ -1,21 +1,26 @@
-"""Where a model comes from: the demo in this package, a folder, or a hub name; and its configuration."""
+"""Where a model comes from: the demo in this package, a folder, or a hub name; its configuration, and what transformers
+builds from it."""
 
 from __future__ import annotations
 
+import json
 import os
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model import hub
-from djinn_jupyter.errors import MissingDependency, ModelNotFound, ModelRefused
+from djinn_jupyter.engine.model.reasons import missing, needs_code, not_found, unknown_configuration
+from djinn_jupyter.engine.model.weight_files import fault_of
+from djinn_jupyter.errors import ModelNotFound, ModelRefused
 
 DEMO = Path(__file__).parents[2] / "demo" / "model"
-_TOKENIZER_FILES = (
+ADAPTER: Final = "adapter_config.json"
+TOKENIZER_FILES: Final = (
     "tokenizer.json",
     "tokenizer.model",
     "tokenizer_config.json",
@@ -24,6 +29,8 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "vocab.txt",
 )
+_GGUF = "a GGUF file is written for llama.cpp; load the model that it was made from, as safetensors"
+_MERGE = "merge it with peft (merge_and_unload, then save_pretrained) and load the folder that this writes"
 
 
 def find_source(config: EngineConfig) -> str:
@@ -34,18 +41,40 @@ def find_source(config: EngineConfig) -> str:
                 "This installation lacks the demo model; train it with `make demo` or install the package."
             )
         return str(DEMO)
-    folder = Path(config.model).expanduser()
-    if folder.is_dir():
-        if not (folder / "config.json").is_file():
-            raise ModelNotFound(
-                f"The folder {config.model} holds no config.json; give a folder saved by save_pretrained."
-            )
-        return str(folder)
+    path = Path(config.model).expanduser()
+    if path.is_dir():
+        _require_model(config, path)
+        return str(path)
+    if path.suffix == ".gguf":
+        raise ModelRefused(f"{config.model} cannot be served: {_GGUF}.")
+    if path.is_file():
+        raise ModelNotFound(f"{config.model} is a file; give the folder that it lies in, with its config.json.")
     if config.model.startswith((".", "/", "~")) or config.model.count("/") > 1 or os.sep == config.model[-1:]:
         raise ModelNotFound(f"There is no folder {config.model}; give a folder, a hub name (owner/model) or demo.")
     if get_close_matches(config.model.lower(), ["demo"], cutoff=0.75):
         raise ModelNotFound(f"There is no model {config.model}; did you mean demo?")
     return config.model
+
+
+def _require_model(config: EngineConfig, folder: Path) -> None:
+    if (folder / ADAPTER).is_file() and not (folder / "config.json").is_file():
+        raise ModelRefused(
+            f"The folder {config.model} holds an adapter{_base_of(folder)} and no model of its own; {_MERGE}."
+        )
+    if next(folder.glob("*.gguf"), None) is not None and next(folder.glob("*.safetensors"), None) is None:
+        raise ModelRefused(f"The folder {config.model} cannot be served: {_GGUF}.")
+    if not (folder / "config.json").is_file():
+        raise ModelNotFound(f"The folder {config.model} holds no config.json; give a folder saved by save_pretrained.")
+    if fault := fault_of(folder / "config.json"):
+        raise ModelRefused(f"The configuration of {config.model} cannot be read: {fault}.")
+
+
+def _base_of(folder: Path) -> str:
+    """Of which model an adapter is, as far as it says so."""
+    if fault_of(folder / ADAPTER) is not None:
+        return ""
+    base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    return f" of {base}" if isinstance(base, str) and base else ""
 
 
 def read_configuration(config: EngineConfig, source: str) -> Any:
@@ -58,80 +87,55 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
         raise not_found(config, error) from error
     except ImportError as error:
         raise missing(config, error) from error
-    except (KeyError, ValueError) as error:
-        raise ModelRefused(_why_unread(config, error)) from error
+    except Exception as error:  # every family checks its fields in its own way
+        raise unknown_configuration(config, error) from error
     if getattr(found, "is_encoder_decoder", False):
         raise ModelRefused(f"{config.model} is an encoder-decoder; only decoder-only language models can be served.")
-    remote = "AutoModelForCausalLM" in (getattr(found, "auto_map", None) or {})
-    if remote and not config.trust_remote_code and not _in_library(found):
-        raise ModelRefused(_needs_code(config))
-    if not remote and not _in_library(found):
+    if runs_own_code(found) and not config.trust_remote_code and auto_class(found) is None:
+        raise needs_code(config)
+    if not runs_own_code(found) and auto_class(found) is None:
         raise ModelRefused(
             f"{config.model} is a {found.model_type} model, which is not a causal language model to transformers: "
-            "AutoModelForCausalLM does not build it."
+            "neither AutoModelForCausalLM nor AutoModelForMultimodalLM builds it."
         )
     return found
 
 
-def _in_library(configuration: Any) -> bool:
-    return type(configuration) in AutoModelForCausalLM._model_mapping
+def runs_own_code(configuration: Any) -> bool:
+    return AutoModelForCausalLM.__name__ in (getattr(configuration, "auto_map", None) or {})
 
 
-def _needs_code(config: EngineConfig) -> str:
-    return f"{config.model} runs code of its own from the hub; read that code, then load it with --trust-remote-code."
-
-
-def _why_unread(config: EngineConfig, error: Exception) -> str:
-    if "trust_remote_code" in str(error):
-        return _needs_code(config)
-    if "model_type" in str(error) or "does not recognize" in str(error) or isinstance(error, KeyError):
-        return (
-            f"The installed transformers does not know the architecture of {config.model}: "
-            f"{_first_line(error)} Upgrade transformers."
-        )
-    return f"The configuration of {config.model} cannot be read: {_first_line(error)}"
-
-
-def not_found(config: EngineConfig, error: OSError) -> ModelNotFound:
-    """What to do when files of a model cannot be had."""
-    text = str(error)
-    fetch = f"run `hf download {config.model}` on a machine with network and copy the cache, or give a folder"
-    if "gated repo" in text or "401" in text or "403" in text:
-        return ModelNotFound(
-            f"{config.model} is gated or private: run `hf auth login` with an account that has access."
-        )
-    if "Error no file named" in text or "does not appear to have a file named" in text:
-        return ModelNotFound(
-            f"{config.model} is there but holds no weights; --random-weights draws them: {_first_line(error)}"
-        )
-    if "couldn't connect" in text or "offline" in text.lower() or "outgoing traffic" in text:
-        return ModelNotFound(f"There is no network and {config.model} is not in the cache: {fetch}.")
-    if "not a valid git identifier" in text or ("revision" in text.lower() and config.revision):
-        return ModelNotFound(f"{config.model} has no revision {config.revision}: {_first_line(error)}")
-    return ModelNotFound(f"{config.model} is neither demo, nor a folder, nor a model on the hub: {_first_line(error)}")
-
-
-def missing(config: EngineConfig, error: ImportError) -> MissingDependency:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return MissingDependency(f"{config.model} needs a package that is not installed here: {' '.join(lines[:2])}")
+def auto_class(configuration: Any) -> Any:
+    """The auto class of transformers that builds a configuration, None where none does: as a language model by itself
+    if it can be, else as one with images or sound, of which the language part is served."""
+    for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM):
+        if type(configuration) in auto._model_mapping:
+            return auto
+    return None
 
 
 def has_tokenizer(config: EngineConfig, source: str) -> bool:
     """Whether tokenizer files lie with the model. (transformers makes up an empty tokenizer where there are none.)"""
+    return any(find_file(config, source, name) is not None for name in TOKENIZER_FILES)
+
+
+def find_file(config: EngineConfig, source: str, name: str) -> Path | None:
+    """A file that lies with the model, of the hub's in the cache."""
     if Path(source).is_dir():
-        return any((Path(source) / name).is_file() for name in _TOKENIZER_FILES)
-    return any(
-        cached_file(
-            source,
-            name,
-            revision=config.revision,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-            _raise_exceptions_for_gated_repo=False,
-        )
-        for name in _TOKENIZER_FILES
+        path = Path(source) / name
+        return path if path.is_file() else None
+    found = cached_file(
+        source,
+        name,
+        revision=config.revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        _raise_exceptions_for_gated_repo=False,
     )
+    return None if found is None else Path(found)
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def folder_of(config: EngineConfig, source: str) -> Path | None:
+    """The folder that the model's files lie in, of the hub's in the cache."""
+    beside = find_file(config, source, "config.json")
+    return None if beside is None else beside.parent

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from djinn_jupyter.engine.model.finite import check_finite
 from djinn_jupyter.engine.model.forms import LayerForm
 from djinn_jupyter.engine.model.probe import Call, Hook, KeepLast, Recording, record, ways_to_keep_last
 from djinn_jupyter.errors import ModelRefused
@@ -78,6 +79,7 @@ def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tup
         )
     path, group = _with_cache(name, lists, recording)
     layers = tuple(group)
+    check_finite(model, path, layers, recording)
     forms = _forms(name, path, layers, recording)
     return Stack(path=path, layers=layers, forms=forms, mappings=mappings.changed(), keep_last=keep_last), recording
 

@@ -59,7 +59,7 @@ class TokenText:
         if self.tokenizer is None:
             numbered = _NUMBERED.fullmatch(text)
             if numbered is None:
-                raise NoTokenizer(f"This model was saved without a tokenizer: write a token as <17>, not {text!r}.")
+                raise NoTokenizer(f"There is no tokenizer for this model: write a token as <17>, not {text!r}.")
             return int(numbered[1])
         ids, anchor = self._anchor
         alone = list(self.tokenizer(text, add_special_tokens=False).input_ids)
@@ -77,7 +77,7 @@ class TokenText:
 
     def _needed(self) -> PreTrainedTokenizerBase:
         if self.tokenizer is None:
-            raise NoTokenizer("This model was saved without a tokenizer; give a list of token ids instead of text.")
+            raise NoTokenizer("There is no tokenizer for this model; give a list of token ids instead of text.")
         return self.tokenizer
 
 

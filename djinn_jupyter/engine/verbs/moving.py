@@ -113,7 +113,7 @@ def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
 
 def _line(engine: Engine, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler) -> Line:
     if request.stop and not engine.description.has_tokenizer:
-        raise NoTokenizer("This model was saved without a tokenizer, so stop strings mean nothing; leave them out.")
+        raise NoTokenizer("There is no tokenizer for this model, so stop strings mean nothing; leave them out.")
     defaults = {} if request.sampling.model_defaults else engine.description.generation_defaults
     return Line(
         begins=len(tokens),

@@ -1,0 +1,87 @@
+"""Why a model cannot be had, in one sentence that says what to do; knows what transformers and the hub say, and reads
+nothing but the files of weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.model.weight_files import fault_in, weight_files
+from djinn_jupyter.errors import DjinnError, MissingDependency, ModelDoesNotFit, ModelNotFound, ModelRefused
+
+_OWN_CODE = "read that code, then allow it with --trust-remote-code, in Python trust_remote_code=True"
+_RANDOM = "--random-weights, in Python random_weights=True, draws them"
+
+
+def needs_code(config: EngineConfig) -> ModelRefused:
+    return ModelRefused(f"{config.model} runs code of its own from the hub; {_OWN_CODE}.")
+
+
+def unknown_configuration(config: EngineConfig, error: Exception) -> ModelRefused:
+    """transformers makes nothing of config.json."""
+    if "trust_remote_code" in str(error):
+        return needs_code(config)
+    if "Should have a `model_type` key" in str(error):
+        return ModelRefused(
+            f"The config.json of {config.model} names no model_type, so nothing says which architecture it is."
+        )
+    if "model_type" in str(error) or "does not recognize" in str(error) or isinstance(error, KeyError):
+        return ModelRefused(
+            f"The installed transformers does not know the architecture of {config.model}: "
+            f"{first_line(error)} Upgrade transformers."
+        )
+    return ModelRefused(f"The configuration of {config.model} cannot be read: {on_one_line(error)}.")
+
+
+def unloadable(config: EngineConfig, folder: Path | None, error: Exception) -> DjinnError:
+    """What a failed load was about: the files first, for what a library says of them seldom names them."""
+    fault = fault_in(folder) if folder is not None else None
+    if fault is not None:
+        return ModelRefused(f"The weights of {config.model} cannot be read: {fault}.")
+    if isinstance(error, ImportError):
+        return missing(config, error)
+    if isinstance(error, OSError):
+        return not_found(config, error)
+    if "allocate memory" in str(error) or isinstance(error, MemoryError):
+        return ModelDoesNotFit(f"There is no main memory for {config.model} as its config.json describes it.")
+    files = weight_files(folder) if folder is not None else ()
+    if any(path.suffix == ".bin" for path in files) and not isinstance(error, ValueError | RuntimeError):
+        return ModelRefused(
+            f"The weights of {config.model} cannot be read: {files[0].name} is damaged, or holds more than tensors, "
+            "and Djinn runs no code to read a file; save the model as safetensors."
+        )
+    return ModelRefused(f"{config.model} cannot be loaded: {on_one_line(error)}.")
+
+
+def not_found(config: EngineConfig, error: OSError) -> ModelNotFound:
+    """What to do when files of a model cannot be had."""
+    text = str(error)
+    fetch = f"run `hf download {config.model}` on a machine with network and copy the cache, or give a folder"
+    if "gated repo" in text or "401" in text or "403" in text:
+        return ModelNotFound(
+            f"{config.model} is gated or private: run `hf auth login` with an account that has access."
+        )
+    if "Error no file named" in text or "does not appear to have a file named" in text:
+        return ModelNotFound(
+            f"{config.model} is there but holds no weights that transformers reads (model.safetensors or "
+            f"pytorch_model.bin, whole or in parts with their index); {_RANDOM}."
+        )
+    if "couldn't connect" in text or "offline" in text.lower() or "outgoing traffic" in text:
+        return ModelNotFound(f"There is no network and {config.model} is not in the cache: {fetch}.")
+    if "not a valid git identifier" in text or ("revision" in text.lower() and config.revision):
+        return ModelNotFound(f"{config.model} has no revision {config.revision}: {first_line(error)}")
+    return ModelNotFound(f"{config.model} is neither demo, nor a folder, nor a model on the hub: {first_line(error)}")
+
+
+def missing(config: EngineConfig, error: ImportError) -> MissingDependency:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return MissingDependency(f"{config.model} needs a package that is not installed here: {' '.join(lines[:2])}")
+
+
+def first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def on_one_line(error: Exception) -> str:
+    """All that a short error says, without its full stop: what it is about is often on its second line."""
+    return " ".join(str(error).split()[:60]).rstrip(".") or type(error).__name__

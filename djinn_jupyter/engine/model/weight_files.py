@@ -1,0 +1,109 @@
+"""The files that hold a model's weights, looked at without loading them: whether they are there and whole, and which
+names are in them. Executes nothing that it reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
+_LENGTH_BYTES: Final = 8  # a safetensors file begins with the length of its header
+_NAMES: Final = ("model.safetensors", "pytorch_model.bin")
+
+
+def fault_of(path: Path) -> str | None:
+    """What is wrong with a file as it lies there and what to do about it; None where nothing is seen."""
+    if not path.is_file():
+        what = "leads nowhere" if path.is_symlink() else "is missing"
+        return f"{path.name} {what}; copy or download it again"
+    with path.open("rb") as file:
+        begin = file.read(len(LFS_POINTER))
+    if begin == LFS_POINTER:
+        return f"{path.name} is a Git LFS pointer and not the file itself; run `git lfs pull` in that folder"
+    if not begin:
+        return f"{path.name} is empty; copy or download it again"
+    return _fault_by_kind(path)
+
+
+def _fault_by_kind(path: Path) -> str | None:
+    if path.suffix == ".json":
+        return _fault_of_json(path)
+    if path.suffix == ".safetensors":
+        return _fault_of_safetensors(path)
+    return None
+
+
+def fault_in(folder: Path) -> str | None:
+    """The first fault among the files of weights of a folder."""
+    for index in _indexes(folder):
+        if fault := fault_of(index):
+            return fault
+    return next((fault for path in weight_files(folder) if (fault := fault_of(path))), None)
+
+
+def weight_files(folder: Path) -> tuple[Path, ...]:
+    """The files that transformers reads, those that an index names also where they are missing."""
+    for name in _NAMES:
+        if (folder / name).is_file() or (folder / name).is_symlink():
+            return (folder / name,)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return tuple(folder / shard for shard in sorted(set(_shards(index).values())))
+    return ()
+
+
+def weight_names(folder: Path) -> tuple[str, ...]:
+    """The names of the tensors in safetensors files; none where there are only others."""
+    names: list[str] = []
+    for path in weight_files(folder):
+        if path.suffix == ".safetensors":
+            names += [name for name in _header(path) if name != "__metadata__"]
+    return tuple(names)
+
+
+def _indexes(folder: Path) -> Iterator[Path]:
+    return (path for name in _NAMES if (path := folder / f"{name}.index.json").is_file())
+
+
+def _shards(index: Path) -> dict[str, str]:
+    found: Any = json.loads(index.read_text(encoding="utf-8"))
+    shards: dict[str, str] = found.get("weight_map", {}) if isinstance(found, dict) else {}
+    return shards
+
+
+def _fault_of_json(path: Path) -> str | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:  # text that is no JSON, bytes that are no text
+        return f"{path.name} is not JSON; copy or download it again"
+    return None if isinstance(found, dict) else f"{path.name} holds a {type(found).__name__} where fields are due"
+
+
+def _fault_of_safetensors(path: Path) -> str | None:
+    size = path.stat().st_size
+    cut_off = f"{path.name} is cut off or damaged"
+    again = "copy or download it again"
+    try:
+        header = _header(path)
+        ends = [tensor["data_offsets"][1] for name, tensor in header.items() if name != "__metadata__"]
+    except (ValueError, TypeError, KeyError, IndexError):
+        return f"{cut_off}: its header cannot be read; {again}"
+    whole = _LENGTH_BYTES + _header_bytes(path) + max(ends, default=0)
+    return None if size == whole else f"{cut_off}: it has {size:,} bytes of {whole:,}; {again}"
+
+
+def _header_bytes(path: Path) -> int:
+    with path.open("rb") as file:
+        return int.from_bytes(file.read(_LENGTH_BYTES), "little")
+
+
+def _header(path: Path) -> dict[str, Any]:
+    length = _header_bytes(path)
+    if length > path.stat().st_size:
+        raise ValueError(f"{path.name} ends within its header")
+    with path.open("rb") as file:
+        file.seek(_LENGTH_BYTES)
+        header: dict[str, Any] = json.loads(file.read(length))
+    return header
