@@ -78,7 +78,7 @@ export interface CacheGroup {
   readonly page_bytes: number;
 }
 
-/** What an engine serves, and what was found in it. */
+/** What an engine serves, and what was found in it. `notes`: sentences on what of the checkpoint is not served. */
 export interface ModelDescription {
   readonly name: string;
   readonly revision: string | null;
@@ -101,6 +101,7 @@ export interface ModelDescription {
   readonly feeding: 'chunks' | 'token by token';
   readonly generation_defaults: { readonly [name: string]: string };
   readonly checks: readonly CheckResult[];
+  readonly notes: readonly string[];
 }
 
 export interface BreakpointDescription {
