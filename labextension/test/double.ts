@@ -114,6 +114,7 @@ export const MODEL: ModelDescription = {
   recurrent_state_bytes: 0,
   feeding: 'chunks',
   generation_defaults: {},
+  notes: [],
   checks: []
 };
 
