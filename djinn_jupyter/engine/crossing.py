@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from djinn_jupyter.engine.frame import Frame, Inlay
+from djinn_jupyter.engine.frame import Change, Frame, Inlay
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.states import LayerState
 from djinn_jupyter.engine.model.anatomy import Anatomy
@@ -185,12 +185,14 @@ class PassCrossing:
     def _ruled(self, place: Place, raw: Tensor) -> Tensor:
         """The raw tensor with the rules of a place applied; kept as an inlay, because a rule may be gone when this pass
         is run again."""
-        before = raw
+        changes: list[Change] = []
         for rule in place.rules:
-            changed = rule.apply(self._moment(place.tap, raw), self.plan.counted)
-            raw = raw if changed is None else changed
-        if raw is not before:
-            self._made[place.tap.site] = Inlay(tap=place.tap, raw=raw.clone())
+            applied = rule.apply(self._moment(place.tap, raw), self.plan.counted)
+            if applied is not None:
+                raw, change = applied
+                changes.append(change)
+        if changes:
+            self._made[place.tap.site] = Inlay(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
         return raw
 
     def _look(self, place: Place, raw: Tensor) -> list[Hit]:
@@ -217,7 +219,7 @@ class PassCrossing:
             **self._path(),
             states=live or None,
             start_states=start or None,
-        )
+        ).read()
         self.left = Halted(frame=frame, hits=tuple(hits), layers_run=self.layers_run)
         raise Leave
 

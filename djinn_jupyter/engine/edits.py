@@ -15,6 +15,9 @@ from djinn_jupyter.engine.arrays import to_tensor
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, PatchFrom, ProjectOut, Scale, Set, Zero
+from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.positions import at_positions
+from djinn_jupyter.wire.sites import Site
 
 Patch = Callable[[PatchFrom, tuple[int, ...] | None], Tensor]
 
@@ -82,6 +85,13 @@ def change(part: Tensor, edit: Edit, selector: tuple[int, ...] | None, patch: Pa
             return _without(part, _fitting(direction, part, "direction"))
         case PatchFrom():
             return _matching(patch(edit, selector), part)
+
+
+def relative_size(before: Tensor, after: Tensor) -> Tensor:
+    """|after - before| / |before| in fp32, on the device; NaN or infinite where `before` is zero."""
+    x, y = before.to(torch.float32), after.to(torch.float32)
+    size: Tensor = (y - x).norm() / x.norm()
+    return size
 
 
 def check(edit: Edit, width: int) -> None:
@@ -169,4 +179,10 @@ def spell(edit: Edit) -> str:
         case ProjectOut():
             return "project out"
         case PatchFrom(session=session, site=site):
-            return f"patch from {session}" + (f" at {site}" if site else "")
+            return f"patch from {label(session)}" + (f" at {site}" if site else "")
+
+
+def spell_at(edit: Edit, site: Site, positions: Sequence[int] | None) -> str:
+    """The same with the place: `zero at z.5[6], position 4`; without positions it is every one of a pass."""
+    where = "" if positions is None else f", {at_positions(positions)}"
+    return f"{spell(edit)} at {site}{where}"

@@ -18,11 +18,31 @@ States = Mapping[int, LayerState]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """What an edit (`rule` is None) or a rule did to a value, as a person would say it. `size` is |after - before| /
+    |before| of the part it touched, NaN or infinite where that was zero; a tensor while a pass is under way, so that
+    nothing waits for the device, and a number once it stands still."""
+
+    what: str
+    size: Tensor | float
+    rule: int | None = None
+
+    def read(self) -> Change:
+        """The same with its size as a number; waits for the device where it still is there."""
+        return self if isinstance(self.size, float) else replace(self, size=float(self.size))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Inlay:
-    """A value that an edit or a rule put in the place of the computed one: `raw` is what the model gets at `tap`."""
+    """A value that an edit or a rule put in the place of the computed one: `raw` is what the model gets at `tap`, and
+    `changes` what made it, in order."""
 
     tap: Tap
     raw: Tensor
+    changes: tuple[Change, ...] = ()
+
+    def read(self) -> Inlay:
+        return replace(self, changes=tuple(change.read() for change in self.changes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +71,10 @@ class Frame:
     states: States | None = None
     start_states: States | None = None
 
+    def read(self) -> Frame:
+        """The same frame, standing still: what its values were made by is read from the device."""
+        return replace(self, inlays=tuple(inlay.read() for inlay in self.inlays))
+
     @property
     def positions(self) -> range:
         """Absolute positions of this pass."""
@@ -70,11 +94,12 @@ class Frame:
         """The same pass before anything ran. Keeps the inlays, so that running it again takes the same path."""
         return replace(self, boundary=0, hidden=None, tap=None, raw=None, shared={}, states=self.start_states)
 
-    def with_value(self, raw: Tensor) -> Frame:
-        """The same stop with another value at its tap."""
+    def with_value(self, raw: Tensor, change: Change) -> Frame:
+        """The same stop with another value at its tap, after one more change."""
         assert self.tap is not None
         kept = tuple(inlay for inlay in self.inlays if inlay.tap.site != self.tap.site)
-        inlays = (*kept, Inlay(tap=self.tap, raw=raw))
+        before = tuple(c for inlay in self.inlays if inlay.tap.site == self.tap.site for c in inlay.changes)
+        inlays = (*kept, Inlay(tap=self.tap, raw=raw, changes=(*before, change)))
         if self.inside:
             return replace(self, raw=raw, inlays=inlays)
         return replace(self, raw=raw, hidden=raw, inlays=inlays)

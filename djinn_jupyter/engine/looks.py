@@ -84,7 +84,7 @@ def value_at(engine: Engine, session: Session, tap: Tap, ahead: bool) -> Generat
         return Seen(raw=replaced[-1], exactness="exact")
     if tap.boundary is not None and tap.boundary == frame.boundary and frame.hidden is not None:
         return Seen(raw=frame.hidden, exactness="exact")
-    if _may_be_reached(tap, frame):
+    if may_be_reached(tap, frame):
         seen = yield from _below(engine, session, frame, tap)
         if seen is not None:
             return seen
@@ -96,7 +96,7 @@ def value_at(engine: Engine, session: Session, tap: Tap, ahead: bool) -> Generat
     return _seen(outcome, tap, "run ahead")
 
 
-def _may_be_reached(tap: Tap, frame: Frame) -> bool:
+def may_be_reached(tap: Tap, frame: Frame) -> bool:
     """Whether the stopped pass can have met the tap: it lies in a stage that has run or in the one of the stop."""
     if tap.boundary is not None:
         return tap.boundary <= frame.boundary

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.arrays import dtype_name
+from djinn_jupyter.engine.influences import influences
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.wire.nouns import EffectReading, FinishReason, LensRow, StopIdentity, TopToken
+from djinn_jupyter.wire.nouns import FinishReason, LensRow, StopIdentity, TopToken
+from djinn_jupyter.wire.readings import EffectReading, TokenShift
 from djinn_jupyter.wire.replies import Finished, Paused
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ def paused(engine: Engine, session: Session) -> Paused:
         history_index=session.history.present,
         history_length=len(session.history.stops),
         layers_run=session.line.layers_run,
+        influences=influences(session, frame),
     )
 
 
@@ -128,15 +131,35 @@ def lens_rows(
     ]
 
 
-def effect(engine: Engine, before_V: Tensor, after_V: Tensor, count: int) -> EffectReading:
-    """What the edits change about the next token."""
+def effect(engine: Engine, before_V: Tensor, after_V: Tensor, count: int, chosen: Sequence[int] = ()) -> EffectReading:
+    """What the edits change about the next token; `chosen` are read besides the `count` most probable."""
     before, after = before_V.to(torch.float32), after_V.to(torch.float32)
     log_before, log_after = torch.log_softmax(before, -1), torch.log_softmax(after, -1)
     kl = (log_after.exp() * (log_after - log_before)).sum()
+    tops = (top_tokens(engine, before, count), top_tokens(engine, after, count))
     return EffectReading(
-        before=top_tokens(engine, before, count),
-        after=top_tokens(engine, after, count),
+        before=tops[0],
+        after=tops[1],
         kl=max(0.0, float(kl)),
         top1_changed=bool(before.argmax() != after.argmax()),
         logit_difference_norm=float((after - before).norm()),
+        shifts=token_shifts(engine, before, after, [t.token for t in (*tops[1], *tops[0])]),
+        chosen=token_shifts(engine, before, after, chosen),
+    )
+
+
+def token_shifts(engine: Engine, before_V: Tensor, after_V: Tensor, tokens: Sequence[int]) -> tuple[TokenShift, ...]:
+    """Each of these tokens once, under both distributions."""
+    ids = torch.tensor(list(dict.fromkeys(tokens)), dtype=torch.long, device=before_V.device)
+    without, with_it = (token_readings(engine, logits_V, ids) for logits_V in (before_V, after_V))
+    return tuple(
+        TokenShift(
+            token=old.token,
+            text=old.text,
+            probability_before=old.probability,
+            probability_after=new.probability,
+            logit_before=old.logit,
+            logit_after=new.logit,
+        )
+        for old, new in zip(without, with_it, strict=True)
     )

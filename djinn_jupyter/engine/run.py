@@ -166,7 +166,7 @@ def _halted_between(engine: Engine, session: Session) -> Halted:
         raw=frame.hidden,
         states=live or None,
         start_states={**live, **session.journal} or None,
-    )
+    ).read()
     return Halted(frame=stopped, hits=(), layers_run=0)
 
 

@@ -62,6 +62,7 @@ class Session:
     stop: int | None = None
     edition: int | None = None
     last_edition: int = 0
+    rule_numbers_given: int = 0
     plan_version: int = 0
     job: Job | None = None
     pause_requested: bool = False
@@ -139,9 +140,14 @@ class Session:
         states.after(self.state, move, self.name)
 
     def next_number(self) -> int:
-        """Numbers of breakpoints and rules are never used twice."""
+        """Numbers of breakpoints are never used twice."""
         self.numbers_given += 1
         return self.numbers_given
+
+    def next_rule_number(self) -> int:
+        """Rules have numbers of their own, never used twice."""
+        self.rule_numbers_given += 1
+        return self.rule_numbers_given
 
     def next_frame(self, *, one_by_one: bool = False) -> Frame:
         """The pass over the tokens that are not committed; over the first of them where a family has to be fed

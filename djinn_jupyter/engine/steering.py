@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import torch
 from torch import Tensor
 
 from djinn_jupyter.engine import edits
+from djinn_jupyter.engine.frame import Change
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.errors import InvalidEdit
@@ -38,31 +38,34 @@ class Rule:
     _sizes: list[Tensor] = field(default_factory=list)
     _read: list[float] = field(default_factory=list)
 
-    def apply(self, moment: Moment, counted: bool) -> Tensor | None:
-        """The raw tensor with the edit made; None where no position of the rule is in this pass. `counted` is False
-        when a part of a pass is run again."""
-        rows = self._rows(moment)
+    @property
+    def what(self) -> str:
+        """The rule as a person would say it."""
+        return edits.spell_at(self.edit, self.site, self.positions)
+
+    def apply(self, moment: Moment, counted: bool) -> tuple[Tensor, Change] | None:
+        """The raw tensor with the edit made, and what that was; None where no position of the rule is in this pass.
+        `counted` is False when a part of a pass is run again."""
+        rows = self.rows_in(moment.row_positions())
         if counted:
             self.passes_met += 1
         if rows is not None and not rows:
             return None
         part = edits.take(moment.value, rows, self.site.selector)
         changed = edits.change(part, self.edit, self.site.selector, edits.refuse_patches)
+        size = edits.relative_size(part, changed)
         if counted:
-            self._note(part, changed)
-        return moment.replace(edits.put(moment.value, changed, rows, self.site.selector))
+            self.passes_changed += 1
+            self._sizes.append(size)
+        made = moment.replace(edits.put(moment.value, changed, rows, self.site.selector))
+        return made, Change(what=self.what, size=size, rule=self.number)
 
-    def _rows(self, moment: Moment) -> list[int] | None:
+    def rows_in(self, available: range) -> list[int] | None:
+        """Which rows of a pass over these positions it changes; None for all of them."""
         if self.positions is None:
             return None
-        available = moment.row_positions()
         absolute = [available.stop + p if p < 0 else p for p in self.positions]
         return [available.index(p) for p in absolute if p in available]
-
-    def _note(self, before: Tensor, after: Tensor) -> None:
-        self.passes_changed += 1
-        size = (after.to(torch.float32) - before.to(torch.float32)).norm() / before.to(torch.float32).norm()
-        self._sizes.append(size)
 
     def sizes(self) -> tuple[float, ...]:
         """The relative size of every change so far; waits for the device where they still are."""

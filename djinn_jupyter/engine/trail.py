@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from djinn_jupyter.engine.frame import Frame, Inlay
+from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.steering import Rule
 
 
@@ -82,5 +82,5 @@ def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
 
 def _reduced(frame: Frame) -> Frame:
     """Its place and its inlays, on the host: there may be many of them."""
-    inlays = tuple(Inlay(tap=inlay.tap, raw=inlay.raw.to("cpu")) for inlay in frame.inlays)
+    inlays = tuple(replace(inlay.read(), raw=inlay.raw.to("cpu")) for inlay in frame.inlays)
     return replace(frame, hidden=None, raw=None, inlays=inlays, shared={}, states=None, start_states=None)

@@ -9,7 +9,8 @@ from djinn_jupyter.widgets.spelling import at_positions, columns, figure, nats, 
 from djinn_jupyter.widgets.theme import card, facts, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, guesses_plain
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import EffectReading, TopToken
+from djinn_jupyter.wire.nouns import TopToken
+from djinn_jupyter.wire.readings import EffectReading
 from djinn_jupyter.wire.replies import Edited
 
 

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from djinn_jupyter.widgets.effect import paired
 from djinn_jupyter.widgets.pictures import as_rows, pooled, signed
 from djinn_jupyter.widgets.spelling import marked, rounded
-from djinn_jupyter.wire.nouns import EffectReading, TopToken
+from djinn_jupyter.wire.nouns import TopToken
+from djinn_jupyter.wire.readings import EffectReading
 
 GREY = "rgb(128,128,128)"  # readable on white and on black
 GRID = "rgba(128,128,128,0.25)"

@@ -9,6 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from djinn_jupyter.wire.positions import at_positions as at_positions
+from djinn_jupyter.wire.positions import spans as spans
+
 NOT_MEASURED = "not measured"
 _MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\u240d"}
 
@@ -94,22 +97,6 @@ def plural(count: int, noun: str, many: str | None = None) -> str:
 
 def shape(sizes: Iterable[int]) -> str:
     return "[" + ", ".join(str(n) for n in sizes) + "]"
-
-
-def at_positions(positions: Sequence[int]) -> str:
-    """`position 4`, `positions 0-4`"""
-    return f"position{'' if len(positions) == 1 else 's'} {spans(positions)}"
-
-
-def spans(numbers: Sequence[int]) -> str:
-    """`0-4`, `3`, `0, 2, 5-7`: ascending runs are drawn together."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
 def marked(text: str, token: int | None = None) -> str:

@@ -16,7 +16,8 @@ from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural
 from djinn_jupyter.widgets.theme import card, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.wire.nouns import EffectReading, LensRow, Transfer
+from djinn_jupyter.wire.nouns import LensRow, Transfer
+from djinn_jupyter.wire.readings import EffectReading
 from djinn_jupyter.wire.replies import Paused
 from djinn_jupyter.wire.sites import Site, parse_site
 

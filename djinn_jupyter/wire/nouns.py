@@ -386,13 +386,3 @@ class LensRow(Noun, frozen=True):
     text: str
     top: tuple[TopToken, ...]
     chosen: tuple[TopToken, ...] = ()
-
-
-class EffectReading(Noun, frozen=True):
-    """The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without)."""
-
-    before: tuple[TopToken, ...]
-    after: tuple[TopToken, ...]
-    kl: float
-    top1_changed: bool
-    logit_difference_norm: float

@@ -7,7 +7,6 @@ from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     CheckpointDescription,
-    EffectReading,
     EngineStatistics,
     FinishReason,
     LayerCopy,
@@ -25,6 +24,7 @@ from djinn_jupyter.wire.nouns import (
     WatchDescription,
     WeightsStatistics,
 )
+from djinn_jupyter.wire.readings import EffectReading, Influences
 
 
 class ReplyBase(Frozen, tag_field="reply"):
@@ -103,7 +103,8 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     `layer` layers have run in this pass, layers `layer`.. have not (a stop inside layer n has run n whole layers).
     `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass.
     `norms` are L2 norms of the value at each position of the pass, over all other axes. `matched` is the position
-    for which the breakpoint's condition held. `also` names further breakpoints met at the same place.
+    for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
+    of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
     """
 
     session: str
@@ -129,6 +130,7 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     history_index: int
     history_length: int
     layers_run: int
+    influences: Influences = Influences()
 
 
 class Finished(ReplyBase, frozen=True, tag="Finished"):
@@ -178,8 +180,13 @@ class Edited(ReplyBase, frozen=True, tag="Edited"):
 
 
 class Effect(ReplyBase, frozen=True, tag="Effect"):
+    """Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it."""
+
     stop: StopIdentity
     effect: EffectReading
+    site: str
+    edits: tuple[str, ...] = ()
+    influences: Influences = Influences()
 
 
 class Steered(ReplyBase, frozen=True, tag="Steered"):

@@ -205,7 +205,10 @@ class RevertEdits(SessionRequest, frozen=True, tag="RevertEdits"): ...
 
 
 class MeasureEffect(SessionRequest, frozen=True, tag="MeasureEffect"):
+    """`tokens`, by text or number, are read besides the `top` most probable without and with the edits."""
+
     top: Annotated[int, Meta(ge=1, le=1000)] = 5
+    tokens: Chosen = ()
 
 
 class Steer(SessionRequest, frozen=True, tag="Steer"):

@@ -163,7 +163,10 @@ def test_edits_add_up_and_revert_takes_all_of_them_back(desk: Desk) -> None:
     desk.edit(Scale(factor=2.0))
     desk.edit(Add(vector=array(V)))
     assert torch.equal(desk.value(), value * 2.0 + V)
-    assert desk.ask(ask.ReadStop(session="a")).edits == ("scale 2", "add [32] x 1")
+    assert desk.ask(ask.ReadStop(session="a")).edits == (
+        f"scale 2 at resid_post.6, position {len(PROMPT)}",
+        f"add [32] x 1 at resid_post.6, position {len(PROMPT)}",
+    )
     assert desk.ask(ask.RevertEdits(session="a")).edits == ()
     assert torch.equal(desk.value(), value)
     assert desk.outcome(desk.resume()) == plain(desk)

@@ -329,7 +329,14 @@ class EngineDouble:
         return stop
 
     def _measureeffect(self, request: Any) -> replies.Reply:
-        return replies.Effect(stop=self._present(request.session).stop, effect=samples.effect())
+        stop = self._present(request.session)
+        return replies.Effect(
+            stop=stop.stop,
+            effect=samples.effect(),
+            site=stop.site,
+            edits=stop.edits,
+            influences=stop.influences,
+        )
 
     # ------------------------------------------------------------------------------------------------ private
 

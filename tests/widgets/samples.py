@@ -12,7 +12,6 @@ from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     CheckpointDescription,
     CheckResult,
-    EffectReading,
     EngineStatistics,
     LensRow,
     ModelDescription,
@@ -28,6 +27,7 @@ from djinn_jupyter.wire.nouns import (
     WatchDescription,
     WeightsStatistics,
 )
+from djinn_jupyter.wire.readings import EffectReading
 
 LAYERS, WIDTH, HEADS = 8, 256, 8
 STOP = StopIdentity(session="work/paris.ipynb", number=1, edition=1)

@@ -30,9 +30,18 @@ class TapImage(Part, frozen=True):
     kind: str
 
 
+class ChangeImage(Part, frozen=True):
+    what: str
+    size: float
+    rule: int | None
+
+
 class InlayImage(Part, frozen=True):
+    """`changes` say what made the value; none where it was kept by a version that did not note them."""
+
     tap: TapImage
     raw: Tensor
+    changes: tuple[ChangeImage, ...] = ()
 
 
 class FrameImage(Part, frozen=True):
@@ -239,3 +248,4 @@ class SessionImage(Part, frozen=True):
     lost: bool = False
     stop: int | None = None
     edition: int | None = None
+    rule_numbers_given: int = 0

@@ -6,6 +6,7 @@ Refuses an image that contradicts itself or this model, before anything of the e
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine import conditions
 from djinn_jupyter.engine.breakpoints import Breakpoint
-from djinn_jupyter.engine.frame import Frame, Inlay
+from djinn_jupyter.engine.frame import Change, Frame, Inlay
 from djinn_jupyter.engine.history import Checkpoint, History
 from djinn_jupyter.engine.keeping import image as kept
 from djinn_jupyter.engine.keeping.values import Kept, KeptStored, give_back, nowhere
@@ -116,6 +117,7 @@ class _Rebuilding:
             numbers_given=image.numbers_given,
             stop=image.stop,
             edition=image.edition,
+            rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
         )
 
     def _history(self, image: kept.HistoryImage) -> History:
@@ -188,7 +190,11 @@ class _Rebuilding:
             raise CheckpointRefused("A frame of it stands at a layer that this model does not have.")
 
     def _inlay(self, image: kept.InlayImage) -> Inlay:
-        return Inlay(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw.to(self.device))
+        return replace(self._inlay_as_kept(image), raw=image.raw.to(self.device))
+
+    def _inlay_as_kept(self, image: kept.InlayImage) -> Inlay:
+        changes = tuple(Change(what=c.what, size=c.size, rule=c.rule) for c in image.changes)
+        return Inlay(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw, changes=changes)
 
     def _tap(self, image: kept.TapImage) -> Tap:
         tap = self.engine.resolve(image.site)
@@ -250,7 +256,7 @@ class _Rebuilding:
             step=int(image.decode),
             boundary=entry.boundary,
             tap=None if entry.tap is None else self._tap(entry.tap).at(entry.tap.site.whole()),
-            inlays=tuple(Inlay(tap=self._tap(i.tap).at(i.tap.site.whole()), raw=i.raw) for i in entry.inlays),
+            inlays=tuple(self._inlay_as_kept(inlay) for inlay in entry.inlays),
         )
 
 

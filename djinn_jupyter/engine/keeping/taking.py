@@ -12,6 +12,7 @@ from djinn_jupyter.engine.frame import Frame, Inlay
 from djinn_jupyter.engine.history import Checkpoint
 from djinn_jupyter.engine.keeping.image import (
     BreakpointImage,
+    ChangeImage,
     EntryImage,
     FrameImage,
     GroupRows,
@@ -105,6 +106,7 @@ class _Taking:
             lost=session.lost,
             stop=session.stop,
             edition=session.edition,
+            rule_numbers_given=session.rule_numbers_given,
         )
 
     def _live_states(self) -> StatesImage:
@@ -174,7 +176,8 @@ def _tap(tap: Tap) -> TapImage:
 
 
 def _inlay(inlay: Inlay) -> InlayImage:
-    return InlayImage(tap=_tap(inlay.tap), raw=inlay.raw)
+    changes = (ChangeImage(what=c.what, size=float(c.size), rule=c.rule) for c in inlay.changes)
+    return InlayImage(tap=_tap(inlay.tap), raw=inlay.raw, changes=tuple(changes))
 
 
 def _states(states: Mapping[int, LayerState]) -> StatesImage:

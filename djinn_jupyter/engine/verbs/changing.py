@@ -10,6 +10,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine import conditions, edits, kinds, looks, reports
 from djinn_jupyter.engine.breakpoints import Breakpoint
+from djinn_jupyter.engine.frame import Change
 from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.model.taps import Tap
@@ -130,8 +131,11 @@ def apply_edit(engine: Engine, request: ask.ApplyEdit, holder: Holder) -> Steps:
     after = edits.change(before, request.edit, site.selector, lambda edit, selector: _given(patched))
     if not bool(torch.isfinite(after).all()):
         raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
-    session.change_value(frame.with_value(tap.write(frame.raw, edits.put(value, after, rows, site.selector))))
-    session.edits.append(edits.spell(request.edit))
+    what = edits.spell_at(request.edit, site, positions)
+    change = Change(what=what, size=float(edits.relative_size(before, after)))
+    raw = tap.write(frame.raw, edits.put(value, after, rows, site.selector))
+    session.change_value(frame.with_value(raw, change))
+    session.edits.append(what)
     stop = _tell(engine, session)
     return _edited(stop, site, edits.spell(request.edit), before, after, positions)
 
@@ -243,7 +247,7 @@ def steer(engine: Engine, request: ask.Steer, holder: Holder) -> Steered:
     for rule in session.rules.values():
         if (rule.site, rule.edit, rule.positions) == (site, request.edit, request.positions):
             return Steered(rule=rule.describe(), existed=True)
-    made = Rule(number=session.next_number(), site=site, tap=tap, edit=request.edit, positions=request.positions)
+    made = Rule(number=session.next_rule_number(), site=site, tap=tap, edit=request.edit, positions=request.positions)
     session.rules[made.number] = made
     session.plan_version += 1
     return Steered(rule=made.describe(), existed=False)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine import breakpoints, edits, looks, reports
 from djinn_jupyter.engine.arrays import dtype_name, to_array
+from djinn_jupyter.engine.influences import influences
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.engine.scheduler import Steps
@@ -30,11 +31,19 @@ def measure_effect(engine: Engine, request: ask.MeasureEffect, holder: Holder) -
     frame = looks.stopped_frame(session)
     checkpoint = session.history.here
     assert checkpoint is not None
+    asked = [_token_id(engine, token) for token in request.tokens]
     before = yield from looks.next_logits(engine, session, checkpoint.frame)
     after = before
     if frame is not checkpoint.frame:
         after = yield from looks.next_logits(engine, session, frame)
-    return Effect(stop=reports.standing(session), effect=reports.effect(engine, before, after, request.top))
+    assert frame.tap is not None
+    return Effect(
+        stop=reports.standing(session),
+        effect=reports.effect(engine, before, after, request.top, asked),
+        site=str(frame.tap.site),
+        edits=tuple(session.edits),
+        influences=influences(session, frame),
+    )
 
 
 def inspect(engine: Engine, request: ask.Inspect, holder: Holder) -> Steps:

@@ -3,6 +3,7 @@
 export * from './values';
 export * from './edits';
 export * from './nouns';
+export * from './readings';
 export * from './requests';
 export * from './replies';
 export * from './messages';

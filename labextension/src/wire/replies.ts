@@ -8,7 +8,6 @@ import {
 import {
   BreakpointDescription,
   CheckpointDescription,
-  EffectReading,
   EngineStatistics,
   LayerCopy,
   LensRow,
@@ -24,6 +23,11 @@ import {
   WatchDescription,
   WeightsStatistics,
 } from './nouns';
+
+import {
+  EffectReading,
+  Influences,
+} from './readings';
 
 /** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
 export interface Failed {
@@ -108,7 +112,8 @@ export interface Pausing {
  * `layer` layers have run in this pass, layers `layer`.. have not (a stop inside layer n has run n whole layers).
  * `step` 0 is the prompt, n the n-th generated token. `positions` are the absolute positions of this pass.
  * `norms` are L2 norms of the value at each position of the pass, over all other axes. `matched` is the position
- * for which the breakpoint's condition held. `also` names further breakpoints met at the same place.
+ * for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
+ * of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
  */
 export interface Paused {
   readonly reply: 'Paused';
@@ -135,6 +140,7 @@ export interface Paused {
   readonly history_index: number;
   readonly history_length: number;
   readonly layers_run: number;
+  readonly influences: Influences;
 }
 
 /**
@@ -189,10 +195,14 @@ export interface Edited {
   readonly entries_changed: number;
 }
 
+/** Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it. */
 export interface Effect {
   readonly reply: 'Effect';
   readonly stop: StopIdentity;
   readonly effect: EffectReading;
+  readonly site: string;
+  readonly edits: readonly string[];
+  readonly influences: Influences;
 }
 
 export interface Steered {

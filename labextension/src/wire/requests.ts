@@ -162,10 +162,12 @@ export interface RevertEdits {
   readonly session: string;
 }
 
+/** `tokens`, by text or number, are read besides the `top` most probable without and with the edits. */
 export interface MeasureEffect {
   readonly request: 'MeasureEffect';
   readonly session: string;
   readonly top?: number;
+  readonly tokens?: readonly (number | string)[];
 }
 
 export interface Steer {

@@ -1,0 +1,80 @@
+"""What a stop is told by: the influences on it, and what its edits make of the next token. Values only."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from djinn_jupyter.wire.nouns import Noun, TopToken
+
+Applies = Literal["applied", "ahead", "next pass", "other positions", "not so far"]
+
+
+class Change(Noun, frozen=True):
+    """What an edit (`rule` is None) or a steering rule did to a value, as a person would say it. `relative_size` is
+    |after - before| / |before| of the part it touched; None where that part was zero, or where nobody measured it."""
+
+    what: str
+    rule: int | None = None
+    relative_size: float | None = None
+
+
+class Override(Noun, frozen=True):
+    """A value of the stopped pass that is not what the model computed there, with what made it, in order. `changes` is
+    empty in a session that was kept by a version which did not note them."""
+
+    site: str
+    changes: tuple[Change, ...]
+
+
+class RuleAtStop(Noun, frozen=True):
+    """A steering rule in force. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the stop, was
+    set after the pass had gone by (`next pass`), names `other positions`, or was `not so far` met within the layer of
+    the stop. `relative_size` is that of the stopped pass."""
+
+    number: int
+    site: str
+    what: str
+    applies: Applies
+    relative_size: float | None = None
+
+
+class EarlierPasses(Noun, frozen=True):
+    """Positions [start, end) that were fed under rules or with edits: their keys and values, and what was sampled after
+    them, are not the model's own."""
+
+    start: int
+    end: int
+    changes: tuple[str, ...]
+
+
+class Influences(Noun, frozen=True):
+    """All that makes a stop other than the model alone would have it."""
+
+    rules: tuple[RuleAtStop, ...] = ()
+    overrides: tuple[Override, ...] = ()
+    earlier: tuple[EarlierPasses, ...] = ()
+
+
+class TokenShift(Noun, frozen=True):
+    """One token of the next-token distribution without (`before`) and with (`after`) the edits of the stop."""
+
+    token: int
+    text: str
+    probability_before: float
+    probability_after: float
+    logit_before: float
+    logit_after: float
+
+
+class EffectReading(Noun, frozen=True):
+    """The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without).
+    `shifts` are the tokens of either head, the most probable with the edits first; `chosen` those that were asked
+    for."""
+
+    before: tuple[TopToken, ...]
+    after: tuple[TopToken, ...]
+    kl: float
+    top1_changed: bool
+    logit_difference_norm: float
+    shifts: tuple[TokenShift, ...] = ()
+    chosen: tuple[TokenShift, ...] = ()

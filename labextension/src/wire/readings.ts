@@ -1,0 +1,85 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  Float,
+} from './values';
+
+import {
+  TopToken,
+} from './nouns';
+
+export type Applies = 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far';
+
+/**
+ * What an edit (`rule` is None) or a steering rule did to a value, as a person would say it. `relative_size` is
+ * |after - before| / |before| of the part it touched; None where that part was zero, or where nobody measured it.
+ */
+export interface Change {
+  readonly what: string;
+  readonly rule: number | null;
+  readonly relative_size: Float | null;
+}
+
+/**
+ * A value of the stopped pass that is not what the model computed there, with what made it, in order. `changes` is
+ * empty in a session that was kept by a version which did not note them.
+ */
+export interface Override {
+  readonly site: string;
+  readonly changes: readonly Change[];
+}
+
+/**
+ * A steering rule in force. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the stop, was
+ * set after the pass had gone by (`next pass`), names `other positions`, or was `not so far` met within the layer of
+ * the stop. `relative_size` is that of the stopped pass.
+ */
+export interface RuleAtStop {
+  readonly number: number;
+  readonly site: string;
+  readonly what: string;
+  readonly applies: 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far';
+  readonly relative_size: Float | null;
+}
+
+/**
+ * Positions [start, end) that were fed under rules or with edits: their keys and values, and what was sampled after
+ * them, are not the model's own.
+ */
+export interface EarlierPasses {
+  readonly start: number;
+  readonly end: number;
+  readonly changes: readonly string[];
+}
+
+/** All that makes a stop other than the model alone would have it. */
+export interface Influences {
+  readonly rules: readonly RuleAtStop[];
+  readonly overrides: readonly Override[];
+  readonly earlier: readonly EarlierPasses[];
+}
+
+/** One token of the next-token distribution without (`before`) and with (`after`) the edits of the stop. */
+export interface TokenShift {
+  readonly token: number;
+  readonly text: string;
+  readonly probability_before: Float;
+  readonly probability_after: Float;
+  readonly logit_before: Float;
+  readonly logit_after: Float;
+}
+
+/**
+ * The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without).
+ * `shifts` are the tokens of either head, the most probable with the edits first; `chosen` those that were asked
+ * for.
+ */
+export interface EffectReading {
+  readonly before: readonly TopToken[];
+  readonly after: readonly TopToken[];
+  readonly kl: Float;
+  readonly top1_changed: boolean;
+  readonly logit_difference_norm: Float;
+  readonly shifts: readonly TokenShift[];
+  readonly chosen: readonly TokenShift[];
+}
