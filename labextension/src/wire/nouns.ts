@@ -366,12 +366,3 @@ export interface LensRow {
   readonly top: readonly TopToken[];
   readonly chosen: readonly TopToken[];
 }
-
-/** The next-token distribution without and with the edits of the present stop. `kl` in nats, KL(with || without). */
-export interface EffectReading {
-  readonly before: readonly TopToken[];
-  readonly after: readonly TopToken[];
-  readonly kl: Float;
-  readonly top1_changed: boolean;
-  readonly logit_difference_norm: Float;
-}
