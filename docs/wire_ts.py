@@ -48,8 +48,11 @@ def wire_ts() -> dict[str, str]:
             _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
         ],
         "replies": [
-            *_interfaces(replies),
+            *_interfaces(replies, but=replies.EventBase),
             _union("WireReply", typing.get_args(replies.Reply)),
+        ],
+        "events": [
+            *(_interface(kind) for kind in typing.get_args(replies.Event)),
             _union("WireEvent", typing.get_args(replies.Event)),
         ],
         "messages": [
@@ -78,10 +81,12 @@ def _imports(name: str, texts: dict[str, str]) -> Iterator[str]:
             yield f"import {{\n{names}}} from './{other}';\n"
 
 
-def _interfaces(module: types.ModuleType) -> Iterator[str]:
-    """Its structs in their order; requests that a browser may not send are left out."""
+def _interfaces(module: types.ModuleType, but: type = type(None)) -> Iterator[str]:
+    """Its structs in their order; requests that a browser may not send are left out, and kinds of `but`."""
     for kind in vars(module).values():
         ours = isinstance(kind, type) and kind.__module__ == module.__name__ and issubclass(kind, msgspec.Struct)
+        if ours and issubclass(kind, but):
+            continue
         if ours and not _is_base(kind) and (not issubclass(kind, requests.RequestBase) or kind in answers.ANSWERS):
             yield _interface(kind)
 

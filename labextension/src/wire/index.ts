@@ -6,5 +6,6 @@ export * from './nouns';
 export * from './readings';
 export * from './requests';
 export * from './replies';
+export * from './events';
 export * from './messages';
 export * from './answers';

@@ -11,9 +11,12 @@ import {
 } from './nouns';
 
 import {
-  WireEvent,
   WireReply,
 } from './replies';
+
+import {
+  WireEvent,
+} from './events';
 
 export type EngineState = 'connecting' | 'ready' | 'refused';
 

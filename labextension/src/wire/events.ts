@@ -1,0 +1,85 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  StopIdentity,
+  Transfer,
+} from './nouns';
+
+export interface SessionOpened {
+  readonly event: 'SessionOpened';
+  readonly session: string;
+}
+
+export interface SessionClosed {
+  readonly event: 'SessionClosed';
+  readonly session: string;
+}
+
+export interface SessionRunning {
+  readonly event: 'SessionRunning';
+  readonly session: string;
+}
+
+/** `text` is what the streamed text gained; it may be empty while a character is incomplete. */
+export interface TokenSampled {
+  readonly event: 'TokenSampled';
+  readonly session: string;
+  readonly step: number;
+  readonly token: number;
+  readonly text: string;
+}
+
+export interface SessionPaused {
+  readonly event: 'SessionPaused';
+  readonly session: string;
+  readonly stop: StopIdentity;
+  readonly site: string;
+  readonly step: number;
+  readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
+}
+
+export interface SessionFinished {
+  readonly event: 'SessionFinished';
+  readonly session: string;
+  readonly stop: StopIdentity;
+  readonly reason: 'length' | 'eos' | 'stop_string' | 'context' | 'slab_full';
+  readonly new_tokens: number;
+}
+
+/** The value at its stop was edited or reverted; `stop` has the new edition. */
+export interface SessionEdited {
+  readonly event: 'SessionEdited';
+  readonly session: string;
+  readonly stop: StopIdentity;
+}
+
+export interface SessionFailed {
+  readonly event: 'SessionFailed';
+  readonly session: string;
+  readonly code: string;
+  readonly message: string;
+}
+
+export interface SessionSwapped {
+  readonly event: 'SessionSwapped';
+  readonly session: string;
+  readonly transfer: Transfer;
+}
+
+/** Its breakpoints, rules, watches or holder are others than before. */
+export interface SessionChanged {
+  readonly event: 'SessionChanged';
+  readonly session: string;
+}
+
+export type WireEvent =
+  | SessionOpened
+  | SessionClosed
+  | SessionRunning
+  | TokenSampled
+  | SessionPaused
+  | SessionFinished
+  | SessionEdited
+  | SessionFailed
+  | SessionSwapped
+  | SessionChanged;
