@@ -81,11 +81,11 @@ def _imports(name: str, texts: dict[str, str]) -> Iterator[str]:
             yield f"import {{\n{names}}} from './{other}';\n"
 
 
-def _interfaces(module: types.ModuleType, but: type = type(None)) -> Iterator[str]:
+def _interfaces(module: types.ModuleType, but: type | None = None) -> Iterator[str]:
     """Its structs in their order; requests that a browser may not send are left out, and kinds of `but`."""
     for kind in vars(module).values():
         ours = isinstance(kind, type) and kind.__module__ == module.__name__ and issubclass(kind, msgspec.Struct)
-        if ours and issubclass(kind, but):
+        if ours and but is not None and issubclass(kind, but):
             continue
         if ours and not _is_base(kind) and (not issubclass(kind, requests.RequestBase) or kind in answers.ANSWERS):
             yield _interface(kind)
