@@ -187,6 +187,20 @@ SERVED: dict[str, Overrides] = {
     "mbart": _half,
     "pegasus": _half,
     "trocr": _half,
+    "deepseek_v32": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
+    "glm_moe_dsa": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
+    "glm_moe_dsa:shared": lambda n: {
+        **LATENT,
+        **ROUTED,
+        **INDEXED,
+        **sparse(n),
+        "index_topk": 24,  # of 31 positions: of fewer, an edited one may be chosen by nobody
+        "indexer_types": every(n, 3, "shared", "full"),
+    },
+    "hy_v4": lambda n: {**LATENT, **ROUTED, **INDEXED, "index_topk": 24, **sparse(n)},
+    "axk2": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
+    "zaya": lambda n: {**MOE, "num_experts_per_tok": 1, "router_hidden_size": 8},
+    "dots3_note_text": lambda n: {**LATENT, **ROUTED, **INDEXED, "sliding_window": 8},
 }
 
 UNSERVED: dict[str, Overrides] = {
@@ -199,7 +213,6 @@ UNSERVED: dict[str, Overrides] = {
         "is_encoder_decoder": False,
         "add_cross_attention": False,
     },
-    "deepseek_v32": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
     "deepseek_v4": lambda n: {
         **ROUTED,
         **INDEXED,
@@ -210,11 +223,7 @@ UNSERVED: dict[str, Overrides] = {
         "head_dim": 16,
         "sliding_window": 8,
     },
-    "glm_moe_dsa": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
-    "hy_v4": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
-    "axk2": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
     "minimax_m3_vl_text:sparse": lambda n: {**_MINIMAX3, **_mixed(n, "full_attention", "minimax_m3_sparse")},
-    "zaya": lambda n: {**MOE, "num_experts_per_tok": 1, "router_hidden_size": 8},
     "inkling2_text": lambda n: {
         **_INKLING,
         "layer_types": every(n, 3, "hybrid", "hybrid_sliding"),

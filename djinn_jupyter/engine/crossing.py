@@ -94,6 +94,7 @@ class PassCrossing:
         self._stage = -1 if frame.hidden is None else frame.boundary
         self._entry = frame.hidden
         self._kwargs: dict[str, Any] = {}
+        self._handed = {given: frame.shared[given] for _, given in anatomy.handed if given in frame.shared}
         self._replaying = frame.inside
 
     def taps(self) -> list[Tap]:
@@ -133,9 +134,10 @@ class PassCrossing:
     def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None:
         self._kwargs = kwargs
         self._stage = layer
-        if layer == self.boundary and self.frame.shared:
-            for name, contents in self.frame.shared.items():
-                kwargs[name].update(contents)
+        if layer == self.boundary:
+            for name in self.anatomy.mappings:
+                if name in self.frame.shared:
+                    kwargs[name].update(self.frame.shared[name])
         if layer in self._stages:
             self._entry = hidden.clone()
         for index in self.anatomy.cache_layers_of(layer):
@@ -143,8 +145,13 @@ class PassCrossing:
             if state is not None:
                 self.journal[index] = state
 
-    def has_run(self, layer: int) -> None:
+    def has_run(self, layer: int, output: Any) -> None:
         self.layers_run += 1
+        self._handed = {argument: output[slot] for slot, argument in self.anatomy.handed}
+
+    def given(self) -> Mapping[int | str, Any]:
+        kept: Mapping[int | str, Any] = _kept(self._handed)
+        return kept
 
     # --- what the taps report --------------------------------------------------------------------------------------
 
@@ -224,10 +231,12 @@ class PassCrossing:
         raise Leave
 
     def _path(self) -> dict[str, Any]:
-        """What the frame keeps of the way here: the replaced values, and the mappings that layers hand on."""
+        """What the frame keeps of the way here: the replaced values, and what layers hand on."""
         kept = tuple(inlay for inlay in self.frame.inlays if inlay.tap.site not in self._made)
-        shared = {name: _kept(self._kwargs[name]) for name in self.anatomy.mappings if name in self._kwargs}
-        return {"inlays": (*kept, *self._made.values()), "shared": shared}
+        shared: dict[int | str, Any] = {
+            name: _kept(self._kwargs[name]) for name in self.anatomy.mappings if name in self._kwargs
+        }
+        return {"inlays": (*kept, *self._made.values()), "shared": {**shared, **_kept(self._handed)}}
 
 
 def _kept(value: Any) -> Any:

@@ -7,6 +7,7 @@ Sets at each entry what others may have changed (cache lengths, states, rotary b
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -41,7 +42,10 @@ class EpilogueCrossing:
     def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None:
         raise AssertionError("no layer runs on the way through the epilogue")
 
-    def has_run(self, layer: int) -> None: ...
+    def has_run(self, layer: int, output: Any) -> None: ...
+
+    def given(self) -> Mapping[int | str, Any]:
+        return {}
 
 
 class Forward:

@@ -53,7 +53,8 @@ class Frame:
     `hidden` is h_1TD as it enters layer `boundary`; None only at the very start of a pass. `tap` is the place it stands
     at and `raw` the value there, None where nobody stopped it. A stop inside layer n has boundary n: resuming runs
     layer n again from its entry and puts `raw` back at `tap`. `inlays` are the replaced values of this pass so far.
-    `shared` holds the contents of mappings that the layers hand on to each other.
+    `shared` holds, by argument, what layers hand on to each other beside the hidden state: the contents of a mapping,
+    or the value that the layer before `boundary` returned.
     `states` are all convolution and recurrent states as they belong to this frame and `start_states` those at the start
     of the pass; None where the model has none or where the live ones are the right ones.
     Tensors of a frame are never written to: whoever runs from them copies first.
@@ -67,7 +68,7 @@ class Frame:
     tap: Tap | None = None
     raw: Tensor | None = None
     inlays: tuple[Inlay, ...] = ()
-    shared: Mapping[str, Mapping[Any, Any]] = field(default_factory=dict)
+    shared: Mapping[int | str, Any] = field(default_factory=dict)
     states: States | None = None
     start_states: States | None = None
 

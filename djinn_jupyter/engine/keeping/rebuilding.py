@@ -163,7 +163,11 @@ class _Rebuilding:
     def _frame(self, image: kept.FrameImage) -> Frame:
         self._check_hidden(image)
         shared = give_back(image.shared, self.device)
-        if not isinstance(shared, dict) or not set(shared) <= set(self.engine.anatomy.mappings):
+        anatomy = self.engine.anatomy
+        if not isinstance(shared, dict) or not set(shared) <= {
+            *anatomy.mappings,
+            *(given for _, given in anatomy.handed),
+        }:
             raise CheckpointRefused(f"A frame of it holds {HAS_MAPPING}, and this model hands on nothing of that name.")
         return Frame(
             tokens=image.tokens,

@@ -165,7 +165,7 @@ def _frame(frame: Frame) -> FrameImage:
         tap=None if frame.tap is None else _tap(frame.tap),
         raw=frame.raw,
         inlays=tuple(_inlay(inlay) for inlay in frame.inlays),
-        shared=keep({name: dict(contents) for name, contents in frame.shared.items()}, SHARED),
+        shared=keep(dict(frame.shared), SHARED),
         states=None if frame.states is None else _states(frame.states),
         start_states=None if frame.start_states is None else _states(frame.start_states),
     )

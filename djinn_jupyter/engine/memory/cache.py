@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,14 @@ from . import states
 from .budget import BooksBroken
 from .geometry import CacheGeometry
 from .group_cache import GroupCache
-from .layers import PagedFullLayer, PagedRecurrentFullLayer, PagedRecurrentWindowLayer, PagedRows, PagedWindowLayer
+from .layers import (
+    PagedFullLayer,
+    PagedIndexedLayer,
+    PagedRecurrentFullLayer,
+    PagedRecurrentWindowLayer,
+    PagedRows,
+    PagedWindowLayer,
+)
 from .page_table import PageTable
 from .slab import Slab
 from .states import LayerState
@@ -241,20 +248,30 @@ class PagedCache(Cache):
 def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Sequence[GroupCache]) -> list[Any]:
     """The library's own layers for this model, those with attention replaced by paged ones."""
     library = DynamicCache(config=model_config).layers
-    held = {layer.cache_layer: (group, slot) for group in groups for slot, layer in enumerate(group.geometry.layers)}
+    held = _held(group for group in groups if group.geometry.kind != "index")
+    indexed = _held(group for group in groups if group.geometry.kind == "index")
     layers: list[Any] = []
     for index, plain in enumerate(library):
         layer = _paged(plain)
         if isinstance(layer, PagedRows):
             layer.attach(geometry.layers[index], *held.get(index, (None, 0)))
+        if isinstance(layer, PagedIndexedLayer) and index in indexed:
+            layer.attach_index(*indexed[index])
         layers.append(layer)
     return layers
+
+
+def _held(groups: Iterable[GroupCache]) -> dict[int, tuple[GroupCache, int]]:
+    """By cache layer: the group that has its rows, and its slot there."""
+    return {layer.cache_layer: (group, slot) for group in groups for slot, layer in enumerate(group.geometry.layers)}
 
 
 def _paged(plain: Any) -> Any:
     match type(plain):
         case cache_utils.DynamicLayer:
             return PagedFullLayer()  # type: ignore[no-untyped-call]
+        case cache_utils.DynamicIndexedLayer:
+            return PagedIndexedLayer()  # type: ignore[no-untyped-call]
         case cache_utils.DynamicSlidingWindowLayer:
             return PagedWindowLayer(plain.sliding_window)
         case cache_utils.LinearAttentionAndFullAttentionLayer:

@@ -17,8 +17,8 @@ from transformers import DynamicCache, PreTrainedModel, cache_utils
 from djinn_jupyter.errors import ModelRefused, UsageError
 from djinn_jupyter.wire.nouns import CacheGroup
 
-LayerKind = Literal["full", "window", "recurrent", "recurrent+full", "recurrent+window", "none"]
-GroupKind = Literal["full", "window"]
+LayerKind = Literal["full", "window", "index", "recurrent", "recurrent+full", "recurrent+window", "none"]
+GroupKind = Literal["full", "window", "index"]
 CacheArgument = Literal["past_key_values", "cache_params"]
 
 PAGE_BYTES_WANTED = 2 << 20  # from here on, plain copies of single pages saturate PCIe
@@ -28,7 +28,9 @@ PAGE_ALIGNMENT = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGeometry:
-    """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` in positions."""
+    """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` in positions.
+
+    Of kind `index`: the keys by which a layer of kind `full` chooses what it attends to, one head without values."""
 
     cache_layer: int
     kind: LayerKind
@@ -88,7 +90,7 @@ class GroupGeometry:
         runs = tuple(_runs(layers, positions))
         used = positions * sum(run.position_bytes for run in runs)
         return cls(
-            kind="full" if window is None else "window",
+            kind=_group_kind(layers[0]),
             layers=tuple(layers),
             window=window,
             page_positions=positions,
@@ -116,7 +118,8 @@ class GroupGeometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheGeometry:
-    """The whole cache of a model. Layers of kind `recurrent` and `none` are in no group."""
+    """The whole cache of a model, a layer of it each, in order. Those of kind `recurrent` and `none` are in no group;
+    the keys of indexers are in a group of their own beside those of `layers`."""
 
     layers: tuple[LayerGeometry, ...]
     groups: tuple[GroupGeometry, ...]
@@ -130,6 +133,12 @@ def positions_per_page(position_bytes: int) -> int:
     while positions < PAGE_POSITIONS_MOST and positions * position_bytes < PAGE_BYTES_WANTED:
         positions *= 2
     return positions
+
+
+def _group_kind(layer: LayerGeometry) -> GroupKind:
+    if layer.kind == "index":
+        return "index"
+    return "full" if layer.window is None else "window"
 
 
 def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Run]:
@@ -154,16 +163,16 @@ def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Run]
 
 # ------------------------------------------------------------------------------------------------- the probe
 
-# Exactly these: a subclass may hold what pages do not (an indexer's keys, compressed blocks). The last two of the
-# library's classes came after transformers 5.17.
-_KNOWN = {"DynamicLayer", "DynamicSlidingWindowLayer", "LinearAttentionLayer", "LinearAttentionAndFullAttentionLayer"}
-_KNOWN |= {"LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer"}
+# Exactly these: a subclass may hold what pages do not (compressed blocks, running sums). The last of the library's
+# classes came after transformers 5.17.
+_KNOWN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer"}
+_KNOWN |= {"LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer"}
 KNOWN_LAYERS = tuple(kind for name, kind in vars(cache_utils).items() if name in _KNOWN)
 
-_UNKNOWN = "only keys, values and the states of linear attention can be kept in pages and copied"
+_UNKNOWN = "only keys, values, keys of indexers and the states of linear attention can be kept in pages and copied"
 
 # What a layer of the library gains when it is first used.
-_GAINED = {"dtype", "device"}
+_GAINED = {"dtype", "device", "indexer_dtype", "indexer_device"}
 
 
 @torch.no_grad()
@@ -186,11 +195,12 @@ def probe_geometry(model: PreTrainedModel, device: torch.device, page_positions:
         if gained := set(vars(layer)) - names - _GAINED:
             raise _refused(model, f"it keeps state of its own on cache layer {index}: {_list(gained)}")
     layers = tuple(_read(model, index, layer) for index, layer in enumerate(cache.layers))
+    indexes = [found for index, layer in enumerate(cache.layers) if (found := _read_index(model, index, layer))]
     if all(layer.kind == "none" for layer in layers):
         raise _refused(model, "it ignored the cache it was given")
     return CacheGeometry(
         layers=layers,
-        groups=tuple(GroupGeometry.lay_out(members, page_positions) for members in _members(layers)),
+        groups=tuple(GroupGeometry.lay_out(members, page_positions) for members in _members(layers, indexes)),
         cache_argument=argument,
         recurrent_state_bytes=sum(_state_bytes(layer) for layer in cache.layers),
     )
@@ -259,6 +269,20 @@ def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
     )
 
 
+def _read_index(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry | None:
+    """The keys of the layer's indexer, None where it has none."""
+    if not isinstance(layer, cache_utils.DynamicIndexedLayer):
+        return None
+    if getattr(layer, "indexer_position_ids", None) is not None:  # since transformers 5.23
+        raise _refused(model, f"the indexer of cache layer {index} keeps positions, and pages have no place for them")
+    keys = layer.indexer_keys
+    if keys is None:
+        return None
+    if keys.ndim != 3 or keys.shape[:2] != (1, 1):
+        raise _refused(model, f"the indexer of cache layer {index} keeps {tuple(keys.shape)} for one token")
+    return LayerGeometry(cache_layer=index, kind="index", kv_heads=1, key_dim=keys.shape[2], dtype=keys.dtype)
+
+
 def layer_rows(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """The keys and values of a layer of the library's, None where it has none."""
     if not isinstance(layer, cache_utils.CacheLayerMixin) or layer.keys is None or layer.values is None:
@@ -283,11 +307,12 @@ def _state_bytes(layer: Any) -> int:
     return sum(state.nbytes for state in states if state is not None)
 
 
-def _members(layers: Sequence[LayerGeometry]) -> list[list[LayerGeometry]]:
-    """Layers by group: full attention, then each window size."""
+def _members(layers: Sequence[LayerGeometry], indexes: list[LayerGeometry]) -> list[list[LayerGeometry]]:
+    """Layers by group: full attention, then each window size, then the keys of indexers."""
     attention = [layer for layer in layers if layer.kv_heads]
     windows = sorted({layer.window for layer in attention}, key=lambda window: (window is not None, window or 0))
-    return [[layer for layer in attention if layer.window == window] for window in windows]
+    groups = [[layer for layer in attention if layer.window == window] for window in windows]
+    return [*groups, indexes] if indexes else groups
 
 
 def _list(names: set[str]) -> str:

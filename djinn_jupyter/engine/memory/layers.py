@@ -84,6 +84,35 @@ class PagedFullLayer(PagedRows, cache_utils.DynamicLayer): ...
 class PagedWindowLayer(PagedRows, cache_utils.DynamicSlidingWindowLayer): ...
 
 
+class PagedIndexedLayer(PagedRows, cache_utils.DynamicIndexedLayer):
+    """Its indexer's keys are rows of a group of their own, and stand at a length of their own: a layer may ask its
+    indexer before or after it has updated its keys and values."""
+
+    indexer_length: int
+    index_rows: GroupCache | None = None
+
+    def attach_index(self, rows: GroupCache, slot: int) -> None:
+        self.index_rows, self.index_slot = rows, slot
+
+    def set_length(self, length: int) -> None:
+        super().set_length(length)
+        self.indexer_length = length
+
+    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        """i_1qD at the indexer's length; returns i_1RD, the library's own bits."""
+        if self.index_rows is None or indexer_key_states.shape[0] != 1:
+            raise ModelRefused(
+                f"The indexer of cache layer {self.geometry.cache_layer} was given keys "
+                f"{tuple(indexer_key_states.shape)}: it kept none in the probe at load, or runs in a batch."
+            )
+        keys_11qD = indexer_key_states.unsqueeze(1)
+        none_11q0 = keys_11qD[..., :0]
+        start = self.indexer_length
+        read_11RD, _ = self.index_rows.write(self.index_slot, keys_11qD, none_11q0, start)
+        self.indexer_length = start + keys_11qD.shape[2]
+        return read_11RD.squeeze(1)
+
+
 # The library's two bases declare `device` and `dtype` differently.
 class PagedRecurrentFullLayer(PagedRows, cache_utils.LinearAttentionAndFullAttentionLayer): ...  # type: ignore[misc]
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from djinn_jupyter.engine.model.forms import LayerForm
 from djinn_jupyter.engine.model.modules import Modules
 from djinn_jupyter.engine.model.probe import KeepLast
-from djinn_jupyter.engine.model.stack import Stack
+from djinn_jupyter.engine.model.stack import Handed, Stack
 from djinn_jupyter.engine.model.study import Study
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.errors import ModelRefused, UnknownSite
@@ -26,7 +26,8 @@ class Anatomy:
 
     `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
     reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
-    keyword arguments by which layers share something mutable.
+    keyword arguments by which layers share something mutable, `handed` what one returns for the next beside the hidden
+    state.
     """
 
     stack: Stack
@@ -46,6 +47,10 @@ class Anatomy:
     @property
     def mappings(self) -> tuple[str, ...]:
         return self.stack.mappings
+
+    @property
+    def handed(self) -> tuple[Handed, ...]:
+        return self.stack.handed
 
     @property
     def keep_last(self) -> KeepLast:

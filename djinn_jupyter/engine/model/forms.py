@@ -29,9 +29,7 @@ class LayerForm:
         return given
 
     def put(self, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor) -> Arguments:
-        if isinstance(self.argument, int):
-            return (*args[: self.argument], hidden, *args[self.argument + 1 :]), kwargs
-        return args, {**kwargs, self.argument: hidden}
+        return replace_argument(args, kwargs, self.argument, hidden)
 
     def wrap(self, hidden: Tensor) -> Any:
         """What a skipped layer returns."""
@@ -43,6 +41,13 @@ class LayerForm:
 
     def rewrap(self, output: Any, hidden: Tensor) -> Any:
         return hidden if self.length is None else (hidden, *output[1:])
+
+
+def replace_argument(args: tuple[Any, ...], kwargs: dict[str, Any], argument: int | str, value: Any) -> Arguments:
+    """The same arguments with another value at a position or keyword."""
+    if isinstance(argument, int):
+        return (*args[:argument], value, *args[argument + 1 :]), kwargs
+    return args, {**kwargs, argument: value}
 
 
 def tensors_in(container: Any) -> Iterator[tuple[Slot, Tensor]]:

@@ -10,13 +10,14 @@ Knows nothing of sessions, breakpoints or pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from djinn_jupyter.engine.model.anatomy import Anatomy
+from djinn_jupyter.engine.model.forms import replace_argument
 
 
 class Leave(BaseException):
@@ -28,16 +29,19 @@ class Crossing(Protocol):
 
     `arrive` is told the hidden state at each boundary that is newly reached and returns the one to go on with.
     `about_to_run` is told of each layer before it runs, with the hidden state it gets and the layer's keyword
-    arguments."""
+    arguments; `has_run` of what the layer returned. `given` is, by argument, what the layer at `boundary` is to get
+    beside the hidden state from the layer before it, which is skipped."""
 
     boundary: int
     hidden: Tensor | None
+
+    def given(self) -> Mapping[int | str, Any]: ...
 
     def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor: ...
 
     def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None: ...
 
-    def has_run(self, layer: int) -> None: ...
+    def has_run(self, layer: int, output: Any) -> None: ...
 
 
 class Gates:
@@ -82,12 +86,14 @@ class Gates:
                 return form.wrap(skipped)
             if index == crossing.boundary and crossing.hidden is not None:
                 hidden = crossing.hidden.clone()
+                for argument, value in crossing.given().items():
+                    args, kwargs = replace_argument(args, kwargs, argument, value)
             else:
                 hidden = crossing.arrive(index, given, kwargs)
             crossing.about_to_run(index, hidden, kwargs)
             args, kwargs = form.put(args, kwargs, hidden)
             output = run(*args, **kwargs)
-            crossing.has_run(index)
+            crossing.has_run(index, output)
             if not last:
                 return output
             after = form.unwrap(output)

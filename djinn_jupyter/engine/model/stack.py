@@ -12,21 +12,24 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from djinn_jupyter.engine.model.finite import check_finite
-from djinn_jupyter.engine.model.forms import LayerForm
+from djinn_jupyter.engine.model.forms import LayerForm, Slot
 from djinn_jupyter.engine.model.probe import Call, Hook, KeepLast, Recording, record, ways_to_keep_last
 from djinn_jupyter.errors import ModelRefused
+
+Handed = tuple[Slot, int | str]
+"""What a layer returns beside the hidden state, by its slot, and the argument as which the next layer gets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The decoder layers with their paths, how each takes and returns the hidden state, the mappings they share, and
-    the argument that asks for the last logits and leaves every layer all positions."""
+    """The decoder layers with their paths, and how each takes and returns the hidden state."""
 
     path: str
     layers: tuple[nn.Module, ...]
     forms: tuple[LayerForm, ...]
-    mappings: tuple[str, ...]
-    keep_last: KeepLast
+    mappings: tuple[str, ...]  # keyword arguments whose contents change while the layers run
+    handed: tuple[Handed, ...]
+    keep_last: KeepLast  # the argument that asks for the last logits and leaves every layer all positions
 
     def path_of(self, layer: int) -> str:
         return f"{self.path}.{layer}"
@@ -80,8 +83,16 @@ def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tup
     path, group = _with_cache(name, lists, recording)
     layers = tuple(group)
     check_finite(model, path, layers, recording)
-    forms = _forms(name, path, layers, recording)
-    return Stack(path=path, layers=layers, forms=forms, mappings=mappings.changed(), keep_last=keep_last), recording
+    spans = _spans(name, path, layers, recording)
+    stack = Stack(
+        path=path,
+        layers=layers,
+        forms=_forms(name, path, spans),
+        mappings=mappings.changed(),
+        handed=_handed(spans),
+        keep_last=keep_last,
+    )
+    return stack, recording
 
 
 def _outermost_lists(model: nn.Module) -> list[tuple[str, nn.ModuleList]]:
@@ -110,7 +121,8 @@ def _enclosing(call: Call | None) -> Iterator[nn.Module]:
         call = call.parent
 
 
-def _forms(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recording) -> tuple[LayerForm, ...]:
+def _spans(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recording) -> list[Call]:
+    """The one call of each layer, in order."""
     spans: list[Call] = []
     for index, layer in enumerate(layers):
         calls = recording.of(layer)
@@ -122,6 +134,10 @@ def _forms(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recor
         spans.append(calls[0])
     if any(before.left > after.entered for before, after in pairwise(spans)):
         raise ModelRefused(f"{name} does not run {path} in order.")
+    return spans
+
+
+def _forms(name: str, path: str, spans: list[Call]) -> tuple[LayerForm, ...]:
     arguments = [_chained(name, path, index, spans) for index in range(1, len(spans))]
     first = arguments[0] if arguments else _only(spans[0])
     return tuple(
@@ -130,30 +146,31 @@ def _forms(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recor
     )
 
 
+def _handed(spans: list[Call]) -> tuple[Handed, ...]:
+    """What layers make beside the hidden state and the next one is given."""
+    return tuple(dict.fromkeys(handed for before, after in pairwise(spans) for handed in _new_to(before, after)))
+
+
+def _new_to(before: Call, after: Call) -> Iterator[Handed]:
+    """What a layer returns beside the hidden state, was not given itself, and the next one is given."""
+    known = [seen.value for seen in before.inputs.values()]
+    for made, seen in list(before.outputs.items())[1:]:
+        if any(same(seen.value, old) for old in known):
+            continue
+        yield from ((made, given) for given, other in after.inputs.items() if same(seen.value, other.value))
+
+
 def _chained(name: str, path: str, index: int, spans: list[Call]) -> int | str:
     """The argument by which layer `index` gets what the layer before returned, bit for bit."""
     before, after = spans[index - 1], spans[index]
     handed = before.first_output
     between = f"{path}.{index - 1} and {path}.{index}"
     slots = [slot for slot, given in after.inputs.items() if handed and same(handed.value, given.value)]
-    if slots and _hands_on_more(before, after):
-        raise ModelRefused(
-            f"{name} hands on more than the hidden state between {between}, and a pass that is resumed there lacks it."
-        )
     if slots:
         return slots[0]
     if any(handed and _is_end_of(given.value, handed.value) for given in after.inputs.values()):
         raise _Thinned(f"{name} drops all positions but the last between {between}.")
     raise ModelRefused(f"{name} changes the hidden state between {between}.")
-
-
-def _hands_on_more(before: Call, after: Call) -> bool:
-    """Whether a layer makes something beside the hidden state that the next one is given."""
-    made = [seen.value for seen in list(before.outputs.values())[1:] if seen.floating]
-    known = [seen.value for seen in before.inputs.values()]
-    given = [seen.value for seen in after.inputs.values()]
-    new = [value for value in made if not any(same(value, old) for old in known)]
-    return any(same(value, one) for value in new for one in given)
 
 
 def _is_end_of(part: Tensor | None, whole: Tensor | None) -> bool:
