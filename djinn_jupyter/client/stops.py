@@ -31,14 +31,14 @@ class Paused:
         self.reason: PauseReason = reply.reason
         self.step, self.layer, self.layers = reply.step, reply.layer, reply.layers
         self.positions, self.tokens, self.texts = reply.positions, reply.tokens, reply.texts
-        self.prompt_tokens, self.new_text = reply.prompt_tokens, reply.new_text
+        self.prompt_tokens, self.prompt_text, self.new_text = reply.prompt_tokens, reply.prompt_text, reply.new_text
         self.shape, self.axes, self.dtype = reply.shape, reply.axes, reply.dtype
         self.norms, self.edits = reply.norms, reply.edits
 
     @property
     def text(self) -> str:
         """The tokens of the line so far, as text."""
-        return "".join(self.texts)
+        return self.prompt_text + self.new_text
 
     @property
     def hidden(self) -> np.ndarray[Any, Any]:
@@ -85,6 +85,7 @@ class Finished:
         self.detail = reply.detail
         self.tokens, self.texts, self.text = reply.tokens, reply.texts, reply.text
         self.prompt_tokens, self.prompt_texts = reply.prompt_tokens, reply.prompt_texts
+        self.prompt_text: str = reply.prompt_text
         self.top: tuple[TopToken, ...] = reply.top
         self.rules: tuple[RuleDescription, ...] = reply.rules
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes

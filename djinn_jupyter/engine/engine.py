@@ -25,7 +25,7 @@ from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.keeping.parting import put_away
 from djinn_jupyter.engine.letters import Letters
 from djinn_jupyter.engine.lockstep import Lockstep
-from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
+from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox, TextRead
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.books import check_books
 from djinn_jupyter.engine.memory.cache import PagedCache
@@ -38,6 +38,7 @@ from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
+from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.pace import Pace
 from djinn_jupyter.engine.plan import Plan
 from djinn_jupyter.engine.residency.neighbours import Neighbours
@@ -46,6 +47,7 @@ from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.scheduler import Blocked, Scheduler
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.tokenizing import PendingTokens, Tokenizing
 from djinn_jupyter.engine.turns import Turns
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.residence import Weights
@@ -77,11 +79,13 @@ class Engine:
         publish: Callable[[Event], None],
         host: HostTier | None = None,
         disk: DiskTier | None = None,
+        tokenizer_process: TokenizerProcess | None = None,
     ) -> None:
         self.config, self.model, self.anatomy, self.geometry = config, model, anatomy, geometry
         self.slabs, self.forward, self.tokenizer, self.weights = slabs, forward, tokenizer, weights
         self.publish = publish
         self.mailbox, self.scheduler, self.faults = Mailbox(), Scheduler(), Faults()
+        self.tokenizing = Tokenizing(tokenizer, tokenizer_process, self.mailbox.wake, self.faults.reply_to)
         self.sessions: dict[str, Session] = {}
         self.letters, self.turns = Letters(self), Turns(self, Pace.of(forward.device))
         self.mover = ThreadMover(self.mailbox.post, forward.device)
@@ -118,17 +122,22 @@ class Engine:
     # --- from any thread -------------------------------------------------------------------------------------------
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
-        """Take a request. What needs no session is answered here and now; the rest is posted to the engine's thread."""
+        """Take a request. What needs no session is answered by a worker, the rest posted to the engine's thread."""
         try:
-            answered = enquiries.answer(self, request)
-            if answered is None:
-                request = enquiries.with_tokens(self.tokenizer, request)
+            if isinstance(request, enquiries.ENQUIRIES):
+                enquiries.answer_elsewhere(self, request, reply)
+                return
+            tokens = self._begin_tokens(request) if isinstance(request, ask.Run) else None
         except Exception as error:  # noqa: BLE001  the request's edge
-            answered = self.faults.reply_to(error)
-        if answered is not None:
-            reply(answered)
+            reply(self.faults.reply_to(error))
         else:
-            self.mailbox.post(Letter(request=request, holder=holder, reply=reply))
+            self.mailbox.post(Letter(request=request, holder=holder, reply=reply, tokens=tokens))
+
+    def _begin_tokens(self, request: ask.Run) -> PendingTokens | None:
+        def post() -> None:
+            self.mailbox.post(TextRead(session=request.session))
+
+        return self.tokenizing.pending(request, self.description.context_length, post)
 
     def depart(self, holder: Holder) -> None:
         """The holder has gone; its sessions stay, detached."""
@@ -202,9 +211,10 @@ class Engine:
         replies: list[Reply] = []
         self.submit(request, holder or Holder(name="here", user="here"), replies.append)
         while not replies:
+            tokenizing = self.tokenizing.busy  # read first: whoever is done has replied before
             if self.tick() or replies:
                 continue
-            if self.tiers.moving:
+            if self.tiers.moving or tokenizing:
                 self.mailbox.wait()
             else:
                 raise DjinnError("The engine is idle and the request is not answered; this is a fault of djinn.")
@@ -227,6 +237,8 @@ class Engine:
                 case Moved():
                     with self.faults.during("it settled a move between tiers"):
                         self.swapping.settle(letter)
+                case TextRead(session=session):
+                    self.letters.read(session)
                 case Letter():
                     self.letters.deliver(letter)
         with self.faults.during("it tidied up"):
@@ -300,6 +312,7 @@ class Engine:
         if self.keeps_sessions and not self.keeping.forgets:
             put_away(self)
         self.keeping.close(self.sessions)
+        self.tokenizing.close()
         self.tiers.stop()
 
     def drop_session(self, session: Session) -> int:

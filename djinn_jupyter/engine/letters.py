@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING
 
+from djinn_jupyter.engine.enquiries import with_tokens
 from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Letter
 from djinn_jupyter.engine.scheduler import Job, JobKind, Steps, Underway
@@ -22,7 +23,7 @@ from djinn_jupyter.engine.verbs import (
 from djinn_jupyter.errors import IllegalMove, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Transfer
-from djinn_jupyter.wire.replies import Failed, Reply, SessionSwapped
+from djinn_jupyter.wire.replies import Failed, Pausing, Reply, SessionSwapped
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -52,7 +53,10 @@ class Letters:
         request = letter.request
         if session is not None and type(request) not in WHILE_AWAY:
             self._engine.notebooks.asked(session)
-        if session is None or not self._has_to_wait(session, request):
+        if session is not None and isinstance(request, ask.Pause) and self._withdraw_unread(session):
+            self._engine.answer(letter, Pausing(was_running=True))
+            return
+        if session is None or not (self._has_to_wait(session, request) or (letter.unread and session.job is None)):
             self._deliver_now(letter, session)
             return
         session.waiting.append(letter)
@@ -82,6 +86,22 @@ class Letters:
         behind = bool(session.waiting) and type(request) not in AT_ONCE
         return looked_at or behind or self._needs_bytes(session, request) or _needs_rows(session, request)
 
+    def _withdraw_unread(self, session: Session) -> bool:
+        """Whether a prompt was still being tokenized: it is refused now, for a person who breaks in."""
+        letter = next((waiting for waiting in session.waiting if waiting.unread), None)
+        if letter is None or letter.tokens is None:
+            return False
+        letter.tokens.withdrawn = True
+        message = f"Session {session.name!r} was paused before its prompt was tokenized; run it again."
+        self._fail(letter, session, IllegalMove(message))
+        return True
+
+    def read(self, name: str) -> None:
+        """The tokens of a prompt are there."""
+        session = self._engine.sessions.get(name)
+        if session is not None:
+            self.take_up(session)
+
     def _recompute(self, session: Session) -> None:
         """What an earlier process had in memory is made again, for those who wait."""
         steps = recompute(self._engine, session)
@@ -95,17 +115,16 @@ class Letters:
 
     def _deliver_now(self, letter: Letter, session: Session | None) -> bool:
         """False when it was laid by again, for want of room. Raises what the verb raises."""
-        request = letter.request
         try:
             self._begin(letter, session)
         except SlabFull:
-            if session is None or not self._engine.room.find(session, self._wanted(request)):
+            if session is None or not self._engine.room.find(session, self._wanted(letter.request)):
                 raise
             session.waiting.appendleft(letter)
             session.residence.wants_room = True
             return False
         finally:
-            if session is not None and type(request) not in WHILE_AWAY and letter not in session.waiting:
+            if session is not None and type(letter.request) not in WHILE_AWAY and letter not in session.waiting:
                 session.residence.touch()
                 self._engine.notebooks.left_alone(session)
         return True
@@ -119,6 +138,7 @@ class Letters:
                 session = self._engine.session(request.session)
         if session is not None and session.job is not None and type(request) not in WHILE_RUNNING:
             raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
+        request = letter.request = with_tokens(self._engine, letter)
         verb = VERBS.get(type(request))
         if verb is None:
             raise UsageError(f"The engine has no verb {type(request).__name__}.")
@@ -176,6 +196,8 @@ class Letters:
 
     def _take_up_first(self, session: Session) -> bool:
         """Whether the first letter that waits was worked on; else it waits on."""
+        if session.waiting[0].unread:
+            return False
         request = session.waiting[0].request
         if self._needs_bytes(session, request):
             self._engine.swapping.swap_in(session, "needed")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from djinn_jupyter.engine.memory.mover import Moved
+from djinn_jupyter.engine.tokenizing import PendingTokens
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Request
 
@@ -23,12 +24,18 @@ class Holder:
 @dataclass(slots=True, kw_only=True, eq=False)
 class Letter:
     """A request with its asker and the one place its reply goes. `reply` may be called from the engine's thread
-    only, and once: then it is `answered`."""
+    only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile."""
 
     request: Request
     holder: Holder
     reply: Callable[[Reply], None]
     answered: bool = False
+    tokens: PendingTokens | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether its text is still being tokenized."""
+        return self.tokens is not None and self.tokens.outcome is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +45,14 @@ class Departure:
     holder: Holder
 
 
-Mail = Letter | Departure | Moved
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRead:
+    """The prompt of a letter that waits in this session has become tokens, or has been refused."""
+
+    session: str
+
+
+Mail = Letter | Departure | Moved | TextRead
 
 
 class Mailbox:

@@ -20,6 +20,7 @@ from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import LoadedModel, choose_device, load_model
 from djinn_jupyter.engine.model.tokenizer import TokenText
+from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.residency.opening import open_disk, open_host
 from djinn_jupyter.engine.selftest import prove
 from djinn_jupyter.engine.settling import LEAST_PAGES, Settled, foresee, least_page_bytes, page_positions, settle
@@ -81,6 +82,7 @@ def build_engine(
         publish=lambda event: None,
         host=open_host(config, where, growth),
         disk=open_disk(config, where),
+        tokenizer_process=TokenizerProcess(config, loaded.source) if loaded.source is not None else None,
     )
     engine.keeping = Keeping(config, settled.identity, where)
     progress("proving that a stopped pass goes on bit for bit")

@@ -36,6 +36,7 @@ def paused(engine: Engine, session: Session) -> Paused:
     value = frame.tap.read(frame.raw)
     rows = value.shape[0]
     texts = token_texts(engine, session)
+    prompt_text, new_text = engine.tokenizer.parted(session.tokens, session.line.begins)
     met = checkpoint.breakpoint
     return Paused(
         session=session.name,
@@ -52,7 +53,8 @@ def paused(engine: Engine, session: Session) -> Paused:
         tokens=tuple(session.tokens),
         texts=texts,
         prompt_tokens=session.line.begins,
-        new_text=engine.tokenizer.decode(session.line.new_tokens(session.tokens)),
+        prompt_text=prompt_text,
+        new_text=new_text,
         shape=tuple(value.shape),
         axes=frame.tap.axes,
         dtype=dtype_name(value.dtype),
@@ -70,6 +72,8 @@ def finished(engine: Engine, session: Session, reason: FinishReason, detail: str
     assert line is not None
     texts = token_texts(engine, session)
     new = line.new_tokens(session.tokens)
+    shown = session.tokens[:-1] if reason == "eos" else session.tokens
+    prompt_text, text = engine.tokenizer.parted(shown, line.begins)
     return Finished(
         session=session.name,
         stop=standing(session),
@@ -77,9 +81,10 @@ def finished(engine: Engine, session: Session, reason: FinishReason, detail: str
         detail=detail,
         tokens=tuple(new),
         texts=texts[line.begins :],
-        text=engine.tokenizer.decode(new[:-1] if reason == "eos" else new),
+        text=text,
         prompt_tokens=tuple(session.tokens[: line.begins]),
         prompt_texts=texts[: line.begins],
+        prompt_text=prompt_text,
         top=() if session.logits_1V is None else top_tokens(engine, session.logits_1V[0], TOP),
         rules=tuple(rule.describe() for rule in session.rules.values()),
         ignored_defaults=line.ignored_defaults,

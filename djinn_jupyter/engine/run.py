@@ -40,9 +40,7 @@ def run(
     """Go on from `session.frame`. `reason` is what a halt at one of `targets` is called."""
     targets = tuple(targets)
     assert session.line is not None
-    stream = engine.tokenizer.stream()
-    for token in session.line.new_tokens(session.tokens):
-        stream.add(token)
+    stream = engine.tokenizer.stream(session.tokens)
     version, plan = -1, make_plan()
     rules: tuple[Rule, ...] = ()
     begun_under: tuple[Rule, ...] | None = None

@@ -114,6 +114,8 @@ def _stopped_line(stop: Paused) -> Line:
         tokens=stop.tokens,
         texts=stop.texts,
         prompt_tokens=stop.prompt_tokens,
+        prompt_text=stop.prompt_text,
+        new_text=stop.new_text,
         top=stop.session.effect(TOP).after,
         site=stop.site,
         positions=stop.positions,
@@ -128,6 +130,8 @@ def _finished_line(name: str, done: Finished) -> Line:
         tokens=(*done.prompt_tokens, *done.tokens),
         texts=(*done.prompt_texts, *done.texts),
         prompt_tokens=len(done.prompt_tokens),
+        prompt_text=done.prompt_text,
+        new_text=done.text,
         top=done.top,
     )
 

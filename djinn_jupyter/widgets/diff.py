@@ -23,13 +23,16 @@ ROWS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What one session has: its tokens, where the prompt ends, what comes next, and its stopped value if it has one."""
+    """What one session has: its tokens, where the prompt ends, the text of both parts, what comes next, and its stopped
+    value if it has one."""
 
     name: str
     state: str
     tokens: Sequence[int]
     texts: Sequence[str]
     prompt_tokens: int
+    prompt_text: str
+    new_text: str
     top: Sequence[TopToken] = ()
     site: str | None = None
     positions: Sequence[int] = ()
@@ -80,8 +83,7 @@ def _sentence(a: Line, b: Line, differs: Sequence[int]) -> str:
 
 
 def _plain_text(line: Line) -> str:
-    prompt = "".join(line.texts[: line.prompt_tokens])
-    return f"  {label(line.name)} ({line.state}): {prompt}|{''.join(line.texts[line.prompt_tokens :])}"
+    return f"  {label(line.name)} ({line.state}): {line.prompt_text}|{line.new_text}"
 
 
 def _strip(line: Line, differs: Sequence[int]) -> Html:

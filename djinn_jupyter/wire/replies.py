@@ -105,6 +105,8 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     `norms` are L2 norms of the value at each position of the pass, over all other axes. `matched` is the position
     for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
     of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
+    `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `new_text`, put together, are
+    the line decoded as a whole.
     """
 
     session: str
@@ -121,6 +123,7 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     tokens: tuple[int, ...]
     texts: tuple[str, ...]
     prompt_tokens: int
+    prompt_text: str
     new_text: str
     shape: tuple[int, ...]
     axes: str
@@ -137,7 +140,8 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     """A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the distribution they
     ended with: of the position after the last token fed. `layers_run` and `passes` count
     the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
-    `ignored_defaults` are the model's own generation settings that were not applied."""
+    `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
+    of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole."""
 
     session: str
     stop: StopIdentity
@@ -148,6 +152,7 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     text: str
     prompt_tokens: tuple[int, ...]
     prompt_texts: tuple[str, ...]
+    prompt_text: str
     top: tuple[TopToken, ...]
     rules: tuple[RuleDescription, ...]
     ignored_defaults: tuple[str, ...]

@@ -53,9 +53,10 @@ from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
 Name = Annotated[str, Meta(min_length=1, max_length=512)]
 Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
 Text = Annotated[str, Meta(max_length=4_000_000)]
-Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=4_000_000)]
+MOST_TOKENS = 2**20
+Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
 Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
-Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=4_000_000)]
+Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 

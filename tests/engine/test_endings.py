@@ -54,7 +54,7 @@ def eos(desk: Desk) -> Iterator[int]:
 def test_the_maximum_length_ends_a_run(desk: Desk) -> None:
     finished = desk.run(PROMPT, 5)
     assert (finished.reason, finished.tokens) == ("length", plain(5))
-    assert finished.text == text(*plain(5))
+    assert finished.text == f" {text(*plain(5))}", "what the new tokens add to the text of the prompt"
     assert finished.prompt_tokens == PROMPT
 
 

@@ -38,6 +38,8 @@ def line(name: str, *, seed: int | None = None) -> views.Line:
         tokens=(1, 2, 3, 4, 5, 100 + (seed or 0), 7),
         texts=LATER,
         prompt_tokens=5,
+        prompt_text="".join(LATER[:5]),
+        new_text="".join(LATER[5:]),
         top=samples.top(seed=seed or 0),
         site=None if seed is None else "resid_post.4",
         positions=() if seed is None else range(5),

@@ -31,7 +31,15 @@ def large() -> list[View]:
     shared = range(POSITIONS - 12, POSITIONS)
     pair = (wide[-12:], wide[-12:] * np.float32(1.01))
     line = cards.line("paris", seed=1)
-    long_line = views.Line(name="paris", state="paused", tokens=range(POSITIONS), texts=TEXTS, prompt_tokens=POSITIONS)
+    long_line = views.Line(
+        name="paris",
+        state="paused",
+        tokens=range(POSITIONS),
+        texts=TEXTS,
+        prompt_tokens=POSITIONS,
+        prompt_text="",
+        new_text="",
+    )
     return [
         views.stop_view(stop, value=wide, lens=samples.lens_rows(tuple(stop.positions[-10:]), TEXTS)),
         views.snapshot_view(cards.look("mlp_out.2", wide)),

@@ -39,7 +39,8 @@ DTYPES: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A model on the host, in eval mode without gradients, and the device it is for. `revision` is the commit it was
-    read from, where that is known. `notes` are sentences on what of the checkpoint is not served."""
+    read from, where that is known, `source` the folder or hub name; None for one that was made in memory. `notes` are
+    sentences on what of the checkpoint is not served."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -48,6 +49,7 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     notes: tuple[str, ...] = ()
+    source: str | None = None
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
@@ -64,10 +66,11 @@ def load_model(config: EngineConfig) -> LoadedModel:
         model = _draw_in_memory(config, source, configuration, dtype)
     else:
         model, notes = read_pretrained(config, source, configuration, dtype)
-    tokenizer, unread = _tokenizer(config, source)
+    tokenizer, unread = load_tokenizer(config, source)
     return LoadedModel(
         model=model.eval().requires_grad_(False),
         tokenizer=tokenizer,
+        source=source,
         name=config.model,
         revision=getattr(configuration, "_commit_hash", None) or config.revision,
         dtype=model.dtype,
@@ -139,7 +142,7 @@ def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
     return model  # type: ignore[no-any-return]
 
 
-def _tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokenizerBase | None, list[str]]:
+def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokenizerBase | None, list[str]]:
     """The tokenizer; without one that can be read the model is served in token ids, and why is told."""
     if not has_tokenizer(config, source):
         return None, []

@@ -8,7 +8,9 @@ from typing import Final
 
 from transformers import PreTrainedTokenizerBase
 
-from djinn_jupyter.errors import NoTokenizer, UsageError
+from djinn_jupyter.engine.model.byte_tokens import ByteTokens
+from djinn_jupyter.engine.model.token_bound import longest_token
+from djinn_jupyter.errors import NoTokenizer, PromptTooLong, UsageError
 
 INCOMPLETE: Final = "\ufffd"  # what stands for bytes that are not yet a character
 _LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and what a tokenizer may put before them
@@ -22,36 +24,81 @@ class TokenText:
         self.tokenizer = tokenizer
         self._texts: dict[int, str] = {}
         self._anchor: tuple[list[int], str] = ([], "")
+        self._longest: int | None = None
         if tokenizer is not None:
             ids = list(tokenizer("a", add_special_tokens=False).input_ids)[-1:]
             self._anchor = ids, self.decode(ids)
+            self._bytes = ByteTokens(tokenizer)
+            self._longest = longest_token(tokenizer)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether Rust reads the text, without holding the interpreter's lock."""
+        return self.tokenizer is not None and bool(self.tokenizer.is_fast)
+
+    def require_room(self, text: str, most: int | None) -> None:
+        """PromptTooLong where `text` cannot be `most` tokens or less, by its length alone."""
+        if most is not None and self._longest is not None and len(text) > most * self._longest:
+            least = -(-len(text) // self._longest)
+            raise PromptTooLong(
+                f"The text has {len(text):,} characters, which are {least:,} tokens or more, and the model "
+                f"{most:,} positions; shorten it."
+            )
 
     @property
     def has_chat_template(self) -> bool:
         return self.tokenizer is not None and bool(getattr(self.tokenizer, "chat_template", None))
 
-    def encode(self, text: str, chat: bool = False) -> list[int]:
-        """Token ids with the tokenizer's own special tokens; with `chat` as one user turn of the chat template."""
+    def encode(self, text: str, chat: bool = False, most: int | None = None) -> list[int]:
+        """Token ids with the tokenizer's own special tokens; with `chat` as one user turn of the chat template.
+        PromptTooLong where there are more than `most`, if possible before they are made."""
         tokenizer = self._needed()
-        if not chat:
-            return list(tokenizer(text).input_ids)
+        if chat:
+            text = self._as_turn(text)
+        self.require_room(text, most)
+        tokens: list[int] = list(tokenizer(text, add_special_tokens=not chat, verbose=False).input_ids)
+        if most is not None and len(tokens) > most:
+            raise PromptTooLong(
+                f"The text has {len(tokens):,} tokens and the model {most:,} positions; "
+                f"shorten it by {len(tokens) - most:,}."
+            )
+        return tokens
+
+    def _as_turn(self, text: str) -> str:
         if not self.has_chat_template:
             raise UsageError("This model's tokenizer has no chat template; run the prompt without --chat.")
         turn = [{"role": "user", "content": text}]
-        rendered = tokenizer.apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+        rendered = self._needed().apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
         assert isinstance(rendered, str)
-        return list(tokenizer(rendered, add_special_tokens=False).input_ids)
+        return rendered
 
     def decode(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
             return "".join(f"<{token}>" for token in tokens)
         return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
 
+    def parted(self, tokens: Sequence[int], begins: int) -> tuple[str, str]:
+        """The text of `tokens`, decoded as a whole, in two parts: what the first `begins` read, and what the others
+        add: their leading space, and a character whose first bytes the part before ends with."""
+        whole, end, before = self.decode(tokens), begins, self.decode(tokens[:begins])
+        while end and before.endswith(INCOMPLETE) and begins - end < _LONGEST_CHARACTER:
+            end -= 1
+            before = self.decode(tokens[:end])
+        if whole.startswith(before):
+            return before, whole[len(before) :]
+        return before, self._streamed(tokens[:end], tokens[end:])
+
+    def _streamed(self, before: Sequence[int], tokens: Sequence[int]) -> str:
+        """For bytes that are no text: a sentencepiece decoder makes those before them, which were, unreadable too."""
+        stream = self.stream(before)
+        return "".join([stream.add(token) for token in tokens] + [stream.rest()])
+
     def text_of(self, token: int) -> str:
-        """One token as it reads within a text: with its leading space. Bytes of a longer character read as U+FFFD."""
+        """One token as it reads within a text: with its leading space. Bytes of a longer character read `<0xD9>`."""
         if token not in self._texts:
-            ids, text = self._anchor
-            self._texts[token] = self.decode([*ids, token]).removeprefix(text)
+            ids, before = self._anchor
+            text = self.decode([*ids, token]).removeprefix(before)
+            self._texts[token] = self._bytes.spelled(token) if INCOMPLETE in text else text
         return self._texts[token]
 
     def token_id(self, text: str) -> int:
@@ -67,10 +114,14 @@ class TokenText:
         for found in (alone, within[len(ids) :] if within[: len(ids)] == ids else []):
             if len(found) == 1 and self.text_of(found[0]) == text:
                 return int(found[0])
+        byte = self._bytes.token_of(text)
+        if byte is not None:
+            return byte
         raise UsageError(f"{text!r} is {len(alone)} tokens of this model ({self._spell(alone)}); name exactly one.")
 
-    def stream(self) -> Stream:
-        return Stream(self)
+    def stream(self, before: Sequence[int] = ()) -> Stream:
+        """The text of what follows `before`."""
+        return Stream(self, before)
 
     def _spell(self, tokens: Sequence[int]) -> str:
         return " ".join(repr(self.text_of(token)) for token in tokens[:8]) or "none"
@@ -88,18 +139,21 @@ class Stream:
     token reads may depend on the one before it (leading spaces), never on more.
     """
 
-    def __init__(self, texts: TokenText) -> None:
+    def __init__(self, texts: TokenText, before: Sequence[int] = ()) -> None:
         self._texts = texts
-        self._tokens: list[int] = []
+        self._tokens = list(before[-_LONGEST_CHARACTER:])
         self._start = 0  # where decoding begins
-        self._told = 0  # tokens whose text was given out
+        self._told = len(self._tokens)  # tokens whose text was given out
+        while self._told and texts.decode(self._tokens[: self._told]).endswith(INCOMPLETE):
+            self._told -= 1
 
     def add(self, token: int) -> str:
         """The text that became certain with this token; empty while a character is unfinished."""
         self._tokens.append(token)
         before = self._texts.decode(self._tokens[self._start : self._told])
         now = self._texts.decode(self._tokens[self._start :])
-        if len(now) <= len(before) or now.endswith(INCOMPLETE):
+        unfinished = now.endswith(INCOMPLETE) and len(self._tokens) - self._told < _LONGEST_CHARACTER
+        if len(now) <= len(before) or unfinished:
             return ""
         self._start, self._told = self._told, len(self._tokens)
         return now[len(before) :]

@@ -114,6 +114,8 @@ export interface Pausing {
  * `norms` are L2 norms of the value at each position of the pass, over all other axes. `matched` is the position
  * for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
  * of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
+ * `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `new_text`, put together, are
+ * the line decoded as a whole.
  */
 export interface Paused {
   readonly reply: 'Paused';
@@ -131,6 +133,7 @@ export interface Paused {
   readonly tokens: readonly number[];
   readonly texts: readonly string[];
   readonly prompt_tokens: number;
+  readonly prompt_text: string;
   readonly new_text: string;
   readonly shape: readonly number[];
   readonly axes: string;
@@ -147,7 +150,8 @@ export interface Paused {
  * A run that reached its end. `tokens` are the new ids of this run, over all its stops; `top` the distribution they
  * ended with: of the position after the last token fed. `layers_run` and `passes` count
  * the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
- * `ignored_defaults` are the model's own generation settings that were not applied.
+ * `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
+ * of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
  */
 export interface Finished {
   readonly reply: 'Finished';
@@ -160,6 +164,7 @@ export interface Finished {
   readonly text: string;
   readonly prompt_tokens: readonly number[];
   readonly prompt_texts: readonly string[];
+  readonly prompt_text: string;
   readonly top: readonly TopToken[];
   readonly rules: readonly RuleDescription[];
   readonly ignored_defaults: readonly string[];

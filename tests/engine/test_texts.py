@@ -1,0 +1,61 @@
+"""Texts of several tokens are decoded as a whole: on replies, in the stream, and on the cards made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from djinn_jupyter.widgets.views import result_view
+from djinn_jupyter.wire import replies as told
+from djinn_jupyter.wire import requests as ask
+from tests.anatomy.test_tokenizer import byte_level, metaspace
+from tests.engine.desk import Desk, build_desk
+from tests.families import configuration
+
+PROMPTS = ("مرحبا بالعالم", "שלום עולם", "Hi \U0001f44d\U0001f3fd there", "The capital of Köln")
+
+
+@pytest.fixture(scope="module", params=["byte level", "metaspace"])
+def kind(request: Any) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def desk(kind: str) -> Iterator[Desk]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        config = configuration("llama", 2)
+        config.vocab_size = 400
+        model = AutoModelForCausalLM.from_config(config).eval().requires_grad_(False)
+    desk = build_desk(model, {"byte level": byte_level, "metaspace": metaspace}[kind]())
+    yield desk
+    desk.close_all()
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+def test_a_prompt_of_any_script_is_shown_as_it_was_written(desk: Desk, kind: str, prompt: str) -> None:
+    desk.open()
+    done = desk.ask(ask.Run(session="a", text=prompt, max_new_tokens=6, ignore_eos=True))
+    assert done.prompt_text == prompt
+    if kind == "byte level":  # to sentencepiece, bytes that are no text make those before them unreadable
+        assert prompt + done.text == desk.engine.tokenizer.decode([*done.prompt_tokens, *done.tokens])
+        streamed = "".join(e.text for e in desk.events[-8:] if isinstance(e, told.TokenSampled))
+        assert done.text.startswith(streamed)
+    assert not any("\ufffd" in text for text in (*done.prompt_texts, *done.texts, *(top.text for top in done.top)))
+    view = result_view(done)
+    assert prompt in view.plain
+    assert prompt in str(view.html)
+
+
+def test_a_stop_in_the_midst_of_a_character_has_the_whole_text(desk: Desk) -> None:
+    desk.open()
+    desk.stop_at(0, when="step == 0")
+    tokens = tuple(desk.engine.tokenizer.encode(PROMPTS[0]))[:-1]
+    stop = desk.run(tokens, 1)
+    assert stop.prompt_text == PROMPTS[0][:-1]
+    assert set(stop.new_text) == {"\ufffd"}
+    assert stop.texts[-1].startswith("<0x")

@@ -1,0 +1,92 @@
+"""A text of megabytes, in an engine whose tokenizer is written in Python: nobody else waits for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import psutil
+import pytest
+from transformers import ByT5Tokenizer
+
+import djinn_jupyter as dj
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.errors import EngineError, PromptTooLong
+from djinn_jupyter.wire import replies as told
+from djinn_jupyter.wire import requests as ask
+from tests.families import build
+
+BAR_SECONDS = 0.02  # of the benchmark `round_trip`, on an idle machine
+LOADED = 5  # two cores, of which tokenizing takes one and other tests the other
+CONTEXT = 50_000
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
+    folder = tmp_path_factory.mktemp("model")
+    build("llama", layers=2).save_pretrained(folder)
+    ByT5Tokenizer().save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": CONTEXT}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("data")))
+        yield dj.load(folder, dtype="float32", device="cpu", threads=1)
+        for entry in running_engines():
+            os.kill(entry.pid, signal.SIGTERM)
+            await_end(entry)
+        loading._lines.close()
+
+
+def _children(engine: RemoteEngine) -> list[psutil.Process]:
+    assert engine.entry is not None
+    return psutil.Process(engine.entry.pid).children()
+
+
+def test_nobody_waits_for_a_text_of_four_megabytes(engine: RemoteEngine) -> None:
+    """Ping, pause and Hello are answered as if nothing were; the text is refused when it has been counted."""
+    session = engine.session("asks")
+    engine.tokenize("b" * 3000)  # the process is there
+    kinds: dict[str, Callable[[], Any]] = {
+        "ping": engine.ping,
+        "pause": session.pause,
+        "hello": lambda: engine.line.ask(ask.Hello(version=__version__, holder="greets", user="me")).result(),
+    }
+    times: dict[str, list[float]] = {kind: [] for kind in kinds}
+    text: Future[told.Reply] = engine.line.ask(ask.Tokenize(text="a" * 3_999_999))
+    while not text.done():
+        for kind, request in kinds.items():
+            begun = time.perf_counter()
+            request()
+            times[kind].append(time.perf_counter() - begun)
+    with pytest.raises(PromptTooLong, match="4,000,000 tokens and the model 50,000 positions"):
+        text.result()
+    for kind, seconds in times.items():
+        assert len(seconds) > 20, kind
+        assert sorted(seconds)[len(seconds) * 9 // 10] < LOADED * BAR_SECONDS, (kind, max(seconds))
+
+
+def test_the_tokens_are_those_of_the_tokenizer(engine: RemoteEngine) -> None:
+    for text in ("Grüße, 東京 \U0001f30d", "Grüße, 東京 \U0001f30d " * 1000):
+        tokenized = engine.tokenize(text)
+        assert list(tokenized.tokens) == ByT5Tokenizer()(text).input_ids
+        assert tokenized.text == text + "</s>"
+
+
+def test_a_crash_of_the_process_is_one_sentence_and_the_next_text_starts_another(engine: RemoteEngine) -> None:
+    engine.tokenize("b" * 3000)
+    (child,) = _children(engine)
+    child.suspend()
+    text = engine.line.ask(ask.Tokenize(text="b" * 3000))
+    child.kill()
+    with pytest.raises(EngineError, match=r"ended \(SIGKILL\) before it had tokenized this one; ask again"):
+        text.result()
+    assert len(engine.tokenize("b" * 3000).tokens) == 3001
