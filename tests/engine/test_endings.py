@@ -106,7 +106,7 @@ def test_tokens_are_told_as_they_come(desk: Desk) -> None:
     assert [event.step for event in told] == [1, 2, 3, 4, 5]
     assert "".join(event.text for event in told) == finished.text
     assert [event for event in desk.events if isinstance(event, SessionFinished)] == [
-        SessionFinished(session="a", reason="length", new_tokens=5)
+        SessionFinished(session="a", stop=finished.stop, reason="length", new_tokens=5)
     ]
 
 
