@@ -37,6 +37,8 @@ class Books:
     layers_run: int = 0
     tokens_sampled: int = 0
     requests_answered: int = 0
+    recovered_exact: int = 0
+    recovered_recomputed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +78,7 @@ class Bulletin:
         self._published = 0.0
         self._outside = device.Usage.read(where)
         self._journal_trouble: str | None = None
+        self._unkept: frozenset[str] = frozenset()
         self.books = Books()
         self.reading = self._read()
 
@@ -101,7 +104,7 @@ class Bulletin:
                 self._described[name] = before[name]
             if name in stale or name not in before:
                 with self._faults.during(f"it described session {name!r}"):
-                    self._described[name] = session.describe()
+                    self._described[name] = self._describe(session)
         self._touched.clear()
         if self.due:  # asking the system costs as much as answering a request
             self._published = time.monotonic()
@@ -109,11 +112,16 @@ class Bulletin:
                 self._outside = device.Usage.read(self._where)
         self.reading = self._read()
 
-    def heed_journal(self, trouble: str | None) -> None:
+    def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
         """Told at once: an engine that has nothing to do may not publish for seconds."""
-        if trouble != self._journal_trouble:
-            self._journal_trouble = trouble
+        if (trouble, unkept) != (self._journal_trouble, self._unkept):
+            self._touched |= unkept ^ self._unkept
+            self._journal_trouble, self._unkept = trouble, unkept
             self.publish()
+
+    def _describe(self, session: Session) -> SessionDescription:
+        described = session.describe()
+        return replace(described, kept=False) if session.name in self._unkept else described
 
     def _read(self) -> EngineReading:
         described = tuple(self._described.values())
@@ -143,4 +151,6 @@ class Bulletin:
             journal_trouble=self._journal_trouble,
             faults=self._faults.count,
             last_fault=self._faults.last,
+            recovered_exact=self.books.recovered_exact,
+            recovered_recomputed=self.books.recovered_recomputed,
         )

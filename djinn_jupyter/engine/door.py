@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -146,11 +146,22 @@ class Door:
                 f"{' (the next load brings them back)' if back else ''}; to stop the engine all the same, add --force "
                 "(in Python force=True)."
             )
+        unkept = tuple(session.name for session in sessions if not session.kept)
+        if back and unkept and not request.force:
+            raise SessionsWouldSuffer(self._what_is_lost([shown[name] for name in unkept]))
         if request.forget:
             self._engine.forget_sessions()
         if back:
-            return ShuttingDown(sessions_lost=(), sessions_kept=names)
+            kept = tuple(name for name in names if name not in unkept)
+            return ShuttingDown(sessions_lost=unkept, sessions_kept=kept)
         return ShuttingDown(sessions_lost=names)
+
+    def _what_is_lost(self, unkept: Sequence[str]) -> str:
+        why = self._engine.reading.statistics.journal_trouble
+        return (
+            f"The latest of {', '.join(unkept)} is in memory alone and would be lost{f' ({why})' if why else ''}. Mend "
+            "that and stop again in a moment, or lose it with --force (in Python force=True)."
+        )
 
     def _dismiss(self, peer: bytes) -> None:
         holder = self._clients.pop(peer).holder

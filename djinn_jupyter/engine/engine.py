@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 import torch
 from transformers import PreTrainedModel
 
-from djinn_jupyter.engine import enquiries
+from djinn_jupyter.engine import enquiries, promises
 from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.crossing import Outcome
@@ -171,9 +171,9 @@ class Engine:
             self.neighbours.heed(self.bulletin.outside)
         self._require_sound_books()
         with self.faults.during("it wrote the journal"):
-            self.keeping.attend(self.sessions)
+            self.keeping.attend(self.sessions, idle=not busy)
         with self.faults.during("it told of the journal"):
-            self.bulletin.heed_journal(self.keeping.trouble)
+            self.bulletin.heed_journal(self.keeping.trouble, self.keeping.unkept)
 
     def _rest(self) -> None:
         begun = time.monotonic()
@@ -198,8 +198,9 @@ class Engine:
 
     @property
     def watchful(self) -> bool:
-        """Whether anybody rests on the device who may have to leave: whoever waits for mail looks again soon."""
-        return self.swapping.gives_back or bool(self.room.candidates())
+        """Whether anybody rests on the device who may have to leave, or is yet to be kept: whoever waits for mail looks
+        again soon."""
+        return self.swapping.gives_back or bool(self.keeping.unkept) or bool(self.room.candidates())
 
     def check_books(self, contents: bool = False) -> None:
         """Raise BooksBroken unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
@@ -253,17 +254,20 @@ class Engine:
                 self.bulletin.touch(session.name)
 
     def answer(self, letter: Letter, reply: Reply) -> None:
-        """Replies go out by `_send`, when the bulletin knows what they tell of."""
+        """Replies go out by `_send`, when the journal has and the bulletin knows what they tell of."""
         letter.answered = True
         self.books.requests_answered += 1
         self._answers.append((letter, reply))
 
     def _send(self, idle: bool = False) -> None:
         self._require_sound_books()
-        with self.faults.during("it described its sessions"):
-            if self._answers or self.bulletin.due:
-                self.bulletin.publish(all_sessions=idle)
         answers, self._answers = self._answers, []
+        with self.faults.during("it wrote the journal"):
+            answers = promises.keep(self.keeping, self.sessions, answers)
+        with self.faults.during("it described its sessions"):
+            self.bulletin.heed_journal(self.keeping.trouble, self.keeping.unkept)
+            if answers or self.bulletin.due:
+                self.bulletin.publish(all_sessions=idle)
         for letter, reply in answers:
             with self.faults.during("a reply was handed over"):
                 letter.reply(reply)

@@ -214,7 +214,8 @@ class SessionDescription(Noun, frozen=True):
     while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
     `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
     user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
-    runs: who shows what was read from another stop or edition reads it again."""
+    runs: who shows what was read from another stop or edition reads it again. `kept` is false while the journal does
+    not have its latest state, so that an engine that dies loses it."""
 
     name: str
     owner: str
@@ -238,6 +239,7 @@ class SessionDescription(Noun, frozen=True):
     dirty_bytes: int = 0
     exactness: Exactness = "exact"
     last_transfer: Transfer | None = None
+    kept: bool = True
 
 
 class TopToken(Noun, frozen=True):
@@ -335,8 +337,9 @@ class PrefetchStatistics(Noun, frozen=True):
 class EngineStatistics(Noun, frozen=True):
     """The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
     `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
-    written to the journal. `faults`: errors inside the engine that belonged to no request, and
-    what the last one was."""
+    written to the journal. Of the sessions of earlier engines `recovered_exact` came back with their keys, values and
+    states, `recovered_recomputed` to have them made again. `faults`: errors inside the engine that belonged to no
+    request, and what the last one was."""
 
     pid: int
     uptime_seconds: float
@@ -359,6 +362,8 @@ class EngineStatistics(Noun, frozen=True):
     journal_trouble: str | None = None
     faults: int = 0
     last_fault: str | None = None
+    recovered_exact: int = 0
+    recovered_recomputed: int = 0
 
 
 class Snapshot(Noun, frozen=True):

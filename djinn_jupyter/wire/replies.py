@@ -27,8 +27,11 @@ from djinn_jupyter.wire.nouns import (
 from djinn_jupyter.wire.readings import EffectReading, Influences
 
 
-class ReplyBase(Frozen, tag_field="reply"):
-    """The one answer to a request."""
+class ReplyBase(Frozen, kw_only=True, tag_field="reply"):
+    """The one answer to a request. `not_kept`: one sentence where what the request did is in memory alone, because its
+    session cannot be written to the journal now; an engine that dies loses it."""
+
+    not_kept: str | None = None
 
 
 class Failed(ReplyBase, frozen=True, tag="Failed"):

@@ -21,13 +21,13 @@ def journal(desk: Desk, folder: Path) -> tuple[str, ...]:
 
 
 def written(desk: Desk) -> None:
-    """Return when the journal has all that happened."""
+    """Return when the journal has all that happened, also what nobody was told of, and has forced it."""
     kept = desk.engine.keeping.journal
     assert kept is not None
     while True:
         kept.attend(desk.engine.sessions)
         kept._wait()
-        if not kept._touched:
+        if not kept._touched and kept._ended.empty():
             return
 
 
@@ -44,8 +44,8 @@ def last_image(path: Path) -> dict[str, Any]:
         reader = Reader(file)
         with suppress(Torn):
             while (record := reader.next()) is not None:
-                if record[0] == SESSION:
-                    found = msgspec.msgpack.decode(record[1])
+                if record.kind == SESSION:
+                    found = msgspec.msgpack.decode(reader.body(record))
     return found
 
 

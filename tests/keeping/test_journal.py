@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +21,9 @@ from djinn_jupyter.engine.keeping import records
 from djinn_jupyter.engine.keeping.berth import take_berth
 from djinn_jupyter.engine.keeping.identity import ModelIdentity
 from djinn_jupyter.engine.keeping.image import SessionImage
-from djinn_jupyter.engine.keeping.ledger import SUFFIX, Ledger, LedgerFile, read_ledger
+from djinn_jupyter.engine.keeping.ledger import Ledger, Values
+from djinn_jupyter.engine.keeping.ledger_names import SUFFIX, LedgerName
+from djinn_jupyter.engine.keeping.ledger_reading import read_ledger
 from djinn_jupyter.engine.keeping.taking import take_image
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
@@ -61,16 +62,21 @@ def images(count: int) -> list[SessionImage]:
     return taken
 
 
+def ledger_in(folder: Path, values: Values = lambda tensor: tensor, device: torch.device = CPU) -> Ledger:
+    """A session's files, the first of which will be `x.0.session`."""
+    return Ledger(LedgerName(folder=folder, stem="x", number=-1), MODEL, device, values)
+
+
 @pytest.fixture(scope="module")
 def ledger(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int], list[SessionImage]]:
     """A session's file with four images, and where each of them ends."""
-    path = tmp_path_factory.mktemp("ledger") / f"x{SUFFIX}"
-    file, book, taken, ends = LedgerFile(path, MODEL), Ledger(path, CPU), images(4), []
+    folder = tmp_path_factory.mktemp("ledger")
+    book, taken, ends = ledger_in(folder), images(4), []
     for image in taken:
-        file.write(book.entry(image, safe=False))
-        ends.append(path.stat().st_size)
-    file.close()
-    return path.with_name(f"y{SUFFIX}"), path.read_bytes(), ends, taken
+        book.write(image)
+        ends.append((folder / f"x.0{SUFFIX}").stat().st_size)
+    book.close()
+    return folder / f"y{SUFFIX}", (folder / f"x.0{SUFFIX}").read_bytes(), ends, taken
 
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -115,25 +121,30 @@ def test_a_flipped_bit_is_noticed_and_an_image_before_it_used(
     assert read_ledger(path, MODEL, CPU).image.tokens == taken[last].tokens
 
 
-def test_arrays_are_stored_once_and_a_file_of_old_ones_is_written_anew(
+def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledgers, "SLACK_BYTES", 0)
-    path = tmp_path / f"x{SUFFIX}"
-    file, book, taken = LedgerFile(path, MODEL), Ledger(path, CPU), images(4)
+    book, taken = ledger_in(tmp_path), images(4)
     sizes = []
     for image in taken:
-        file.write(book.entry(image, safe=False))
-        sizes.append(path.stat().st_size)
+        book.write(image)
+        sizes.append(sum(path.stat().st_size for path in files(tmp_path)))
     frame = taken[-1].frames[0].hidden
     assert frame is not None
-    assert path.read_bytes().count(frame.numpy().tobytes()) == 1
+    (first,) = files(tmp_path)
+    assert first.read_bytes().count(frame.numpy().tobytes()) == 1
     for _ in range(30):
-        file.write(book.entry(taken[-1], safe=False))
-        sizes.append(path.stat().st_size)
+        book.write(taken[-1], compact=book.wasteful)
+        assert len(files(tmp_path)) <= 2, "the one before stays until the new one is on the disk"
+        book.force()
+        (there,) = files(tmp_path)
+        sizes.append(there.stat().st_size)
     assert min(b - a for a, b in pairwise(sizes)) < 0
     assert max(sizes) < 4 * sizes[3]
-    assert read_ledger(path, MODEL, CPU).image.tokens == taken[-1].tokens
+    assert there != first
+    assert read_ledger(there, MODEL, CPU).image.tokens == taken[-1].tokens
+    book.close()
 
 
 class OnAGpu(torch.Tensor):
@@ -149,21 +160,18 @@ class OnAGpu(torch.Tensor):
 
 
 def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there(tmp_path: Path) -> None:
-    """The values are handed over as copies on the host, whichever it was."""
-    path = tmp_path / f"x{SUFFIX}"
+    """The values are written as copies on the host, whichever it was."""
     (image,) = images(1)
     (frame,) = image.frames
     assert frame.hidden is not None
     on_gpu = msgspec.structs.replace(frame, hidden=frame.hidden.as_subclass(OnAGpu))
-    entry = Ledger(path, torch.device("cuda")).entry(msgspec.structs.replace(image, frames=(on_gpu,)), safe=False)
-    assert entry is not None
-    file = LedgerFile(path, MODEL)
-    file.write(entry)
-    file.close()
-    with path.open("rb") as opened:
+    book = ledger_in(tmp_path, lambda tensor: tensor.to("cpu", copy=True), torch.device("cuda"))
+    book.write(msgspec.structs.replace(image, frames=(on_gpu,)))
+    book.close()
+    with files(tmp_path)[0].open("rb") as opened:
         reader = records.Reader(opened)
-        found = [content for _, content in iter(reader.next, None) if isinstance(content, tuple)]
-    at_home = [tensor for head, tensor in found if head.at_home]
+        found = [record for record in iter(reader.next, None) if record.head is not None]
+        at_home = [reader.values(record) for record in found if record.head.at_home]
     assert len(found) > len(at_home) == 1
     assert torch.equal(at_home[0], frame.hidden)
 
@@ -219,12 +227,15 @@ def test_another_version_and_another_model_are_set_aside(
     assert aside.read_bytes() == was
     forget(strange)
     assert files(left) == [aside]
-    newer = crashed(tmp_path / "alive", tmp_path / "newer")
     monkeypatch.setattr(records, "FORMAT", records.FORMAT + 1)
+    desk.open("newer")
+    written(desk)
+    monkeypatch.undo()
+    newer = crashed(tmp_path / "alive", tmp_path / "newer")
     other = build_desk(build("llama"))
-    assert journal(other, newer) == ()
-    (aside,) = files(newer)
-    assert aside.parent.name == "aside"
+    assert journal(other, newer) == ("a",)
+    (aside,) = [path for path in files(newer) if path.parent.name == "aside"]
+    assert aside.name != found.name
     forget(other)
 
 
@@ -285,34 +296,42 @@ def test_no_place_for_a_journal_is_said_with_the_remedy(tmp_path: Path) -> None:
         journal(desk, tmp_path)
 
 
-def test_who_leaves_while_an_image_is_still_being_written_leaves_a_whole_one(desk: Desk, tmp_path: Path) -> None:
-    """The image of the last stop would be taken when the write before is through; by then its bytes are elsewhere."""
-    slow, kept = threading.Event(), desk.engine.keeping.journal
-    assert kept is not None
-    desk.open()
-    desk.stop_at(2)
-    written(desk)
-    kept._thread.start(slow.wait)
-    desk.run(PROMPT, new=2)
-    desk.step(3)
-    value, tokens_then = desk.value(), list(desk.session().tokens)
-    assert desk.session().name in kept._touched, "the write before is not through"
-    desk.swap_out()
-    slow.set()
-    written(desk)
-    other = build_desk(build("llama"))
-    assert journal(other, crashed(tmp_path / "alive", tmp_path / "left")) == ("a",)
-    assert list(other.session().tokens) == tokens_then
-    assert torch.equal(other.value(), value)
-    forget(other)
+def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in it the disk is full."""
+    book, taken = ledger_in(tmp_path), images(3)
+    book.write(taken[0])
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    real = os.pwrite
+    for room in (0, 1, 700):
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", filling(room, real))
+            with pytest.raises(OSError, match="No space"):
+                book.write(taken[1])
+        assert path.read_bytes() == whole
+    book.write(taken[1])
+    book.write(taken[2])
+    book.close()
+    assert files(tmp_path) == [path]
+    assert same_hidden(read_ledger(path, MODEL, CPU).image, taken[2])
 
 
-def test_a_write_that_fails_fails_those_behind_it(tmp_path: Path) -> None:
-    path, taken = tmp_path / f"x{SUFFIX}", images(2)
-    file, book, failed = LedgerFile(path, MODEL), Ledger(path, CPU), Future[None]()
-    file.write(book.entry(taken[0], safe=False))
-    failed.set_exception(OSError(errno.ENOSPC, "full"))
-    with pytest.raises(OSError, match="full"):
-        journals._write_after(failed, file, book.entry(taken[1], safe=False))
-    file.close()
-    assert len(read_ledger(path, MODEL, CPU).image.history.stops) == len(taken[0].history.stops)
+def filling(room: int, real: Any) -> Any:
+    """A disk that takes so many bytes more."""
+    left = [room]
+
+    def write(descriptor: int, part: bytes, at: int) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = int(real(descriptor, part[: left[0]], at))
+        left[0] -= done
+        return done
+
+    return write
+
+
+def same_hidden(one: SessionImage, other: SessionImage) -> bool:
+    pairs = zip(one.frames, other.frames, strict=True)
+    return one.tokens == other.tokens and all(torch.equal(a.hidden, b.hidden) for a, b in pairs)

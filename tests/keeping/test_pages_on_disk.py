@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.engine.keeping import kept_pages
-from djinn_jupyter.engine.keeping.ledger import SUFFIX
+from djinn_jupyter.engine.keeping.ledger_names import SUFFIX
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build

@@ -27,7 +27,7 @@ from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder, describe
 from djinn_jupyter.engine.keeping.image import FrameImage, HistoryImage, SessionImage, TrailImage
 from djinn_jupyter.engine.keeping.journal import Journal
 from djinn_jupyter.engine.keeping.keeping import Keeping
-from djinn_jupyter.engine.keeping.ledger import LedgerFile
+from djinn_jupyter.engine.keeping.ledger import Ledger
 from djinn_jupyter.engine.keeping.values import keep
 from tests.keeping.power import Cut, Disk, Said, after_cut, not_waited_for
 from tests.keeping.test_journal import CPU, MODEL
@@ -115,7 +115,7 @@ class Office:
     def begin(self) -> None:
         self.journals.append(open_journal(self.disk.root))
         for found in self.journals[0].recover():
-            self.journals[0].adopt(found.image.name, found.path)
+            self.journals[0].adopt(found.image.name, found)
             self.sessions[found.image.name] = Sitting(image=found.image)
             kept = Kept(uid=found.image.owner, version=found.image.tokens[0])
             self.journals[0]._thread.start(lambda kept=kept: self.disk.say(kept))
@@ -149,8 +149,9 @@ class Office:
             self.journals[0]._thread.start(lambda: self.disk.say(Closing(uid=sitting.uid, done=True)))
 
     def write(self) -> None:
-        self.journals[0]._wait()
-        self.journals[0].attend(self.sessions)
+        for _ in range(2):
+            self.journals[0]._wait()
+            self.journals[0].attend(self.sessions, idle=True)
         self.journals[0]._wait()
 
     def neighbour(self, name: str) -> None:
@@ -189,17 +190,23 @@ def open_journal(root: Path) -> Journal:
 
 @contextmanager
 def watched(disk: Disk) -> Iterator[None]:
-    """Images of sittings are taken; what is on the disk for certain is said when a write returns."""
-    real = LedgerFile.write
+    """Images of sittings are taken; what is on the disk for certain is said when a forcing returns."""
+    real_write, real_force = Ledger.write, Ledger.force
+    last: dict[Ledger, SessionImage] = {}
 
-    def write(file: LedgerFile, entry: Any) -> None:
-        real(file, entry)
-        if entry.safe:
-            body = msgspec.msgpack.decode(entry.body)
-            disk.say(Kept(uid=body["owner"], version=body["tokens"][0]))
+    def write(ledger: Ledger, image: SessionImage, **how: bool) -> None:
+        real_write(ledger, image, **how)
+        last[ledger] = image
+
+    def force(ledger: Ledger) -> None:
+        image = last.get(ledger)
+        real_force(ledger)
+        if image is not None:
+            disk.say(Kept(uid=image.owner, version=image.tokens[0]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LedgerFile, "write", write)
+        patch.setattr(Ledger, "write", write)
+        patch.setattr(Ledger, "force", force)
         patch.setattr(journals, "take_image", lambda session, rows: session.image)
         patch.setattr(journals, "RUNNING_SECONDS", 0.0)
         patch.setattr(ledgers, "SLACK_BYTES", 1000)

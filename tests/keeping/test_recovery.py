@@ -99,10 +99,8 @@ def test_a_running_session_is_found_at_a_committed_step(pair: tuple[Desk, Desk],
     assert kept is not None
     while len(one.session().tokens) < len(PROMPT) + 12:
         one.engine.tick()
-    kept._wait()  # an image on its way would hold the next one up
     kept.touch("a")
-    kept.attend(one.engine.sessions, last=True)
-    kept._wait()
+    kept.write(one.engine.sessions, ["a"])
     journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))
     while not replies:
         one.engine.tick()

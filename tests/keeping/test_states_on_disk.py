@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.keeping import kept_states
-from djinn_jupyter.engine.keeping.journal import Journal, Recovered
-from djinn_jupyter.engine.keeping.ledger import SUFFIX
+from djinn_jupyter.engine.keeping.journal import Journal
+from djinn_jupyter.engine.keeping.ledger_names import SUFFIX
+from djinn_jupyter.engine.keeping.left_behind import LeftBehind
 from djinn_jupyter.engine.keeping.taking import take_image
 from djinn_jupyter.engine.keeping.values import dtype_of
 from djinn_jupyter.engine.memory import BooksBroken
@@ -188,7 +189,7 @@ def test_an_image_that_contradicts_itself_takes_nothing(
     one.swap_out("a", "disk")
     dead, recover = killed(pair, tmp_path), Journal.recover
 
-    def altered(self: Journal) -> list[Recovered]:
+    def altered(self: Journal) -> list[LeftBehind]:
         (found,) = recover(self)
         spots = found.image.places.storages
         first, *_, last = spots

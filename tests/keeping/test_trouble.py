@@ -16,15 +16,18 @@ import torch
 
 from djinn_jupyter.engine.keeping import journal as journals
 from djinn_jupyter.engine.keeping import ledger as ledgers
+from djinn_jupyter.engine.keeping import left_behind
 from djinn_jupyter.engine.keeping.berth import Berth
 from djinn_jupyter.engine.keeping.journal import Journal
-from djinn_jupyter.engine.keeping.ledger import SUFFIX, Ledger, LedgerFile, read_ledger
+from djinn_jupyter.engine.keeping.ledger import LedgerFile
+from djinn_jupyter.engine.keeping.ledger_names import SUFFIX
+from djinn_jupyter.engine.keeping.ledger_reading import read_ledger
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
 from tests.keeping.crashes import crashed, forget, journal, written
 from tests.keeping.roundtrip import pair_of, reading, same
-from tests.keeping.test_journal import CPU, MODEL, images
+from tests.keeping.test_journal import CPU, MODEL, files, images, ledger_in, same_hidden
 
 PROMPT = tokens(9)
 
@@ -84,9 +87,9 @@ def test_a_disk_that_refuses_is_told_of_and_forgotten_when_it_takes_again(
         desk.run(PROMPT, 2, name)
     written(desk)
     assert said(desk) is None
-    for verb, name in (("_write", "a"), ("force", "a"), ("force_names", "c")):
+    for owner, verb, name in ((LedgerFile, "append", "a"), (ledgers, "force", "a"), (ledgers, "force_names", "c")):
         with monkeypatch.context() as broken:
-            broken.setattr(ledgers, verb, refuse(number))
+            broken.setattr(owner, verb, refuse(number))
             if name == "c":
                 desk.open(name)
             made = desk.run(PROMPT[:2], 1, name, extend=name == "a")
@@ -120,11 +123,11 @@ def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
     desk.run(PROMPT, 2)
     written(desk)
 
-    def emptied(tensor: torch.Tensor) -> bool:
+    def values(tensor: torch.Tensor) -> torch.Tensor:
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(ledgers, "_emptied", emptied)
+        broken.setattr(desk.engine.keeping.journal, "values", values)
         desk.resume()
         told = said(desk)
         assert told is not None
@@ -139,7 +142,7 @@ def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
 
 
 def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledgers, "_write", refuse(errno.ENOSPC))
+    monkeypatch.setattr(LedgerFile, "append", refuse(errno.ENOSPC))
     for name in "abcde":
         desk.open(name)
     told = said(desk)
@@ -154,24 +157,20 @@ def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_file_that_outgrows_the_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
-    """The system itself refuses, in the midst of a record and again when the file is closed."""
-    path, taken = tmp_path / f"x{SUFFIX}", images(3)
-    file, book = LedgerFile(path, MODEL), Ledger(path, CPU)
+    """The system itself refuses, in the midst of a record."""
+    book, taken = ledger_in(tmp_path), images(3)
     with room_for(4096), pytest.raises(OSError, match="File too large"):
-        file.write(book.entry(taken[0], safe=True))
-    assert list(tmp_path.iterdir()) == []
-    book.begin_anew()
-    file.write(book.entry(taken[0], safe=True))
+        book.write(taken[0])
+    assert files(tmp_path) == []
+    book.write(taken[0])
+    (path,) = files(tmp_path)
     with room_for(path.stat().st_size + 2000), pytest.raises(OSError, match="File too large"):
-        file.write(book.entry(taken[1], safe=True))
-    assert len(read_ledger(path, MODEL, CPU).image.history.stops) == len(taken[0].history.stops)
-    with pytest.raises(OSError, match="what came before"):
-        file.write(book.entry(taken[2], safe=True))
-    book.begin_anew()
-    file.write(book.entry(taken[2], safe=True))
-    assert len(read_ledger(path, MODEL, CPU).image.history.stops) == len(taken[2].history.stops)
+        book.write(taken[1])
+    assert same_hidden(read_ledger(path, MODEL, CPU).image, taken[0])
+    book.write(taken[2])
+    assert same_hidden(read_ledger(path, MODEL, CPU).image, taken[2])
     assert list(tmp_path.iterdir()) == [path]
-    file.close()
+    book.close()
 
 
 def test_an_engine_that_ends_while_its_journal_cannot_be_written_says_what_is_lost(
@@ -182,7 +181,7 @@ def test_an_engine_that_ends_while_its_journal_cannot_be_written_says_what_is_lo
     one.open()
     one.run(PROMPT, 2)
     written(one)
-    monkeypatch.setattr(ledgers, "_write", refuse(errno.ENOSPC))
+    monkeypatch.setattr(LedgerFile, "append", refuse(errno.ENOSPC))
     one.run((), 3, extend=True)
     one.engine.close()
     monkeypatch.undo()
@@ -203,12 +202,12 @@ def test_a_file_that_can_be_neither_read_nor_moved_keeps_no_engine_from_starting
     written(desk)
     left = crashed(tmp_path / "alive", tmp_path / "left")
     first, _ = sorted(left.rglob(f"*{SUFFIX}"))
-    real = journals.read_ledger
+    real = left_behind.read_ledger
 
     def read(path: Path, *given: Any) -> Any:
         return refuse(errno.EIO)() if path == first else real(path, *given)
 
-    monkeypatch.setattr(journals, "read_ledger", read)
+    monkeypatch.setattr(left_behind, "read_ledger", read)
     monkeypatch.setattr(Berth, "set_aside", refuse(errno.EROFS))
     other = build_desk(build("llama"))
     assert len(journal(other, left)) == 1
@@ -218,42 +217,38 @@ def test_a_file_that_can_be_neither_read_nor_moved_keeps_no_engine_from_starting
     assert first.exists(), "it was not this engine's to forget"
 
 
-def test_a_closed_session_whose_file_cannot_go_is_told_in_the_log(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_a_closed_session_whose_files_cannot_go_is_told_until_they_can(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.open()
     written(desk)
     with monkeypatch.context() as broken:
         broken.setattr(LedgerFile, "remove", refuse(errno.EIO))
-        desk.close("a")
-        assert said(desk) is None
+        assert "'a'" in desk.ask(ask.Close(session="a")).not_kept
+        assert "may come back" in (said(desk) or "")
     assert "The closed session 'a' may come back: Input/output error" in caplog.text
+    desk.settle()
+    assert said(desk) is None
+    assert files(tmp_path / "alive") == []
 
 
 def test_a_session_that_runs_on_is_forced_to_the_disk_from_time_to_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a clock that goes a second with each image."""
-    forced: list[bool] = []
-    real, clock = Ledger.entry, iter(range(1000))
-
-    def entry(self: Ledger, image: Any, *, safe: bool, away: bool = False) -> Any:
-        forced.append(safe)
-        return real(self, image, safe=safe, away=away)
-
     kept = desk.engine.keeping.journal
     assert isinstance(kept, Journal)
-    monkeypatch.setattr(Ledger, "entry", entry)
     desk.open()
     written(desk)
     desk.post(ask.Run(session="a", tokens=PROMPT, max_new_tokens=24, ignore_eos=True), replies := [])
     while desk.session().state != "running":
         desk.engine.tick()
-    account, now = kept._accounts["a"], journals.time.monotonic()
-    forced.clear()
-    for _ in range(12):
-        kept._wait()
-        kept._hand_over(desk.session(), account, now + 100 + next(clock))
-    assert forced == [True, *[False] * 4, True, *[False] * 4, True, False]
+    forced: list[int] = []
+    with monkeypatch.context() as slow:
+        slow.setattr(Journal, "_force", lambda self, name, account: forced.append(second))
+        for second in range(12):
+            slow.setattr(journals.time, "monotonic", lambda now=1e6 + second: now)
+            kept._write(desk.session())
+    assert forced == [0, 5, 10]
     while not replies:
         desk.engine.tick()

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from msgspec.structs import replace
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.door import FORGOTTEN_SECONDS, Door
@@ -187,6 +190,33 @@ def test_what_stopping_does_to_others_is_said_as_it_is(house: House) -> None:
     assert kept.startswith("Sessions of others would be interrupted: paris (the next load brings them back); ")
     lost = failure(house.ask(b"2", Shutdown(forget=True))).message
     assert lost.startswith("Sessions of others would end for good: paris; ")
+
+
+def test_an_ordered_stop_that_cannot_keep_a_session_names_it_and_needs_force(house: House) -> None:
+    house.engine.keeps_sessions = True
+    house.hello(b"1", "kernel-1")
+    for name in ("paris", "work/rome.ipynb"):
+        house.ask(b"1", Open(session=name))
+
+    def full() -> None:
+        there = house.engine.reading
+        house.engine.reading = SimpleNamespace(
+            statistics=replace(there.statistics, journal_trouble="The disk is full."),
+            sessions=tuple(replace(one, kept=one.name == "paris") for one in there.sessions),
+        )
+
+    full()
+    reply = failure(house.ask(b"1", Shutdown()))
+    assert reply.code == "SessionsWouldSuffer"
+    assert reply.message == (
+        "The latest of rome is in memory alone and would be lost (The disk is full.). Mend that and stop again in a "
+        "moment, or lose it with --force (in Python force=True)."
+    )
+    assert house.shut_down == 0
+    full()
+    told = house.ask(b"1", Shutdown(force=True))
+    assert told == ShuttingDown(sessions_lost=("work/rome.ipynb",), sessions_kept=("paris",))
+    assert house.shut_down == 1
 
 
 def test_detached_sessions_of_others_are_reported_not_protected(house: House) -> None:

@@ -23,11 +23,24 @@ from torch import Tensor
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.forcing import force, force_names, make_folder
 from djinn_jupyter.engine.keeping import records
+from djinn_jupyter.engine.keeping.arrays import Arrays
 from djinn_jupyter.engine.keeping.berth import PART
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
 from djinn_jupyter.engine.keeping.image import SessionImage
-from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
-from djinn_jupyter.engine.keeping.shelf import ArrayHead, Shelf, decode, placed
+from djinn_jupyter.engine.keeping.plain import open_plain
+from djinn_jupyter.engine.keeping.records import (
+    ARRAY,
+    LABEL,
+    SESSION,
+    Damaged,
+    Found,
+    NotOurs,
+    OtherFormat,
+    Reader,
+    Torn,
+    Writer,
+)
+from djinn_jupyter.engine.keeping.shelf import ArrayHead, Shelf, decode
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import CheckpointDescription
@@ -138,7 +151,7 @@ class CheckpointFolder:
 
     def read(self, path: Path) -> Kept:
         """The checkpoint in a file, every byte of it checked. CheckpointRefused says why it is none of this model."""
-        with _storage(f"{path} could not be read"), path.open("rb") as file:
+        with _storage(f"{path} could not be read"), open_plain(path) as file:
             try:
                 return self._read(file)
             except CheckpointRefused as refused:
@@ -149,22 +162,14 @@ class CheckpointFolder:
             reader = Reader(file)
             label = _label(reader)
             check_identity(label.model, self.identity)
-            arrays: dict[int, Tensor] = {}
-            while True:
-                found = reader.next()
-                if found is None:
-                    raise Torn
-                kind, content = found
-                if isinstance(content, tuple):
-                    head, tensor = content
-                    arrays[head.number] = placed(head, tensor, self.device)
-                elif kind == SESSION:
-                    break
-                else:
-                    raise Damaged
-            if reader.next() is not None:
+            found: dict[int, Found] = {}
+            while (record := _required(reader.next())).kind == ARRAY:
+                assert record.head is not None
+                found[record.head.number] = record
+            if record.kind != SESSION or reader.next() is not None:
                 raise Damaged
-        return Kept(label=label, image=decode(content, SessionImage, arrays))
+            image = decode(reader.body(record), SessionImage, Arrays(reader, found, self.device))
+        return Kept(label=label, image=image)
 
     def list(self) -> tuple[CheckpointDescription, ...]:
         """Those in the folder, newest first; files that are none or damaged at their beginning are left out."""
@@ -197,24 +202,30 @@ def describe(name: str, image: SessionImage, model: str, dtype: str) -> Checkpoi
 
 
 def _label(reader: Reader) -> Label:
-    found = reader.next()
+    found = _required(reader.next())
+    if found.kind != LABEL:
+        raise Damaged
+    return decode(reader.body(found), Label, {})
+
+
+def _required(found: Found | None) -> Found:
+    """Raises Torn where the file has ended."""
     if found is None:
         raise Torn
-    kind, content = found
-    if kind != LABEL or isinstance(content, tuple):
-        raise Damaged
-    return decode(content, Label, {})
+    return found
 
 
 def _told(path: Path) -> CheckpointDescription | None:
     """By the file's own name: it may have been renamed or come from elsewhere."""
+    name = path.name.removesuffix(SUFFIX)
     try:
-        with path.open("rb") as file:
+        name.encode()
+        with open_plain(path) as file:
             entry = _label(Reader(file)).checkpoint
             size = os.fstat(file.fileno()).st_size
-    except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
+    except (OSError, UnicodeError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
         return None
-    return msgspec.structs.replace(entry, name=path.name.removesuffix(SUFFIX), bytes_stored=size)
+    return msgspec.structs.replace(entry, name=name, bytes_stored=size)
 
 
 @contextmanager
@@ -228,7 +239,7 @@ def _sentences() -> Iterator[None]:
         number = other.args[0]
         remedy = "upgrade Djinn to read it" if number > records.FORMAT else "it is damaged or not one of ours"
         raise CheckpointRefused(
-            f"It has format {number}, and Djinn {__version__} reads format {records.FORMAT}: {remedy}."
+            f"It has format {number}, and Djinn {__version__} reads formats up to {records.FORMAT}: {remedy}."
         ) from None
     except Torn:
         raise CheckpointRefused("It is truncated: its end is missing.") from None

@@ -1,16 +1,16 @@
-"""What lets every session survive the process: images of them in files, brought up to date behind the engine's back.
+"""What lets every session survive the process: images of them in files.
 
-A session is written when it stops, ends, is edited or armed, and every quarter of a second while it runs; the thread
-that writes is one image behind at most. A killed process loses what it did since. Images of sessions at rest are forced
-to the disk, those of a running one every few seconds, which is what a loss of power loses.
+What a reply says has been written before the reply goes out, for the system to keep: the death of the process takes
+nothing of it. A session that runs is written four times a second beside that. A thread forces to the disk what was
+written, at once where the session is at rest and every few seconds where it runs: a loss of power takes what that had
+not come to.
 """
 
 from __future__ import annotations
 
 import logging
-import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +19,16 @@ from typing import Final
 
 import msgspec
 import torch
+from torch import Tensor
 
 from djinn_jupyter.engine.keeping.berth import Berth
 from djinn_jupyter.engine.keeping.errands import Errands
 from djinn_jupyter.engine.keeping.identity import ModelIdentity
 from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.keeping.kept_pages import KeptPages
-from djinn_jupyter.engine.keeping.ledger import SUFFIX, Entry, Ledger, LedgerFile, read_ledger
+from djinn_jupyter.engine.keeping.ledger import Ledger
+from djinn_jupyter.engine.keeping.ledger_names import LedgerName, name_of, new_name
+from djinn_jupyter.engine.keeping.left_behind import LeftBehind, take_stock
 from djinn_jupyter.engine.keeping.taking import take_image
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import CheckpointRefused
@@ -34,22 +37,26 @@ log = logging.getLogger(__name__)
 
 RUNNING_SECONDS: Final = 0.25
 FORCE_SECONDS: Final = 5.0
-RETRY_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """One session: its file, what is on the way there, when the next image may be taken, and when it is forced to the
-    disk even though the session runs. `elsewhere`: not before its bytes are back. `trouble`: why the last image could
-    not be written."""
+    """One session: its files, when the next image of it is due while it runs (None: it does not) or has trouble, and
+    when that is forced."""
 
     ledger: Ledger
-    file: LedgerFile
-    writing: Future[None] | None = None
-    due: float = 0.0
+    due: float | None = None
     force_due: float = 0.0
-    trouble: str | None = None
-    elsewhere: bool = False
+    forcing: Future[None] | None = None  # under way
+    unforced: bool = False  # written since that began, and to be forced
+    names_places: bool = False  # the last image does, of pages in another file
+    unwritten: str | None = None  # why the last image could not be written
+    refused: str | None = None  # why what was written could not be forced to the disk
+
+    @property
+    def trouble(self) -> str | None:
+        return self.unwritten or self.refused
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,27 +64,21 @@ class JournalStatistics:
     """Images written since the start, and the seconds that the engine's thread gave for them."""
 
     images: int = 0
-    bytes_handed_over: int = 0
+    bytes_written: int = 0
     seconds: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """A session of an earlier process, and the file it came from."""
-
-    image: SessionImage
-    path: Path
-
-
 class Journal:
-    """Used on the engine's thread. `wake` is called when an image is through, on the thread that wrote it."""
+    """Used on the engine's thread. `wake` is called when something has been forced, on the thread that did it."""
 
     def __init__(self, berth: Berth, model: ModelIdentity, device: torch.device, wake: Callable[[], None]) -> None:
         self._berth, self._model, self._device, self._wake = berth, model, device, wake
         self._thread = Errands("djinn-journal")
         self._accounts: dict[str, _Account] = {}
         self._touched: set[str] = set()
+        self._lingering: dict[str, Ledger] = {}
         self._ended: SimpleQueue[str] = SimpleQueue()
+        self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
         self.books = JournalStatistics()
         self.pages: KeptPages | None = None
         self.trouble: str | None = None
@@ -87,36 +88,33 @@ class Journal:
         """Where its files are."""
         return self._berth.folder
 
+    @property
+    def unkept(self) -> frozenset[str]:
+        """Sessions whose last state is not in the journal; closed ones that are still in it."""
+        if self.trouble is None:
+            return frozenset()
+        troubled = {name for name, account in self._accounts.items() if account.trouble is not None}
+        return frozenset(troubled | self._lingering.keys())
+
     # ------------------------------------------------------------------------------------------- at the start
 
-    def recover(self) -> list[Recovered]:
+    def recover(self) -> list[LeftBehind]:
         """What earlier processes left, oldest first. What cannot be used is set aside and said in the log."""
-        found = []
-        for path in self._berth.files(SUFFIX):
-            try:
-                read = read_ledger(path, self._model, self._device)
-            except (CheckpointRefused, OSError, MemoryError, RuntimeError) as error:  # torch: no memory for its arrays
-                self.set_aside(path, error)
-                continue
-            if read.damaged:
-                log.warning("%s was damaged; an image before the damage is used", path.name)
-            found.append(Recovered(image=read.image, path=path))
-        return found
+        return take_stock(self._berth, self._model, self._device)
 
     def set_aside(self, path: Path, why: Exception) -> None:
-        try:
-            log.warning("A session of the journal is set aside as %s: %s", self._berth.set_aside(path), why)
-        except OSError as error:
-            log.warning("%s cannot be used (%s) nor set aside (%s); it stays where it is", path, why, _reason(error))
+        self._berth.put_aside(path, why)
 
-    def adopt(self, session: str, path: Path) -> None:
-        """A recovered session goes on in its file; the next image replaces what is there. What was found is forced to
-        the disk: the process that wrote it may not have come to that."""
-        account = self._accounts[session] = self._account(path)
-        self._in_background(account.file.force, f"The journal of session {session!r} could not be forced to the disk")
+    def adopt(self, session: str, found: LeftBehind) -> None:
+        """A recovered session goes on; its next image replaces what was found. That is forced to the disk: the process
+        that wrote it may not have come to that."""
+        ledger = self._ledger(name_of(found.newest))
+        ledger.take_over(found.files)
+        self._accounts[session] = _Account(ledger=ledger)
+        self._force(session, self._accounts[session])
 
-    def _account(self, path: Path) -> _Account:
-        return _Account(ledger=Ledger(path, self._device), file=LedgerFile(path, self._model))
+    def _ledger(self, name: LedgerName) -> Ledger:
+        return Ledger(name, self._model, self._device, lambda tensor: self.values(tensor))
 
     # ------------------------------------------------------------------------------------------- while it runs
 
@@ -124,155 +122,190 @@ class Journal:
         """It may be other than its last image."""
         self._touched.add(session)
 
-    def attend(self, sessions: Mapping[str, Session], *, last: bool = False) -> None:
-        """Take images of the sessions that were touched and are due, and hand them over. `last`: of all, at once."""
+    def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
+        """Return when the system has the present state of these, or it is known why not (`unkept`)."""
+        for name in names:
+            if name in self._touched and name in sessions:
+                self._write(sessions[name])
+
+    def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
+        """Write what was touched and is due; `idle`: files that are mostly waste, too."""
         now = time.monotonic()
         while not self._ended.empty():
-            self._settle(self._ended.get(), now)
-        if not self._touched:
-            return
+            self._settle(self._ended.get())
         for name in tuple(self._touched):
             session = sessions.get(name)
-            account = self._accounts.get(name)
             if session is None:
                 self._touched.discard(name)
-            elif self._is_due(session, account, now, last=last):
-                self._touched.discard(name)
-                self._hand_over(session, account or self._new(name), now, safe=last)
-
-    def take_before_leaving(self, session: Session) -> None:
-        """Where it is other than its last image, or that is in the file of an engine before: a new one at once, be the
-        last one still on the way to its file."""
-        account = self._accounts.get(session.name)
-        if session.name in self._touched or (account is not None and account.ledger.anew):
-            self._touched.discard(session.name)
-            self._hand_over(session, account or self._new(session.name), time.monotonic())
+            elif self._is_due(session, now):
+                self._write(session)
+        for name, ledger in tuple(self._lingering.items()):
+            self._remove(name, ledger)
+        if idle:
+            self._compact(sessions)
 
     def forget(self, session: str) -> None:
-        """It was closed: its file goes."""
+        """It was closed: it does not come back."""
         self._touched.discard(session)
         account = self._accounts.pop(session, None)
         if account is not None:
-            self._in_background(account.file.remove, f"The closed session {session!r} may come back")
-            self._tell()
+            self._remove(session, account.ledger)
 
-    def _in_background(self, work: Callable[[], None], otherwise: str) -> None:
-        """`otherwise` goes to the log where it fails."""
+    def _remove(self, name: str, ledger: Ledger) -> None:
+        try:
+            ledger.remove()
+        except OSError as error:
+            if name not in self._lingering:
+                log.warning("The closed session %r may come back: %s", name, _reason(error))
+            self._lingering[name] = ledger
+        else:
+            self._lingering.pop(name, None)
+            self._thread.start(lambda: self._close(ledger))
+        self._tell()
 
-        def done(errand: Future[None]) -> None:
-            error = errand.exception()
-            if error is not None:
-                log.warning("%s: %s", otherwise, _reason(error))
+    def _close(self, ledger: Ledger) -> None:
+        """That its files have gone is on the disk."""
+        ledger.close()
+        try:
+            self._berth.force_names()
+        except OSError as error:
+            log.warning("A closed session may come back after a loss of power: %s", _reason(error))
 
-        self._thread.start(work).add_done_callback(done)
-
-    def _new(self, name: str) -> _Account:
-        path = self._berth.folder / f"{secrets.token_hex(8)}{SUFFIX}"
-        return self._accounts.setdefault(name, self._account(path))
-
-    def _is_due(self, session: Session, account: _Account | None, now: float, *, last: bool) -> bool:
-        """`last`: as soon as it is possible at all."""
-        if not session.residence.present and (account is None or account.ledger.anew or account.elsewhere):
-            return False
+    def _is_due(self, session: Session, now: float) -> bool:
+        """A session at rest is written at once, one that runs a while after it began to, or after its last image."""
+        account = self._accounts.get(session.name)
+        if session.state != "running":
+            return account is None or account.trouble is None or now >= (account.due or 0.0)
         if account is None:
             return True
-        if account.writing is not None and not account.writing.done():
+        if account.due is None:
+            account.due = now + RUNNING_SECONDS
             return False
-        return last or now >= account.due or (session.state != "running" and account.trouble is None)
+        return now >= account.due
 
-    def _hand_over(self, session: Session, account: _Account, now: float, *, safe: bool = False) -> None:
-        safe = safe or session.state != "running" or now >= account.force_due
+    def _write(self, session: Session, *, compact: bool = False) -> None:
+        begun = time.monotonic()
+        account = self._accounts.get(session.name) or self._new(session.name)
+        self._touched.discard(session.name)
         try:
-            entry = self._entry(session, account, safe=safe)
-            account.elsewhere = entry is None
-            if entry is None:
-                self._touched.add(session.name)
-                return
-            before = account.writing
-            account.writing = self._thread.start(lambda: self._write(before, account.file, entry))
+            image = self._image(session)
+            account.ledger.write(image, compact=compact)
         except CheckpointRefused as refused:
-            self._has_trouble(session.name, account, str(refused))
+            self._has_trouble(session.name, account, unwritten=str(refused))
             return
-        except (MemoryError, RuntimeError) as error:  # torch: no memory for copies; or none for the thread
-            self._has_trouble(session.name, account, _reason(error))
-            self._again(session.name, account, now)
+        except Exception as error:  # noqa: BLE001  whatever keeps an image from being written is told
+            self._has_trouble(session.name, account, unwritten=_reason(error))
+            self._again(session.name, account)
             return
-        account.due = now + RUNNING_SECONDS
-        account.force_due = now + FORCE_SECONDS if entry.safe else account.force_due
-        account.writing.add_done_callback(lambda _: self._through(session.name))
+        if account.unwritten is not None:
+            account.unwritten = None
+            self._tell()
+        running, account.names_places = session.state == "running", image.places is not None
+        account.due = begun + RUNNING_SECONDS if running else None
+        if not running or begun >= account.force_due:
+            account.force_due = begun + FORCE_SECONDS
+            self._force(session.name, account)
         self.books.images += 1
-        self.books.bytes_handed_over += len(entry.body) + sum(tensor.nbytes for _, tensor in entry.arrays)
-        self.books.seconds += time.monotonic() - now
+        self.books.seconds += time.monotonic() - begun
 
-    def _entry(self, session: Session, account: _Account, *, safe: bool) -> Entry | None:
+    def _image(self, session: Session) -> SessionImage:
         image = take_image(session, None)
         places = None if self.pages is None else self.pages.places_of(session, image)
-        image = msgspec.structs.replace(image, places=places)
-        return account.ledger.entry(image, safe=safe, away=not session.residence.present)
+        return msgspec.structs.replace(image, places=places)
 
-    def _write(self, before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
-        if entry.names_places and self.pages is not None:
-            self.pages.sync()
-        _write_after(before, file, entry)
+    def _compact(self, sessions: Mapping[str, Session]) -> None:
+        for name, account in self._accounts.items():
+            if account.ledger.wasteful and account.trouble is None and name in sessions:
+                self._write(sessions[name], compact=True)
+
+    def _new(self, name: str) -> _Account:
+        return self._accounts.setdefault(name, _Account(ledger=self._ledger(new_name(self._berth.folder))))
+
+    # ------------------------------------------------------------------------------------------- forcing
+
+    def _force(self, name: str, account: _Account) -> None:
+        """Have the thread force what was written; once more afterwards, where it is at it already."""
+        account.unforced = True
+        if account.forcing is None:
+            account.unforced = False
+            ledger, pages = account.ledger, self.pages if account.names_places else None
+            account.forcing = self._thread.start(lambda: _force(ledger, pages))
+            account.forcing.add_done_callback(lambda _: self._through(name))
 
     def _through(self, session: str) -> None:
         self._ended.put(session)
         self._wake()
 
-    def _settle(self, name: str, now: float) -> None:
-        """How a write went. What failed is due again after a while, as a whole."""
+    def _settle(self, name: str) -> None:
+        """How the forcing of a session went. Where it failed, what the disk has is not known: all of it is written
+        again."""
         account = self._accounts.get(name)
-        if account is None or account.writing is None or not account.writing.done():
+        if account is None or account.forcing is None or not account.forcing.done():
             return
-        error = account.writing.exception()
-        account.writing = None
+        error, account.forcing = account.forcing.exception(), None
         if error is not None:
-            self._has_trouble(name, account, _reason(error))
-            self._again(name, account, now)
-        elif not account.ledger.anew:
-            account.trouble = None
+            account.ledger.begin_anew()
+            self._has_trouble(name, account, refused=_reason(error))
+            self._again(name, account)
+            return
+        if account.refused is not None:
+            account.refused = None
             self._tell()
+        if account.unforced:
+            self._force(name, account)
 
-    def _has_trouble(self, name: str, account: _Account, why: str) -> None:
-        """Its next image is the first of a new file."""
-        if account.trouble != why:
-            log.warning("The journal of session %r could not be written: %s", name, why)
-        account.trouble = why
-        account.ledger.begin_anew()
+    # ------------------------------------------------------------------------------------------- trouble
+
+    def _has_trouble(
+        self, name: str, account: _Account, *, unwritten: str | None = None, refused: str | None = None
+    ) -> None:
+        before = account.trouble
+        account.unwritten, account.refused = unwritten or account.unwritten, refused or account.refused
+        if account.trouble != before:
+            log.warning("The journal of session %r could not be written: %s", name, account.trouble)
         self._tell()
 
-    def _again(self, name: str, account: _Account, now: float) -> None:
-        account.due = now + RETRY_SECONDS
+    def _again(self, name: str, account: _Account) -> None:
+        account.due = time.monotonic() + RETRY_SECONDS
         self._touched.add(name)
 
     def _tell(self) -> None:
         """What a user should know."""
         troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
-        self.trouble = _sentence(troubled) if troubled else None
+        self.trouble = _sentence(troubled) if troubled else _may_come_back(self._lingering)
 
     # ------------------------------------------------------------------------------------------- at the end
 
     def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
-        """The last images of all, or no trace of them; returns when that is done."""
+        """The last images of all, or no trace of them, forced to the disk; returns when that is done."""
         for name in tuple(self._accounts) if forget else ():
             self.forget(name)
-        if not forget:
-            self._wait()
-            self.attend(sessions, last=True)
+        for name in () if forget else tuple(self._touched | self.unkept):
+            if name in sessions:
+                self._write(sessions[name])
         self._wait()
         while not self._ended.empty():
-            self._settle(self._ended.get(), time.monotonic())
+            self._settle(self._ended.get())
+        self._wait()
         if self.trouble is not None:
             log.error("%s", self.trouble)
         for account in self._accounts.values():
-            account.file.close()
+            account.ledger.close()
         self._thread.close()
         if self.pages is not None and (forget or not sessions):
             self.pages.remove()
         self._berth.release()
 
     def _wait(self) -> None:
+        """Until the thread has done what it was given."""
         self._thread.start(lambda: None).result()
+
+
+def _force(ledger: Ledger, pages: KeptPages | None) -> None:
+    """Pages first: what an image on the disk says of them is to be true."""
+    if pages is not None:
+        pages.sync()
+    ledger.force()
 
 
 def _sentence(troubled: Mapping[str, str]) -> str:
@@ -286,14 +319,14 @@ def _sentence(troubled: Mapping[str, str]) -> str:
     )
 
 
+def _may_come_back(closed: Collection[str]) -> str | None:
+    if not closed:
+        return None
+    names = ", ".join(map(repr, closed))
+    return f"What is closed may come back, because its files cannot be removed: {names}. It is tried again."
+
+
 def _reason(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "there is no memory for a copy of it"
     return str((isinstance(error, OSError) and error.strerror) or error or type(error).__name__).split("\n", 1)[0]
-
-
-def _write_after(before: Future[None] | None, file: LedgerFile, entry: Entry) -> None:
-    """Raises what the write before raised, if there is one: then the file may not go on as if it held that entry."""
-    if before is not None:
-        before.result()
-    file.write(entry)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +16,7 @@ from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder
 from djinn_jupyter.engine.keeping.errands import Errands
 from djinn_jupyter.engine.keeping.identity import ModelIdentity
 from djinn_jupyter.engine.keeping.journal import Journal
-from djinn_jupyter.engine.keeping.ledger import SUFFIX
+from djinn_jupyter.engine.keeping.ledger_names import SUFFIX
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.wire.host import host_name
@@ -63,15 +63,20 @@ class Keeping:
         if self.journal is not None:
             self.journal.forget(session)
 
-    def attend(self, sessions: Mapping[str, Session]) -> None:
+    @property
+    def unkept(self) -> frozenset[str]:
+        """Sessions whose last state is not in the journal, so that the death of the process takes it."""
+        return frozenset() if self.journal is None else self.journal.unkept
+
+    def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
+        """Before a reply says what became of these."""
+        if self.journal is not None:
+            self.journal.write(sessions, names)
+
+    def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
         """After each slice of work."""
         if self.journal is not None:
-            self.journal.attend(sessions)
-
-    def take_before_leaving(self, session: Session) -> None:
-        """Afterwards what an image of it needs may be elsewhere."""
-        if self.journal is not None:
-            self.journal.take_before_leaving(session)
+            self.journal.attend(sessions, idle=idle)
 
     def close(self, sessions: Mapping[str, Session]) -> None:
         """Returns when all files are as they will be found."""

@@ -1,17 +1,18 @@
-"""One session's file in the journal: images appended to each other, of which the last whole one counts.
+"""A session's files in the journal, as the engine that has it writes them: images appended to each other, of which the
+last whole one counts.
 
-Arrays are written once, however many images refer to them; when most of a file is no longer referred to, it is written
-anew. Writes on the journal's thread, is told what to write by the engine's.
+Arrays are written once, however many images refer to them. When most of a file is no longer referred to, a new one is
+begun (`ledger_names`), and the old one goes when the new one has been forced to the disk: at each moment the last
+image that was written is found after the death of the process, and the last that was forced after a loss of power.
 """
 
 from __future__ import annotations
 
 import os
-import tempfile
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import msgspec
 import torch
@@ -19,16 +20,18 @@ from torch import Tensor
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.forcing import force, force_file, force_names
-from djinn_jupyter.engine.keeping.berth import PART
-from djinn_jupyter.engine.keeping.identity import ModelIdentity, check_identity
+from djinn_jupyter.engine.keeping.identity import ModelIdentity
 from djinn_jupyter.engine.keeping.image import SessionImage
-from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Damaged, NotOurs, OtherFormat, Reader, Torn, Writer
-from djinn_jupyter.engine.keeping.shelf import ArrayHead, Shelf, decode, placed
-from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.engine.keeping.ledger_names import LedgerName
+from djinn_jupyter.engine.keeping.records import LABEL, SESSION, Writer
+from djinn_jupyter.engine.keeping.shelf import ArrayHead, Shelf
 from djinn_jupyter.wire.frozen import Frozen
 
-SUFFIX: Final = ".session"
-SLACK_BYTES: Final = 1 << 20
+SLACK_BYTES: Final = 4 << 20
+EXCESS_BYTES: Final = 64 << 20
+GATHERED_BYTES: Final = 1 << 16
+
+Values = Callable[[Tensor], Tensor]
 
 
 class JournalLabel(Frozen, frozen=True):
@@ -38,174 +41,183 @@ class JournalLabel(Frozen, frozen=True):
     model: ModelIdentity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What is to be written: an image, and the arrays in it that the file does not have yet. `anew`: as the first thing
-    of a new file. `safe`: to the disk, not only to the operating system. `names_places`: of pages in another file."""
+class LedgerFile:
+    """One file that images are appended to, and those it takes the place of (`replaced`) once it is on the disk.
 
-    body: bytes
-    arrays: tuple[tuple[ArrayHead, Tensor], ...]
-    anew: bool
-    safe: bool
-    names_places: bool = False
+    `append` and `remove` are for the engine's thread, `force` and `close` for the one that forces."""
+
+    def __init__(self, path: Path, replaced: tuple[Path, ...]) -> None:
+        self.path, self.replaced = path, replaced
+        self.length = 0
+        self.broken = self._named = False
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def append(self, write: Callable[[Writer], None]) -> None:
+        """What `write` writes, all or nothing of it. Raises OSError."""
+        sink = _Sink(self._descriptor, self.length)
+        try:
+            write(Writer(sink))
+            sink.flush()
+        except BaseException:
+            self._cut()
+            raise
+        self.length = sink.end
+
+    def _cut(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self.length)
+        except OSError:
+            self.broken = True
+
+    def force(self) -> None:
+        """Return when what has been appended would survive a loss of power. Raises OSError."""
+        force(self._descriptor)
+        if not self._named:
+            force_names(self.path.parent)
+            self._named = True
+        for path in self.replaced:
+            path.unlink(missing_ok=True)
+        self.replaced = ()
+
+    def remove(self) -> None:
+        """No process that begins from now on finds it: the oldest first, for an older image may not come back either.
+        Raises OSError."""
+        for path in (*self.replaced, self.path):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+class _Sink:
+    """Gathers what is small, so that an image of a few arrays is a few writes; what is large is written from where it
+    is."""
+
+    def __init__(self, descriptor: int, at: int) -> None:
+        self._descriptor, self.end = descriptor, at
+        self._gathered = bytearray()
+
+    def write(self, part: bytes | memoryview) -> int:
+        if len(part) < GATHERED_BYTES:
+            self._gathered += part
+        if len(part) >= GATHERED_BYTES or len(self._gathered) >= GATHERED_BYTES:
+            self.flush()
+        if len(part) >= GATHERED_BYTES:
+            self._put(memoryview(part))
+        return len(part)
+
+    def flush(self) -> None:
+        self._put(memoryview(bytes(self._gathered)))
+        self._gathered.clear()
+
+    def _put(self, part: memoryview) -> None:
+        while part:
+            done = os.pwrite(self._descriptor, part, self.end)
+            self.end += done
+            part = part[done:]
 
 
 class Ledger:
-    """The engine's side: what the file has, and what of it is still referred to."""
+    """Invariant: `write` either returns and the image is the last of the session's files, or raises and the image
+    before it still is. `values` gives those of a tensor on the host, wherever they are."""
 
-    def __init__(self, path: Path, device: torch.device) -> None:
-        self.path, self._device = path, device
-        self._begin()
+    def __init__(self, name: LedgerName, model: ModelIdentity, device: torch.device, values: Values) -> None:
+        self._name, self._device, self._values = name, device, values
+        self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
+        self._shelf = Shelf(device)
+        self._file: LedgerFile | None = None
+        self._found: tuple[Path, ...] = ()
+        self._retired: list[LedgerFile] = []
+        self._anew = False
+        self.bytes_written = 0
 
-    def _begin(self) -> None:
-        self._shelf = Shelf(self._device)
-        self._anew, self._bytes = True, 0
+    def take_over(self, found: tuple[Path, ...]) -> None:
+        """Files of an earlier process, oldest first: the last counts until a new file replaces them."""
+        self._found = found
 
     @property
-    def anew(self) -> bool:
-        """Whether the next image is written with all its arrays, which then have to be there."""
-        return self._anew
-
-    def entry(self, image: SessionImage, *, safe: bool, away: bool = False) -> Entry | None:
-        """The next image; None where it has new arrays whose values are elsewhere now. The values of new arrays are
-        copied to the host: whoever owns them may move them later. `away`: what is not new may be elsewhere now."""
-        if not away and self._bytes > 2 * self._shelf.bytes_met + SLACK_BYTES:
-            self._begin()
-        body, fresh = self._shelf.encode(image)
-        if any(_emptied(tensor) for _, tensor in fresh):
-            self._shelf.take_back(head.number for head, _ in fresh)
-            return None
-        self._shelf.forget_unmet()
-        arrays = tuple((head, tensor.detach().to("cpu", copy=True)) for head, tensor in fresh)
-        self._bytes += len(body) + sum(tensor.nbytes for _, tensor in arrays)
-        there = image.places is not None
-        entry = Entry(body=body, arrays=arrays, anew=self._anew, safe=safe or self._anew, names_places=there)
-        self._anew = False
-        return entry
+    def wasteful(self) -> bool:
+        """True where most of the file is no longer referred to."""
+        return self._file is not None and self._file.length > 2 * self._shelf.bytes_met + SLACK_BYTES
 
     def begin_anew(self) -> None:
-        """Something could not be written; the next image is the first of a new file."""
-        self._begin()
+        """What was written cannot be forced to the disk: the next image goes into a new file, with all its arrays."""
+        self._anew = True
 
+    def write(self, image: SessionImage, *, compact: bool = False) -> None:
+        """For the system to keep, not yet forced. Raises OSError, CheckpointRefused for what cannot be kept, and
+        whatever keeps values from being read."""
+        file = self._file
+        if file is None or file.broken or self._anew or compact or self._excessive(file):
+            self._write_anew(image)
+        else:
+            self._append(file, self._shelf, image)
 
-def _emptied(tensor: Tensor) -> bool:
-    """Whether its bytes have left: to read it would be to read beyond its memory."""
-    return tensor.numel() > 0 and not tensor.untyped_storage().nbytes()
+    def _excessive(self, file: LedgerFile) -> bool:
+        return file.length > 4 * self._shelf.bytes_met + EXCESS_BYTES
 
-
-class LedgerFile:
-    """The thread's side: the open file. Invariant: under its name there is always a file with a whole image."""
-
-    def __init__(self, path: Path, model: ModelIdentity) -> None:
-        self.path = path
-        self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
-        self._file: BinaryIO | None = None
-
-    def write(self, entry: Entry) -> None:
-        """Raises OSError; then the file is as good as it was, and entries are refused until one is `anew`."""
-        if entry.anew:
-            self._write_anew(entry)
-            return
-        if self._file is None:
-            raise OSError("what came before it could not be written")
+    def _append(self, file: LedgerFile, shelf: Shelf, image: SessionImage, label: bytes | None = None) -> None:
+        body, fresh = shelf.encode(image)
+        before = file.length
         try:
-            self._append(self._file, entry)
+            file.append(lambda writer: self._put(writer, label, fresh, body))
         except BaseException:
-            self.close()
+            shelf.take_back()
             raise
+        shelf.forget_unmet()
+        self.bytes_written += file.length - before
 
-    def _append(self, file: BinaryIO, entry: Entry) -> None:
-        _write(Writer(file), entry)
-        file.flush()
-        if entry.safe:
-            force(file.fileno())
-
-    def _write_anew(self, entry: Entry) -> None:
-        self.close()
-        descriptor, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=self.path.parent)
-        file = os.fdopen(descriptor, "wb")
-        try:
-            writer = Writer(file)
+    def _put(self, writer: Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes) -> None:
+        if label is not None:
             writer.begin()
-            writer.record(LABEL, self._label)
-            _write(writer, entry)
-            file.flush()
-            force(file.fileno())
-            os.replace(name, self.path)
-            force_names(self.path.parent)
+            writer.record(LABEL, label)
+        for head, tensor in fresh:
+            writer.array(head, self._values(tensor))
+        writer.record(SESSION, body)
+
+    def _write_anew(self, image: SessionImage) -> None:
+        replaced = self._found if self._file is None else (*self._file.replaced, self._file.path)
+        self._name = self._name.next()
+        file, shelf = LedgerFile(self._name.path, replaced), Shelf(self._device)
+        try:
+            self._append(file, shelf, image, self._label)
         except BaseException:
-            _close(file)
-            Path(name).unlink(missing_ok=True)
+            file.close()
+            with suppress(OSError):
+                file.path.unlink(missing_ok=True)
             raise
-        self._file = file
+        if self._file is not None:
+            self._retired.append(self._file)
+        self._file, self._shelf, self._anew = file, shelf, False
+
+    # ---------------------------------------------------------------------------- on the thread that forces
 
     def force(self) -> None:
-        """What an earlier process left is there after a loss of power too. Raises OSError."""
-        force_file(self.path)
-
-    def remove(self) -> None:
-        """It does not come back. Raises OSError."""
-        self.close()
-        self.path.unlink(missing_ok=True)
-        force_names(self.path.parent)
+        """Return when the image that was last written, and its file's name, would survive a loss of power. Raises
+        OSError."""
+        file = self._file
+        if file is None:
+            for path in self._found[-1:]:
+                force_file(path)
+            for path in self._found[:-1]:
+                path.unlink(missing_ok=True)
+        else:
+            file.force()
+        while self._retired:
+            self._retired.pop().close()
 
     def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            _close(file)
+        for file in (*self._retired, *([] if self._file is None else [self._file])):
+            file.close()
 
+    # ---------------------------------------------------------------------------------------- at its end
 
-def _close(file: BinaryIO) -> None:
-    """What is still in its buffer could not be written, and closing tries once more; whoever wrote it has been told."""
-    with suppress(OSError):
-        file.close()
-
-
-def _write(writer: Writer, entry: Entry) -> None:
-    for head, tensor in entry.arrays:
-        writer.array(head, tensor)
-    writer.record(SESSION, entry.body)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a file of the journal gave. `damaged`: bytes within it are not those that were written."""
-
-    image: SessionImage
-    damaged: bool
-
-
-def read_ledger(path: Path, model: ModelIdentity, device: torch.device) -> Found:
-    """The last whole image in a file. A process that was killed leaves an end that is torn; that is no damage.
-
-    CheckpointRefused where there is no image, or one of another model or format. Raises OSError.
-    """
-    with path.open("rb") as file:
-        try:
-            reader = Reader(file)
-        except (NotOurs, OtherFormat) as error:
-            raise CheckpointRefused(f"{path.name} is no journal of this version of Djinn ({error!r}).") from None
-        bodies, arrays, damaged = _read(reader, model, device)
-    for body in reversed(bodies):
-        return Found(image=decode(body, SessionImage, arrays), damaged=damaged)
-    raise CheckpointRefused(f"{path.name} holds no whole image of a session.")
-
-
-def _read(reader: Reader, model: ModelIdentity, device: torch.device) -> tuple[list[bytes], dict[int, Tensor], bool]:
-    body: list[bytes] = []
-    arrays: dict[int, Tensor] = {}
-    try:
-        while (found := reader.next()) is not None:
-            kind, content = found
-            if isinstance(content, tuple):
-                head, tensor = content
-                arrays[head.number] = placed(head, tensor, device)
-            elif kind == LABEL:
-                check_identity(decode(content, JournalLabel, {}).model, model)
-            elif kind == SESSION:
-                body = [content]
-    except Torn:
-        pass
-    except Damaged:
-        return body, arrays, True
-    return body, arrays, False
+    def remove(self) -> None:
+        """The session does not come back after the death of the process, and its tensors are held no more. Raises
+        OSError."""
+        self._shelf = Shelf(self._device)
+        if self._file is not None:
+            self._file.remove()
+        for path in self._found:
+            path.unlink(missing_ok=True)

@@ -4,38 +4,64 @@
     record   kind (4 bytes)  length of the body (u64)  body  checksum (16 bytes)
     array    length of the head (u32)  head (msgpack, `ArrayHead`)  raw values, row-major
 
-Numbers are little-endian; the checksum is BLAKE2b over kind, length and body. No pickle, nothing that runs.
+Numbers are little-endian; the checksum is XXH3 (128 bits) over kind, length and body, in format 1 BLAKE2b. No pickle,
+nothing that runs.
+
+A record is believed, and memory taken for it, only when its checksum holds and this machine has the memory.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import itertools
 import math
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Final
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, Protocol, cast
 
 import msgspec
 import torch
+import xxhash
 from torch import Tensor
 
 from djinn_jupyter.engine.keeping.shelf import ArrayHead
 from djinn_jupyter.engine.keeping.values import DTYPES
+from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.machine import main_memory
 
 MAGIC: Final = b"DJINNKPT"
-FORMAT: Final = 1
+FORMAT: Final = 2
 LABEL: Final = b"LABL"
 ARRAY: Final = b"ARRY"
 SESSION: Final = b"SESS"
 
 _PREFIX = struct.Struct("<8sI")
+PREFIX_BYTES: Final = _PREFIX.size
 _RECORD = struct.Struct("<4sQ")
 _LENGTH = struct.Struct("<I")
 _DIGEST_BYTES: Final = 16
 _PIECE: Final = 1 << 20
 _HEAD_LIMIT: Final = 1 << 16
+_LONGEST_SHAPE: Final = 64  # axes: what torch knows
+
+
+class Digest(Protocol):
+    def update(self, piece: Any, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
+class Taker(Protocol):
+    def write(self, part: bytes | memoryview, /) -> int: ...
+
+
+def digest_of(number: int, head: bytes) -> Digest:
+    """The checksum of a record in files of that format, `head` being summed."""
+    if number == 1:
+        return hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
+    return cast(Digest, xxhash.xxh3_128(head))
 
 
 class NotOurs(Exception):
@@ -55,9 +81,9 @@ class Damaged(Exception):
 
 
 class Writer:
-    """Appends records to a binary file. `written` counts bytes."""
+    """Appends records to a binary file, or what takes bytes as one does. `written` counts them."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: Taker) -> None:
         self._file = file
         self.written = 0
 
@@ -75,7 +101,7 @@ class Writer:
 
     def _record(self, kind: bytes, length: int, parts: Iterable[bytes | memoryview]) -> None:
         head = _RECORD.pack(kind, length)
-        digest = hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
+        digest = digest_of(FORMAT, head)
         self._write(head)
         for part in parts:
             digest.update(part)
@@ -87,8 +113,19 @@ class Writer:
         self.written += memoryview(part).nbytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A whole record of a file: its kind, where its content begins and how long that is. `head` of an array."""
+
+    kind: bytes
+    start: int
+    nbytes: int
+    head: ArrayHead | None = None
+
+
 class Reader:
-    """Reads records from a binary file, each checked before it is handed out. Raises NotOurs and OtherFormat at once.
+    """Finds the records of a binary file and checks each, piece by piece, without keeping it; then reads those that are
+    asked for. Raises NotOurs and OtherFormat at once.
 
     `good` is where the last whole record ended.
     """
@@ -99,69 +136,118 @@ class Reader:
         prefix = file.read(_PREFIX.size)
         if len(prefix) < _PREFIX.size or prefix[: len(MAGIC)] != MAGIC:
             raise NotOurs
-        _, number = _PREFIX.unpack(prefix)
-        if number != FORMAT:
-            raise OtherFormat(number)
+        _, self.format = _PREFIX.unpack(prefix)
+        if not 1 <= self.format <= FORMAT:
+            raise OtherFormat(self.format)
         self.good = _PREFIX.size
 
-    def next(self) -> tuple[bytes, bytes | tuple[ArrayHead, Tensor]] | None:
-        """Kind and body of the next record, an array's as its head and a tensor on the host; None at the end of the
-        file. Raises Torn and Damaged."""
+    def next(self) -> Found | None:
+        """The next record; None at the end of the file. Raises Torn and Damaged."""
+        self._file.seek(self.good)
         head = self._file.read(_RECORD.size)
         if not head:
             return None
         if len(head) < _RECORD.size:
             raise Torn
         kind, length = _RECORD.unpack(head)
-        if length + _DIGEST_BYTES > self._size - self._file.tell():
+        start = self.good + _RECORD.size
+        if length + _DIGEST_BYTES > self._size - start:
             raise Torn
-        digest = hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
-        raw = self._bytes(length, digest) if kind != ARRAY else self._array_bytes(length, digest)
-        if digest.digest() != self._file.read(_DIGEST_BYTES):
-            raise Damaged
-        self.good = self._file.tell()
-        return kind, raw if isinstance(raw, bytes) else _array(*raw)
+        array, lead = self._array(length) if kind == ARRAY else (None, b"")
+        self._check(head, lead, length)
+        self.good = start + length + _DIGEST_BYTES
+        return Found(kind=kind, start=start + len(lead), nbytes=length - len(lead), head=array)
 
-    def _bytes(self, length: int, digest: hashlib.blake2b) -> bytes:
-        body = self._file.read(length)
-        digest.update(body)
-        return body
+    def body(self, found: Found) -> bytes:
+        """The content of a record that is no array. Raises CheckpointRefused where there is no memory for it."""
+        require_memory(found.nbytes)
+        self._file.seek(found.start)
+        return self._file.read(found.nbytes)
 
-    def _array_bytes(self, length: int, digest: hashlib.blake2b) -> tuple[bytes, Tensor]:
-        """Head and raw bytes, not yet believed."""
-        lead = self._bytes(min(length, _LENGTH.size), digest)
-        size = _LENGTH.unpack(lead)[0] if len(lead) == _LENGTH.size else 0
-        if size > min(_HEAD_LIMIT, length - len(lead)):
-            raise Damaged
-        head = self._bytes(size, digest)
-        raw = torch.empty(length - len(lead) - size, dtype=torch.uint8)
-        view = raw.numpy().data
+    def values(self, found: Found) -> Tensor:
+        """The values of an array, on the host. Raises Torn, and CheckpointRefused where there is no memory for it."""
+        assert found.head is not None
+        dtype, shape = DTYPES[found.head.dtype], found.head.shape
+        if not found.nbytes:
+            return torch.empty(shape, dtype=dtype)
+        require_memory(found.nbytes)
+        raw = torch.empty(found.nbytes, dtype=torch.uint8)
+        self._file.seek(found.start)
+        view = _lent(raw)
         for start in range(0, len(view), _PIECE):
             piece = view[start : start + _PIECE]
             if self._file.readinto(piece) != len(piece):  # type: ignore[attr-defined]
                 raise Torn
+        try:
+            return raw.view(dtype).reshape(shape)
+        except (RuntimeError, TypeError):
+            raise CheckpointRefused(f"Its values of dtype {found.head.dtype} are no plain numbers.") from None
+
+    def _array(self, length: int) -> tuple[ArrayHead, bytes]:
+        """An array's head and the bytes before its values, not yet believed, but possible."""
+        lead = self._file.read(min(length, _LENGTH.size))
+        size = _LENGTH.unpack(lead)[0] if len(lead) == _LENGTH.size else _HEAD_LIMIT
+        if size > min(_HEAD_LIMIT - 1, length - len(lead)):
+            raise Damaged
+        said = self._file.read(size)
+        head = _head(said)
+        if _nbytes(head) != length - len(lead) - size:
+            raise Damaged
+        return head, lead + said
+
+    def _check(self, head: bytes, lead: bytes, length: int) -> None:
+        """Damaged unless the rest of a record, of which `lead` has been read, has the checksum behind it."""
+        digest = digest_of(self.format, head)
+        digest.update(lead)
+        left = length - len(lead)
+        while left:
+            piece = self._file.read(min(left, _PIECE))
+            if not piece:
+                raise Torn
             digest.update(piece)
-        return head, raw
+            left -= len(piece)
+        if digest.digest() != self._file.read(_DIGEST_BYTES):
+            raise Damaged
 
 
-def _array(head: bytes, raw: Tensor) -> tuple[ArrayHead, Tensor]:
+def _head(said: bytes) -> ArrayHead:
     try:
-        said = msgspec.msgpack.decode(head, type=ArrayHead)
-        dtype = DTYPES[said.dtype]
-    except (msgspec.MsgspecError, KeyError):
+        return msgspec.msgpack.decode(said, type=ArrayHead)
+    except (msgspec.MsgspecError, RecursionError):
         raise Damaged from None
-    if any(n < 0 for n in said.shape) or math.prod(said.shape) * dtype.itemsize != raw.numel():
+
+
+def _nbytes(head: ArrayHead) -> int:
+    """How many bytes such an array has. Raises Damaged where torch could have none like it."""
+    if head.dtype not in DTYPES or len(head.shape) > _LONGEST_SHAPE or any(not 0 <= n < 1 << 62 for n in head.shape):
         raise Damaged
-    if not raw.numel():
-        return said, torch.empty(said.shape, dtype=dtype)
-    return said, raw.view(dtype).reshape(said.shape)
+    if math.prod(max(n, 1) for n in head.shape) >= 1 << 62:  # torch counts strides of empty arrays too
+        raise Damaged
+    return math.prod(head.shape) * DTYPES[head.dtype].itemsize
+
+
+def require_memory(nbytes: int) -> None:
+    """CheckpointRefused unless so many bytes can be had now: the system gives them, and ends who uses them."""
+    if nbytes < _PIECE:
+        return
+    available = main_memory().available
+    if nbytes > available:
+        raise CheckpointRefused(
+            f"It needs {nbytes / 2**20:.0f} MiB of main memory, and {available / 2**20:.0f} MiB are available."
+        )
 
 
 def raw_pieces(tensor: Tensor) -> Iterator[memoryview]:
-    """The values of a tensor, row-major, as bytes, piece by piece. Copies: memory that was lent out as an array can no
-    longer be given back by the tiers."""
+    """The values of a tensor, row-major, as bytes, piece by piece; each is to be used before the next is asked for."""
     if not tensor.numel():
         return
-    flat = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8)
-    for start in range(0, len(flat), _PIECE):
-        yield flat[start : start + _PIECE].clone().numpy().data
+    flat = tensor.detach().to("cpu").contiguous()
+    view = _lent(flat)
+    for start in range(0, len(view), _PIECE):
+        yield view[start : start + _PIECE]
+
+
+def _lent(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the host, by address: memory that was lent out as an array can no longer be
+    given back by the tiers. Valid as long as the tensor is."""
+    return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Container, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
+from djinn_jupyter.engine.keeping.elsewhere import values_of
 from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.keeping.kept_pages import KeptPages, keep_pages
 from djinn_jupyter.engine.keeping.rebuilding import rebuild
 from djinn_jupyter.engine.registration import identity_of
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.errors import CheckpointRefused, TierFull
+from djinn_jupyter.errors import TierFull
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -28,6 +30,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
     What does not fit this engine is set aside. Raises StorageFailed.
     """
     journal = engine.keeping.open_journal(identity_of(engine.config).slug(), engine.mailbox.wake)
+    journal.values = partial(values_of, engine)
     left = journal.recover()
     journal.pages = keep_pages(engine, journal.folder)
     brought_back: list[tuple[Session, SessionImage]] = []
@@ -35,17 +38,18 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
         name = _free_name(found.image.name, engine.sessions)
         try:
             session = rebuild(engine, found.image, name=name, owner=found.image.owner, holder=None)
-        except CheckpointRefused as refused:
-            journal.set_aside(found.path, refused)
+        except Exception as error:  # noqa: BLE001  the start's edge: whatever is in a file, the others come back
+            journal.set_aside(found.path, error)
             continue
-        journal.adopt(name, found.path)
+        journal.adopt(name, found)
         session.blobs = engine.blobs
         engine.sessions[name] = session
         brought_back.append((session, found.image))
     if journal.pages is not None:
         _adopt(engine, journal.pages, brought_back)
     engine.keeping.journal = journal
-    engine.swapping.about_to_leave = engine.keeping.take_before_leaving
+    engine.books.recovered_recomputed = sum(session.lost for session, _ in brought_back)
+    engine.books.recovered_exact = len(brought_back) - engine.books.recovered_recomputed
     engine.bulletin.publish(all_sessions=True)
     return tuple(engine.sessions)
 

@@ -6,7 +6,7 @@ also over several images of one file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,15 +38,19 @@ class Shelf:
         self._device = device
         self._numbers: dict[int, int] = {}
         self._held: dict[int, tuple[object, Tensor]] = {}
-        self._next = 0
+        self._next = self._before = 0
         self.met: set[int] = set()
 
     def encode(self, image: msgspec.Struct) -> tuple[bytes, list[tuple[ArrayHead, Tensor]]]:
         """The bytes of an image, and the arrays in it that had no number before, where they are now."""
-        before = self._next
+        self._before = self._next
         self.met = set()
-        body = msgspec.msgpack.encode(image, enc_hook=self._place)
-        fresh = ((number, self._held[number][1]) for number in range(before, self._next))
+        try:
+            body = msgspec.msgpack.encode(image, enc_hook=self._place)
+        except BaseException:
+            self.take_back()
+            raise
+        fresh = ((number, self._held[number][1]) for number in range(self._before, self._next))
         return body, [(self._head(number, tensor), tensor) for number, tensor in fresh]
 
     def forget_unmet(self) -> None:
@@ -55,9 +59,9 @@ class Shelf:
             owner, _ = self._held.pop(number)
             del self._numbers[id(owner)]
 
-    def take_back(self, numbers: Iterable[int]) -> None:
-        """These were not stored after all."""
-        for number in numbers:
+    def take_back(self) -> None:
+        """The arrays that were new in the last image have not been stored after all."""
+        for number in [number for number in self._held if number >= self._before]:
             owner, _ = self._held.pop(number)
             del self._numbers[id(owner)]
             self.met.discard(number)
@@ -107,8 +111,3 @@ def _tensor_of(value: Any) -> Tensor:
     if isinstance(value, Array):
         return to_tensor(value)
     raise CheckpointRefused(f"A {type(value).__name__} cannot be kept.")
-
-
-def placed(head: ArrayHead, tensor: Tensor, device: torch.device) -> Tensor:
-    """An array that was read, where it belongs: memory of its own on the device, which the tiers can give back."""
-    return tensor.to(device, copy=True) if head.at_home else tensor

@@ -33,7 +33,7 @@ class Swapping:
 
     `changes` counts whatever may have made room or brought a session back; `gives_back` says that some left and what
     they had is still ours. `swapped` is told of every move that ended, `find_room` is asked when the slab is full and
-    says whether waiting helps; `about_to_leave` is called while a session's bytes are all on the device yet."""
+    says whether waiting helps."""
 
     def __init__(
         self,
@@ -49,7 +49,6 @@ class Swapping:
         self._swapped, self._find_room = swapped, find_room
         self.tiers, self.blobs = tiers, blobs
         self.slabs = slabs
-        self.about_to_leave: Callable[[Session], None] = lambda session: None
         self.changes = 0
         self.gives_back = False
 
@@ -68,7 +67,6 @@ class Swapping:
             why = "running" if session.state == "running" else "held" if here.busy else here.state
             raise IllegalMove(f"Session {session.name!r} is {why} and cannot leave the device now.")
         if here.state == "resident":
-            self.about_to_leave(session)
             session.cache.flush()
             here.move("leave", session.name)
         elif here.state == "disk" or tier == "host":

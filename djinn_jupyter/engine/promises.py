@@ -1,0 +1,39 @@
+"""What a reply says of a session is in the journal before the reply goes out; where it cannot be, the reply says so.
+
+Knows requests and the journal, not how a verb does its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from djinn_jupyter.engine.keeping.keeping import Keeping
+from djinn_jupyter.engine.mailbox import Letter
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.verbs import CHANGES_NOTHING
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Reply
+
+Answers = list[tuple[Letter, Reply]]
+
+
+def keep(keeping: Keeping, sessions: Mapping[str, Session], answers: Answers) -> Answers:
+    """The same answers, once the system has the sessions that their requests changed; noted where it has not."""
+    keeping.write(sessions, [name for letter, _ in answers for name in _changed(letter.request)])
+    unkept = keeping.unkept
+    if not unkept:
+        return answers
+    return [(letter, _noted(reply, letter, unkept, keeping.trouble)) for letter, reply in answers]
+
+
+def _changed(request: ask.Request) -> tuple[str, ...]:
+    """The sessions that a request may have left other than they were."""
+    if not isinstance(request, ask.SessionRequest) or type(request) in CHANGES_NOTHING:
+        return ()
+    return (request.session, request.name) if isinstance(request, ask.Fork) else (request.session,)
+
+
+def _noted(reply: Reply, letter: Letter, unkept: frozenset[str], trouble: str | None) -> Reply:
+    return replace(reply, not_kept=trouble) if unkept.intersection(_changed(letter.request)) else reply
