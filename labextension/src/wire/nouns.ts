@@ -188,7 +188,8 @@ export interface StopIdentity {
  * while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
  * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
  * user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
- * runs: who shows what was read from another stop or edition reads it again.
+ * runs: who shows what was read from another stop or edition reads it again. `kept` is false while the journal does
+ * not have its latest state, so that an engine that dies loses it.
  */
 export interface SessionDescription {
   readonly name: string;
@@ -213,6 +214,7 @@ export interface SessionDescription {
   readonly dirty_bytes: number;
   readonly exactness: 'exact' | 'recomputed';
   readonly last_transfer: Transfer | null;
+  readonly kept: boolean;
 }
 
 /** A token with its probability under the softmax of fp32 logits. */
@@ -314,8 +316,9 @@ export interface PrefetchStatistics {
 /**
  * The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
  * `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
- * written to the journal. `faults`: errors inside the engine that belonged to no request, and
- * what the last one was.
+ * written to the journal. Of the sessions of earlier engines `recovered_exact` came back with their keys, values and
+ * states, `recovered_recomputed` to have them made again. `faults`: errors inside the engine that belonged to no
+ * request, and what the last one was.
  */
 export interface EngineStatistics {
   readonly pid: number;
@@ -339,6 +342,8 @@ export interface EngineStatistics {
   readonly journal_trouble: string | null;
   readonly faults: number;
   readonly last_fault: string | null;
+  readonly recovered_exact: number;
+  readonly recovered_recomputed: number;
 }
 
 /**
