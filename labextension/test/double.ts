@@ -170,6 +170,7 @@ export function session(
     dirty_bytes: 0,
     exactness: 'exact',
     last_transfer: null,
+    kept: true,
     ...more
   };
   return {
