@@ -34,6 +34,7 @@ export interface Failed {
   readonly reply: 'Failed';
   readonly code: string;
   readonly message: string;
+  readonly not_kept: string | null;
 }
 
 export interface Welcome {
@@ -41,19 +42,23 @@ export interface Welcome {
   readonly version: string;
   readonly model: ModelDescription;
   readonly attached: readonly string[];
+  readonly not_kept: string | null;
 }
 
 export interface Departed {
   readonly reply: 'Departed';
+  readonly not_kept: string | null;
 }
 
 export interface Pong {
   readonly reply: 'Pong';
+  readonly not_kept: string | null;
 }
 
 export interface Modules {
   readonly reply: 'Modules';
   readonly modules: readonly ModuleDescription[];
+  readonly not_kept: string | null;
 }
 
 export interface Tokenized {
@@ -61,16 +66,19 @@ export interface Tokenized {
   readonly tokens: readonly number[];
   readonly texts: readonly string[];
   readonly text: string;
+  readonly not_kept: string | null;
 }
 
 export interface Statistics {
   readonly reply: 'Statistics';
   readonly statistics: EngineStatistics;
+  readonly not_kept: string | null;
 }
 
 export interface Sessions {
   readonly reply: 'Sessions';
   readonly sessions: readonly SessionDescription[];
+  readonly not_kept: string | null;
 }
 
 /** `sessions_kept` are in the journal and come back with the next engine of this model. */
@@ -78,32 +86,38 @@ export interface ShuttingDown {
   readonly reply: 'ShuttingDown';
   readonly sessions_lost: readonly string[];
   readonly sessions_kept: readonly string[];
+  readonly not_kept: string | null;
 }
 
 export interface Opened {
   readonly reply: 'Opened';
   readonly session: SessionDescription;
   readonly created: boolean;
+  readonly not_kept: string | null;
 }
 
 export interface Described {
   readonly reply: 'Described';
   readonly session: SessionDescription;
+  readonly not_kept: string | null;
 }
 
 export interface Detached {
   readonly reply: 'Detached';
+  readonly not_kept: string | null;
 }
 
 export interface Closed {
   readonly reply: 'Closed';
   readonly pages_freed: number;
+  readonly not_kept: string | null;
 }
 
 /** The run will stop at its next layer boundary; `was_running` is False when there was nothing to stop. */
 export interface Pausing {
   readonly reply: 'Pausing';
   readonly was_running: boolean;
+  readonly not_kept: string | null;
 }
 
 /**
@@ -144,6 +158,7 @@ export interface Paused {
   readonly history_length: number;
   readonly layers_run: number;
   readonly influences: Influences;
+  readonly not_kept: string | null;
 }
 
 /**
@@ -170,17 +185,20 @@ export interface Finished {
   readonly ignored_defaults: readonly string[];
   readonly layers_run: number;
   readonly passes: number;
+  readonly not_kept: string | null;
 }
 
 export interface BreakpointSet {
   readonly reply: 'BreakpointSet';
   readonly breakpoint: BreakpointDescription;
   readonly existed: boolean;
+  readonly not_kept: string | null;
 }
 
 export interface Cleared {
   readonly reply: 'Cleared';
   readonly count: number;
+  readonly not_kept: string | null;
 }
 
 /**
@@ -198,6 +216,7 @@ export interface Edited {
   readonly norm_after: Float;
   readonly relative_size: Float | null;
   readonly entries_changed: number;
+  readonly not_kept: string | null;
 }
 
 /** Of the stop at `site`. Rules in force and what was put in place before the stop hold on both sides of it. */
@@ -208,17 +227,20 @@ export interface Effect {
   readonly site: string;
   readonly edits: readonly string[];
   readonly influences: Influences;
+  readonly not_kept: string | null;
 }
 
 export interface Steered {
   readonly reply: 'Steered';
   readonly rule: RuleDescription;
   readonly existed: boolean;
+  readonly not_kept: string | null;
 }
 
 export interface Inspected {
   readonly reply: 'Inspected';
   readonly snapshot: Snapshot;
+  readonly not_kept: string | null;
 }
 
 export interface LensRead {
@@ -226,6 +248,7 @@ export interface LensRead {
   readonly stop: StopIdentity;
   readonly site: string;
   readonly rows: readonly LensRow[];
+  readonly not_kept: string | null;
 }
 
 /** `value` of the expression at the absolute `position`. */
@@ -235,11 +258,13 @@ export interface Evaluated {
   readonly value: boolean | number | Float | string;
   readonly site: string;
   readonly position: number;
+  readonly not_kept: string | null;
 }
 
 export interface Watching {
   readonly reply: 'Watching';
   readonly watch: WatchDescription;
+  readonly not_kept: string | null;
 }
 
 /** All recorded passes of a site, one value a pass, each with the absolute positions it covers. */
@@ -249,18 +274,21 @@ export interface WatchRead {
   readonly axes: string;
   readonly values: readonly ArrayJson[];
   readonly positions: readonly (readonly number[])[];
+  readonly not_kept: string | null;
 }
 
 export interface Logits {
   readonly reply: 'Logits';
   readonly stop: StopIdentity;
   readonly logits: ArrayJson;
+  readonly not_kept: string | null;
 }
 
 export interface HistoryRead {
   readonly reply: 'History';
   readonly stops: readonly StopDescription[];
   readonly present: number | null;
+  readonly not_kept: string | null;
 }
 
 /** `transfer` is None when nothing had to move. */
@@ -268,6 +296,7 @@ export interface Swapped {
   readonly reply: 'Swapped';
   readonly session: SessionDescription;
   readonly transfer: Transfer | null;
+  readonly not_kept: string | null;
 }
 
 /** `seconds` is 0 when they were there already. */
@@ -275,27 +304,32 @@ export interface WeightsMoved {
   readonly reply: 'WeightsMoved';
   readonly weights: WeightsStatistics;
   readonly seconds: Float;
+  readonly not_kept: string | null;
 }
 
 /** Oldest first. The first number is more than one above `since` where older ones are not kept any more. */
 export interface Copies {
   readonly reply: 'Copies';
   readonly copies: readonly LayerCopy[];
+  readonly not_kept: string | null;
 }
 
 export interface CheckpointSaved {
   readonly reply: 'CheckpointSaved';
   readonly checkpoint: CheckpointDescription;
   readonly path: string;
+  readonly not_kept: string | null;
 }
 
 export interface Checkpoints {
   readonly reply: 'Checkpoints';
   readonly checkpoints: readonly CheckpointDescription[];
+  readonly not_kept: string | null;
 }
 
 export interface Noted {
   readonly reply: 'Noted';
+  readonly not_kept: string | null;
 }
 
 export type WireReply =
