@@ -14,11 +14,12 @@ from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.loading import attach, load
+from djinn_jupyter.client.logs import last_lines, log_of, logs
 from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.client.terminal import TerminalProgress
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.wire.nouns import SessionDescription
-from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
+from djinn_jupyter.wire.registry import Entry
 
 KILL_SECONDS = 25.0  # it may have sessions to put away first
 
@@ -151,9 +152,8 @@ def _stands(session: SessionDescription) -> str:
 
 def _log(options: argparse.Namespace) -> int:
     path = _log_of(options.model)
-    lines = path.read_text(errors="replace").splitlines()
     print(f"{path}", file=sys.stderr)
-    print("\n".join(lines[-options.lines :]))
+    print(last_lines(path, options.lines))
     return 0
 
 
@@ -161,9 +161,8 @@ def _log_of(model: str | None) -> Path:
     """The log of a running engine, or the last written whose name begins like the model's; logs outlive engines."""
     for entry in running_engines():
         if model is not None and _means(model, entry) and entry.log:
-            return Path(entry.log)
-    logs = sorted(registry_folder().glob(f"*{LOG_SUFFIX}"), key=lambda path: path.stat().st_mtime)
-    fitting = [log for log in logs if model is None or log.name.startswith(Path(model).name)]
+            return log_of(entry)
+    fitting = [log for log in logs() if model is None or log.name.startswith(Path(model).name)]
     if not fitting:
         raise UsageError(f"There is no log{f' of {model}' if model else ''} in {registry_folder()}.")
     return fitting[-1]

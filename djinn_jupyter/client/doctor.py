@@ -21,6 +21,7 @@ import psutil
 from jupyter_core.paths import jupyter_config_path
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.client import interpreter
 from djinn_jupyter.client.registry import read_entry, registry_folder, running_engines
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.machine import main_memory
@@ -88,7 +89,9 @@ def _versions() -> Iterator[Finding]:
 
 
 def _torch() -> Iterator[Finding]:
-    asked = subprocess.run([sys.executable, "-c", _ASK_TORCH], capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        interpreter.command(_ASK_TORCH), env=interpreter.environment(), capture_output=True, text=True, check=False
+    )
     if asked.returncode != 0:
         last = asked.stderr.strip().splitlines()[-1:] or ["it ended without a word"]
         yield _bad(f"torch cannot be used here ({last[0]}): pip install 'djinn-jupyter[engine]'.")
@@ -160,7 +163,11 @@ def _extension_in(folder: Path) -> Iterator[bool]:
 
 
 def _registry() -> Iterator[Finding]:
-    folder = registry_folder()
+    try:
+        folder = registry_folder()
+    except DjinnError as error:
+        yield _bad(str(error))
+        return
     running = running_engines()  # clears away the dead
     others = unreadable = 0
     for path in folder.glob(f"*{ENTRY_SUFFIX}"):

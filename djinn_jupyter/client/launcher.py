@@ -19,6 +19,7 @@ from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.client.starting import Told
 from djinn_jupyter.errors import UsageError, VersionMismatch
 from djinn_jupyter.wire.host import require_supported_platform
+from djinn_jupyter.wire.own import open_own
 from djinn_jupyter.wire.registry import LOCK_SUFFIX, LOG_SUFFIX, Entry, Identity, Options
 
 LOG_ROTATE_BYTES: Final = 5 * 2**20
@@ -35,18 +36,18 @@ def adopt_or_start(
 ) -> Entry:
     """The entry of an engine that answers. Raises the engine's own error when it could not start."""
     require_supported_platform()
-    found = adopt(identity, options)
+    found = adopt(identity, options, listen)
     if found is not None:
         return found
     with _alone(identity, told) as lock:
-        found = adopt(identity, options)
+        found = adopt(identity, options, listen)
         if found is not None:
             return found
         arguments = _arguments(identity, options, listen=listen, idle_seconds=idle_seconds)
         return start(identity, [*arguments, f"--launcher-lock={lock}"], keep_open=(lock,), told=told)
 
 
-def adopt(identity: Identity, options: Options) -> Entry | None:
+def adopt(identity: Identity, options: Options, listen: str | None = None) -> Entry | None:
     """The running engine of that identity, if there is one and if it is what was asked for."""
     for entry in running_engines():
         if not entry.serves(identity):
@@ -57,6 +58,7 @@ def adopt(identity: Identity, options: Options) -> Entry | None:
                 "stop it with `djinn stop --force` and load again."
             )
         _require_options(entry, options)
+        _require_listening(entry, listen)
         return entry
     return None
 
@@ -66,7 +68,7 @@ def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...
     path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
     if path.exists() and path.stat().st_size > LOG_ROTATE_BYTES:
         path.replace(path.with_suffix(".1" + LOG_SUFFIX))
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    descriptor = open_own(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         log = starting.Log(path, descriptor)
         return starting.start(str(identity), [f"--log={path}", *arguments], log=log, keep_open=keep_open, told=told)
@@ -79,7 +81,7 @@ def _alone(identity: Identity, told: Told) -> Iterator[int]:
     """Hold the lock of an identity, as the descriptor of its file. The lock belongs to the open file: a process that
     inherits it holds it too, and it ends with the last of them."""
     path = registry_folder() / f"{identity.slug()}{LOCK_SUFFIX}"
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
         _lock(descriptor, identity, told)
         yield descriptor
@@ -120,6 +122,20 @@ def _require_options(entry: Entry, wanted: Options) -> None:
                 f"not {_spelled(name, asked)}: "
                 "leave the option out, or stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
             )
+
+
+def _require_listening(entry: Entry, listen: str | None) -> None:
+    """UsageError when an address was given that the running engine does not listen on; `*` and 0 are any port."""
+    if listen is None:
+        return
+    address, _, port = listen.rpartition(":")
+    if entry.commands == listen or (port in ("*", "0") and entry.commands.startswith(f"{address}:")):
+        return
+    where = "in a private folder of this machine" if entry.socket_folder() else f"on {entry.commands}"
+    raise UsageError(
+        f"The engine of {entry.identity} already runs and listens {where}, not on {listen}: leave --listen out, or "
+        "stop the engine first (%djinn_stop, engine.stop(), `djinn stop`)."
+    )
 
 
 def _spelled(option: str, value: object) -> str:

@@ -126,13 +126,13 @@ class Lines:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: IoThread | None = None
-        self._lines: dict[tuple[int, float], SocketLine] = {}
+        self._lines: dict[tuple[int, str], SocketLine] = {}
 
     def to(self, entry: Entry) -> SocketLine:
         with self._lock:
             if self._thread is None or not self._thread.usable:
                 self._thread, self._lines = IoThread(), {}
-            key = (entry.pid, entry.created)
+            key = (entry.pid, entry.mark)
             line = self._lines.get(key)
             if line is not None and not line.usable:
                 line.close()

@@ -7,9 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
-
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.host import process_mark
 from djinn_jupyter.wire.names import NOTEBOOK
 from djinn_jupyter.wire.names import label as label
 from djinn_jupyter.wire.names import told_apart as told_apart
@@ -20,7 +19,7 @@ def holder_name() -> str:
     kernels = sys.modules.get("ipykernel.kernelapp")
     if kernels is not None and kernels.IPKernelApp.initialized():
         return Path(kernels.IPKernelApp.instance().abs_connection_file).stem
-    return f"process-{os.getpid()}-{psutil.Process().create_time():.0f}"
+    return f"process-{os.getpid()}-{process_mark(os.getpid())}"
 
 
 def user_name() -> str:

@@ -1,34 +1,32 @@
 """Which engines run on this machine, read from the entries they wrote. Starts nothing.
 
 Entries of other hosts (an NFS home is shared) are ignored and never touched. An entry of this host whose process has
-gone is removed, with the folder of its sockets.
+gone is removed, with its sockets. What a living process has is left alone: one that cannot be seen from here (in
+another container, with the same host name) is known by the lock it holds.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import shutil
+import stat
+from contextlib import suppress
 from pathlib import Path
 
-import psutil
 from jupyter_core.paths import jupyter_runtime_dir
-from jupyter_core.utils import ensure_dir_exists
 
-from djinn_jupyter.errors import MalformedMessage
-from djinn_jupyter.wire.host import boot_id, host_name
-from djinn_jupyter.wire.registry import ENTRY_SUFFIX, FOLDER, Entry, decode_entry
+from djinn_jupyter.errors import EngineUnavailable, MalformedMessage, UsageError
+from djinn_jupyter.wire.host import boot_id, host_name, process_mark, require_supported_platform
+from djinn_jupyter.wire.own import make_own_folder, open_own, read_own, require_own_folder
+from djinn_jupyter.wire.registry import ENTRY_SUFFIX, FOLDER, LIFE_SUFFIX, SOCKET_FOLDER_PREFIX, Entry, decode_entry
 
 log = logging.getLogger(__name__)
 
-CREATE_TIME_TOLERANCE = 2.0  # seconds; the boot time, from which the create time is computed, is corrected by NTP
-
 
 def registry_folder() -> Path:
-    """The folder of entries, locks and logs, made when it is missing; readable by its owner only."""
-    folder = Path(jupyter_runtime_dir()) / FOLDER
-    ensure_dir_exists(str(folder), mode=0o700)
-    return folder
+    """The folder of entries, locks and logs, made when it is missing. UsageError where it is not ours alone."""
+    require_supported_platform()
+    return make_own_folder(Path(jupyter_runtime_dir()) / FOLDER)
 
 
 def running_engines() -> tuple[Entry, ...]:
@@ -54,7 +52,7 @@ class Registry:
                 continue
             if entry.host != host_name() or is_alive(entry):
                 found.append(entry)
-            else:
+            elif not _is_held(path.with_name(entry.file_stem() + LIFE_SUFFIX)):
                 clear_away(path, entry)
         return tuple(sorted(found, key=lambda entry: entry.started))
 
@@ -69,42 +67,73 @@ class Registry:
 
 
 def read_entry(path: Path) -> Entry | None:
-    """None when it has just been removed, or is not readable (which is logged)."""
+    """None when it has just been removed, or cannot be read or trusted (which is logged)."""
     try:
-        return decode_entry(path.read_bytes())
+        return decode_entry(read_own(path))
     except FileNotFoundError:
         return None
-    except (OSError, MalformedMessage) as error:
+    except (OSError, MalformedMessage, UsageError) as error:
         log.warning("The registry entry %s is not readable: %s", path.name, error)
         return None
 
 
 def is_alive(entry: Entry) -> bool:
     """Whether the process that wrote the entry still runs. A zombie does not."""
-    if entry.boot != boot_id():
-        return False
+    return entry.boot == boot_id() and process_mark(entry.pid) == entry.mark
+
+
+def require_own_sockets(entry: Entry) -> None:
+    """EngineUnavailable where the folder of an engine's sockets has gone, or is no longer ours alone."""
+    folder = entry.socket_folder()
+    if folder is None:
+        return  # its keys tell whom we speak to
+    again = "end it with `djinn stop --force` and load again, and what it kept of its sessions comes back"
     try:
-        process = psutil.Process(entry.pid)
-        if abs(process.create_time() - entry.created) > CREATE_TIME_TOLERANCE:
-            return False
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
+        require_own_folder(Path(folder), again)
+    except FileNotFoundError:
+        raise EngineUnavailable(
+            f"The engine of {entry.identity} (process {entry.pid}) cannot be reached: the folder of its sockets, "
+            f"{folder}, was deleted; {again}."
+        ) from None
+    except UsageError as error:
+        raise EngineUnavailable(f"The engine of {entry.identity} is not spoken to: {error}") from None
 
 
 def clear_away(path: Path, entry: Entry) -> None:
-    """Remove what a dead engine of this host left."""
-    path.unlink(missing_ok=True)
-    folder = Path(entry.commands.removeprefix("ipc://")).parent
-    if entry.commands.startswith("ipc://") and folder.name.startswith("djinn-") and _is_ours(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove what a dead engine of this host left: its entry and the sockets that it names, no other file."""
+    with suppress(PermissionError):  # of a folder that may only be read
+        path.unlink(missing_ok=True)
+        path.with_name(entry.file_stem() + LIFE_SUFFIX).unlink(missing_ok=True)
+    folder = entry.socket_folder()
+    if folder is not None and Path(folder).name.startswith(SOCKET_FOLDER_PREFIX):
+        _remove_sockets(Path(folder), {Path(entry.commands).name, Path(entry.events).name})
 
 
-def _is_ours(folder: Path) -> bool:
+def _remove_sockets(folder: Path, names: set[str]) -> None:
+    """Where the folder is ours and no living engine holds it. What is no socket stays, and with it the folder."""
+    with suppress(OSError, UsageError):
+        require_own_folder(folder, "")
+        if _is_held(folder):
+            return
+        for name in names:
+            if stat.S_ISSOCK((folder / name).lstat().st_mode):
+                (folder / name).unlink()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a living process holds the lock of a file or folder. It lasts as long as the process, and no longer."""
+    import fcntl  # not on Windows, where no engine runs
+
     try:
-        status = folder.lstat()
-    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDONLY) if path.is_dir() else open_own(path, os.O_RDONLY)
+    except (FileNotFoundError, UsageError):
         return False
-    return folder.is_dir() and not folder.is_symlink() and status.st_uid == os.getuid()
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not mistake each other
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -15,7 +15,7 @@ import zmq
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.inlet import Inlet
-from djinn_jupyter.client.registry import is_alive
+from djinn_jupyter.client.registry import is_alive, require_own_sockets
 from djinn_jupyter.client.subscriptions import Heard, Subscriptions
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
 from djinn_jupyter.wire import codec
@@ -78,6 +78,7 @@ class Connection:
         cls, entry: Entry, *, holder: str, user: str, observer: bool = False, timeout: float = 60.0
     ) -> Connection:
         """Connect and say Hello. EngineUnavailable when nobody answers, VersionMismatch when it is not our engine."""
+        require_own_sockets(entry)
         connection = cls(entry)
         try:
             hello = Hello(version=__version__, holder=holder, user=user, observer=observer)

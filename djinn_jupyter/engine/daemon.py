@@ -101,7 +101,7 @@ class Daemon:
             registration = Registration(entry)
             log.info("Ready: %s in process %d", entry.found, entry.pid)
             self._launcher.ready(entry)
-            self._move(engine, door)
+            self._move(engine, door, registration)
         finally:
             engine.close()  # before the entry goes: who waits for its end may then find all files as they will be
             if registration is not None:
@@ -115,9 +115,10 @@ class Daemon:
         commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
         return Service(door, outbox, commands=commands, events=events, keys=keys, broken=self.stop)
 
-    def _move(self, engine: Movable, door: Door) -> None:
+    def _move(self, engine: Movable, door: Door, registration: Registration) -> None:
         last_used = time.monotonic()
         while not self._stopping:
+            registration.keep()
             if engine.tick():
                 if not len(engine.scheduler):
                     engine.mailbox.wait(QUIET_SECONDS)

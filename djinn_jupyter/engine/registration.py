@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import fcntl
+import logging
 import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
-import psutil
 from jupyter_core.paths import jupyter_runtime_dir, secure_write
-from jupyter_core.utils import ensure_dir_exists
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.wire.host import boot_id, host_name
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire.host import boot_id, host_name, process_mark
 from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.registry import ENTRY_SUFFIX, FOLDER, CurveKeys, Entry, Identity, Options, encode_entry
+from djinn_jupyter.wire.own import make_own_folder, open_own
+from djinn_jupyter.wire.registry import (
+    ENTRY_SUFFIX,
+    FOLDER,
+    LIFE_SUFFIX,
+    SOCKET_FOLDER_PREFIX,
+    CurveKeys,
+    Entry,
+    Identity,
+    Options,
+    encode_entry,
+)
 
-SOCKET_FOLDER_PREFIX = "djinn-"
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS: Final = 2.0  # between two looks whether the entry is still there
+Stamp = tuple[int, int, int]
 
 
 def identity_of(config: EngineConfig) -> Identity:
@@ -49,6 +65,12 @@ def options_of(config: EngineConfig) -> Options:
     )
 
 
+def own_mark() -> str:
+    mark = process_mark(os.getpid())
+    assert mark is not None  # who asks runs
+    return mark
+
+
 def make_entry(
     config: EngineConfig,
     found: ModelDescription,
@@ -62,7 +84,7 @@ def make_entry(
     return Entry(
         version=__version__,
         pid=os.getpid(),
-        created=psutil.Process().create_time(),
+        mark=own_mark(),
         host=host_name(),
         boot=boot_id(),
         started=time.time(),
@@ -84,33 +106,99 @@ def make_entry(
     )
 
 
+class Held:
+    """The lock of an open file or folder: it ends with this process, and only then. A child that is forked gives its
+    copy up, so that no child keeps a dead engine alive."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.register_at_fork(after_in_child=self.let_go)
+
+    def is_of(self, path: Path) -> bool:
+        """Whether `path` still is the file that is held."""
+        try:
+            return self._descriptor is not None and os.path.samestat(os.fstat(self._descriptor), path.stat())
+        except FileNotFoundError:
+            return False
+
+    def let_go(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
 class Registration:
-    """One file, readable by its owner only, that appears whole (written aside, then renamed) and disappears once."""
+    """One file, readable by its owner only, that appears whole (written aside, then renamed) and disappears once.
+
+    Beside it lies a file that is locked as long as this process lives: nobody removes what belongs to a living engine.
+    """
 
     def __init__(self, entry: Entry) -> None:
         folder = Path(jupyter_runtime_dir()) / FOLDER
-        ensure_dir_exists(str(folder), mode=0o700)
-        self.path = folder / f"{entry.identity.slug()}-{entry.pid}{ENTRY_SUFFIX}"
-        aside = self.path.with_suffix(".part")
-        with secure_write(str(aside)) as file:
-            file.write(encode_entry(entry).decode())
-        aside.replace(self.path)
+        self._entry = entry
+        self.path = folder / f"{entry.file_stem()}{ENTRY_SUFFIX}"
+        self._life = folder / f"{entry.file_stem()}{LIFE_SUFFIX}"
+        self._looked = time.monotonic()
+        self._held = self._hold()
+        self._written = self._write()
+
+    def keep(self) -> None:
+        """Put back what is missing or was overwritten. To be called often: it looks every few seconds."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            if not self._held.is_of(self._life):
+                self._held.let_go()
+                self._held = self._hold()
+            if _stamp(self.path) != self._written:
+                self._written = self._write()
+                log.warning("The entry %s was missing or overwritten and has been put back", self.path)
+        except (OSError, DjinnError) as error:
+            log.warning("The entry %s cannot be put back: %s", self.path, error)
 
     def withdraw(self) -> None:
         self.path.unlink(missing_ok=True)
+        self._life.unlink(missing_ok=True)
+        self._held.let_go()
+
+    def _hold(self) -> Held:
+        make_own_folder(self._life.parent)
+        return Held(open_own(self._life, os.O_RDWR | os.O_CREAT))
+
+    def _write(self) -> Stamp | None:
+        make_own_folder(self.path.parent)
+        aside = self.path.with_suffix(".part")
+        with secure_write(str(aside)) as file:
+            file.write(encode_entry(self._entry).decode())
+        aside.replace(self.path)
+        return _stamp(self.path)
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """What changes when somebody else writes a file; None where there is none."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 class SocketFolder:
-    """A folder of mode 0700 with a path short enough for Unix sockets (at most 103 bytes on macOS)."""
+    """A folder of mode 0700 with a path short enough for Unix sockets (at most 103 bytes on macOS). It is locked while
+    it is in use: systemd's cleaning of /tmp passes over folders that are, as our own does."""
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()
         if len(os.fsencode(parent)) > 70:
             parent = "/tmp"
         self.path = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER_PREFIX, dir=parent))
+        self._held = Held(os.open(self.path, os.O_RDONLY))
 
     def endpoint(self, name: str) -> str:
         return f"ipc://{self.path / name}"
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        self._held.let_go()

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import naming, owning, stops, terminal
+    from djinn_jupyter.client import logs, naming, owning, stops, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
 else:
@@ -18,6 +18,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(importlib.import_module(self._module), name)
 
+    logs = _Lazy("djinn_jupyter.client.logs")
     naming = _Lazy("djinn_jupyter.client.naming")
     owning = _Lazy("djinn_jupyter.client.owning")
     stops = _Lazy("djinn_jupyter.client.stops")
@@ -26,4 +27,4 @@ else:
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "naming", "owning", "requests", "stops", "terminal", "views"]
+__all__ = ["live_memory", "logs", "naming", "owning", "requests", "stops", "terminal", "views"]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from pathlib import Path
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
-from djinn_jupyter.magics.lazily import naming, views
+from djinn_jupyter.magics.lazily import logs, naming, views
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
 
 
@@ -114,8 +113,7 @@ class LoadingMagics(Group):
             raise UsageError("This engine writes no log file.")
         if args.lines < 1:
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
-        written = Path(entry.log).read_text(encoding="utf-8", errors="replace").splitlines()
-        self.bench.screen.say("\n".join(written[-args.lines :]))
+        self.bench.screen.say(logs.last_lines(logs.log_of(entry), args.lines))
 
 
 def _notebook() -> str:

@@ -16,7 +16,9 @@ from djinn_jupyter.errors import MalformedMessage
 
 FOLDER: Final = "djinn"
 ENTRY_SUFFIX: Final = ".engine.json"
+LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds locked for as long as it lives
 LOCK_SUFFIX: Final = ".lock"
+SOCKET_FOLDER_PREFIX: Final = "djinn-"
 LOG_SUFFIX: Final = ".log"
 
 
@@ -77,13 +79,13 @@ class CurveKeys(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """A running engine. Unknown fields are read over, so that an entry of another version can still name its version.
 
-    `created` is the process's create time and `boot` the id of the host's boot: together with `pid` they tell a living
-    engine from another process that was given its number. `identity` is what was asked for, `found` what came of it.
+    `mark` is the process's mark and `boot` the id of the host's boot: together with `pid` they tell a living engine
+    from another process that was given its number. `identity` is what was asked for, `found` what came of it.
     """
 
     version: str
     pid: int
-    created: float
+    mark: str
     host: str
     boot: str
     started: float
@@ -94,6 +96,14 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     events: str
     log: str | None = None
     keys: CurveKeys | None = None
+
+    def file_stem(self) -> str:
+        """What the engine's files in the registry are called, before their suffixes."""
+        return f"{self.identity.slug()}-{self.pid}"
+
+    def socket_folder(self) -> str | None:
+        """The private folder of its sockets; None where it listens on TCP."""
+        return self.commands.removeprefix("ipc://").rpartition("/")[0] if self.commands.startswith("ipc://") else None
 
     def serves(self, wanted: Identity) -> bool:
         """Whether a load of `wanted` means this engine: each field as asked then, or named now as it was found then."""

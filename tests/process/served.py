@@ -9,12 +9,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import psutil
-
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.door import Door
 from djinn_jupyter.engine.outbox import Outbox
-from djinn_jupyter.engine.registration import SocketFolder
+from djinn_jupyter.engine.registration import SocketFolder, own_mark
 from djinn_jupyter.engine.service import ServerKeys, Service
 from djinn_jupyter.wire.host import boot_id, host_name
 from djinn_jupyter.wire.registry import Entry, Identity, Options
@@ -35,7 +33,7 @@ def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Ent
     return Entry(
         version=__version__,
         pid=os.getpid(),
-        created=psutil.Process().create_time(),
+        mark=own_mark(),
         host=host_name(),
         boot=boot_id(),
         started=time.time(),

@@ -274,10 +274,21 @@ def test_an_engine_of_another_version_is_refused_naming_both() -> None:
     dj.load("fake")
     path = _only_entry_path()
     (entry,) = running_engines()
+    os.kill(entry.pid, signal.SIGSTOP)  # it would put its entry back
     path.write_bytes(encode_entry(msgspec.structs.replace(entry, version="0.0.7")))
     with pytest.raises(VersionMismatch, match=f"0.0.7.*{__version__}"):
         dj.load("fake")
-    path.write_bytes(encode_entry(entry))
+    os.kill(entry.pid, signal.SIGCONT)
+
+
+def test_an_engine_whose_entry_was_deleted_or_overwritten_is_found_again() -> None:
+    engine = dj.load("fake")
+    entry, path = engine.entry, _only_entry_path()
+    for lose in (path.unlink, lambda: path.write_text("{}")):
+        lose()
+        while engine.statistics() and not running_engines():
+            time.sleep(0.01)
+        assert running_engines() == (entry,)
 
 
 def test_over_tcp_with_keys() -> None:
@@ -287,6 +298,17 @@ def test_over_tcp_with_keys() -> None:
     heard: list[object] = []
     engine.session("paris").run([1], max_new_tokens=3, on_token=heard.append)
     assert len(heard) == 3
+    assert dj.load("fake", listen="tcp://127.0.0.1:*").entry == engine.entry
+    with pytest.raises(
+        UsageError, match=r"listens on tcp://127.0.0.1:\d+, not on tcp://127.0.0.1:1: leave --listen out"
+    ):
+        dj.load("fake", listen="tcp://127.0.0.1:1")
+
+
+def test_an_address_that_the_running_engine_does_not_listen_on_is_refused() -> None:
+    dj.load("fake")
+    with pytest.raises(UsageError, match=r"listens in a private folder of this machine, not on tcp://127.0.0.1:\*"):
+        dj.load("fake", listen="tcp://127.0.0.1:*")
 
 
 def test_a_forked_process_is_told_to_load_again() -> None:

@@ -78,7 +78,7 @@ def _entry(dtype: str | None = None) -> Entry:
     return Entry(
         version="1",
         pid=1,
-        created=2.0,
+        mark="2",
         host="h",
         boot="b",
         started=3.0,

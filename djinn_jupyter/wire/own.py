@@ -1,0 +1,87 @@
+"""Folders and files that are ours alone: we own them and nobody else may write to them. Standard library only.
+
+Whoever could write where engines leave their entries, logs and sockets could have us connect to a program of theirs, or
+write through a link of theirs. What is not ours alone is refused in a sentence that says what to do; nothing is mended
+here, because what lies in such a folder may have been put there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from djinn_jupyter.errors import UsageError
+
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+_ELSEWHERE: Final = "set JUPYTER_RUNTIME_DIR to a folder of your own"
+
+
+def make_own_folder(path: Path) -> Path:
+    """`path`, made with mode 0700 where it is missing. UsageError where it cannot be made or is not ours alone."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"The folder {path} cannot be made ({_why(error)}): {_ELSEWHERE}.") from None
+    require_own_folder(path)
+    return path
+
+
+def require_own_folder(path: Path, instead: str = _ELSEWHERE) -> None:
+    """UsageError unless `path` is a folder of ours where nobody else may write, in one where nobody may replace it;
+    `instead` says what can be done other than to mend it. FileNotFoundError where it is missing."""
+    found, above = path.lstat(), path.parent.stat()
+    mode = stat.S_IMODE(found.st_mode)
+    if not stat.S_ISDIR(found.st_mode):
+        raise UsageError(f"{path} is a link or a file, not a folder: remove it, or {instead}.")
+    if found.st_uid != os.geteuid():
+        raise UsageError(f"{path} belongs to {_user(found.st_uid)}, and this is {_user(os.geteuid())}: {instead}.")
+    if mode & _OTHERS_WRITE:
+        raise UsageError(
+            f"Others may write to {path} (its mode is {mode:o}), so nothing in it can be trusted: see what lies there, "
+            f"then `chmod 700 {path}`, or {instead}."
+        )
+    if above.st_mode & stat.S_IWOTH and not above.st_mode & stat.S_ISVTX:
+        raise UsageError(
+            f"Everybody may write to {path.parent}, and so replace {path}: `chmod o-w {path.parent}`, or {instead}."
+        )
+
+
+def open_own(path: Path, flags: int) -> int:
+    """A descriptor of a regular file of ours; made with mode 0600 where `flags` say so. FileNotFoundError where there
+    is none; UsageError where it is a link, no file, another's, or may be written by others."""
+    try:
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path} cannot be opened ({_why(error)}): {_ELSEWHERE}.") from None
+    found = os.fstat(descriptor)
+    ours = stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE
+    if not ours:
+        os.close(descriptor)
+        raise UsageError(f"{path} is not a file that {_user(os.geteuid())} owns and nobody else may write: remove it.")
+    return descriptor
+
+
+def read_own(path: Path) -> bytes:
+    """What a file of ours holds; raises what `open_own` raises."""
+    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def _why(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "it is a link"
+    return (error.strerror or str(error)).lower()
+
+
+def _user(number: int) -> str:
+    import pwd  # not on Windows, where no engine runs
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"
