@@ -195,9 +195,10 @@ class RemoteSession:
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
         return self._ask(request, replies.Evaluated).value
 
-    def watch(self, site: str | int, byte_cap: int = 256 * 2**20) -> WatchDescription:
-        """Record a site at every pass, without stopping."""
-        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap)
+    def watch(self, site: str | int, byte_cap: int = 256 * 2**20, *, fresh: bool = False) -> WatchDescription:
+        """Record the site at every pass of every run from now on; `fresh` forgets what was recorded so far. Passes that
+        would exceed `byte_cap` are left out and counted."""
+        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh)
         return self._ask(request, replies.Watching).watch
 
     def watched(self, site: str | int) -> Watched:

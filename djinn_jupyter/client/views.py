@@ -73,11 +73,13 @@ class Effect:
 
 
 class Watched:
-    """All recorded passes of a site: `values[i]` covers the absolute `positions[i]`."""
+    """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`, counted from the
+    session's first prompt, run 1."""
 
     def __init__(self, reply: WatchRead) -> None:
         self.reply = reply
         self.site, self.axes, self.positions = reply.watch.site, reply.axes, reply.positions
+        self.runs = reply.runs
         self.passes_left_out = reply.watch.passes_left_out
 
     @cached_property
@@ -89,7 +91,8 @@ class Watched:
 
     def __repr__(self) -> str:
         left_out = f", {self.passes_left_out} left out by the byte cap" if self.passes_left_out else ""
-        return f"Watched {self.site}: {len(self)} passes ({self.axes}){left_out}"
+        runs = len(set(self.runs))
+        return f"Watched {self.site}: {len(self)} passes of {runs} runs ({self.axes}){left_out}"
 
 
 def spell_top(top: tuple[TopToken, ...]) -> str:

@@ -36,7 +36,8 @@ class Session:
     """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
     stands, None between runs. `waiting` are letters that came while somebody looked at the stop, or while its bytes
     were elsewhere; `blobs` the engine's account of tensors that are not pages, once the session is one of its. `lost`:
-    its rows and states went with an earlier process, and are made again from the trail before they are needed.
+    its rows and states went with an earlier process, and are made again from the trail before they are needed. `runs`
+    counts the prompts that it was given.
     `stop` and `edition` number where it stands and what value is there, None while it runs."""
 
     name: str
@@ -59,6 +60,7 @@ class Session:
     rules: dict[int, Rule] = field(default_factory=dict)
     watches: dict[str, Watch] = field(default_factory=dict)
     numbers_given: int = 0
+    runs: int = 0
     stop: int | None = None
     edition: int | None = None
     last_edition: int = 0

@@ -1,4 +1,4 @@
-"""Watches: the value of a site at every pass, into host memory with a byte cap, without stopping."""
+"""Watches: the value of a site at every pass of every run, into host memory with a byte cap, without stopping."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from djinn_jupyter.wire.sites import Site
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """`values` are on the host, one a pass, each for its `positions`. A pass that would exceed `byte_cap` is left out
-    and counted, never half recorded."""
+    """`values` are on the host, one a pass, each for its `positions` and of one of the session's `runs`, numbered from
+    1 on; `run` is the present one. They are kept until the watch is cleared or ended. A pass that would exceed
+    `byte_cap` is left out and counted, never half recorded."""
 
     site: Site
     tap: Tap
     byte_cap: int
     values: list[Tensor] = field(default_factory=list)
     positions: list[tuple[int, ...]] = field(default_factory=list)
+    runs: list[int] = field(default_factory=list)
+    run: int = 0
     bytes_held: int = 0
     passes_left_out: int = 0
 
@@ -33,6 +36,7 @@ class Watch:
             return
         self.values.append(value.detach().to("cpu", copy=True))
         self.positions.append(tuple(moment.row_positions()))
+        self.runs.append(self.run)
         self.bytes_held += size
 
     def describe(self) -> WatchDescription:
@@ -44,7 +48,9 @@ class Watch:
             passes_left_out=self.passes_left_out,
         )
 
-    def reset(self) -> None:
+    def clear(self) -> None:
+        """Forget what was recorded, and go on."""
         self.values.clear()
         self.positions.clear()
+        self.runs.clear()
         self.bytes_held = self.passes_left_out = 0

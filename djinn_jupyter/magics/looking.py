@@ -72,13 +72,14 @@ class LookingMagics(Group):
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),
         option("--show", action="store_true", help="show what was recorded; with -o NAME, NAME.values is numpy"),
+        option("--fresh", action="store_true", help="forget what it recorded so far, and go on"),
         option("--off", action="store_true", help="end the watch and forget what it recorded; without a site, all"),
         HOVER,
         KEEP,
         SESSION,
     )
     def djinn_watch(self, args: Namespace) -> None:
-        """Record a site at every pass, without stopping."""
+        """Record a site at every pass of every run, without stopping, until --off."""
         session = self.bench.session(args.session)
         if args.off:
             count = session.unwatch(args.site)
@@ -88,9 +89,11 @@ class LookingMagics(Group):
         elif args.show or args.hover:
             watched = session.watched(args.site)
             self.bench.keep(args.keep, watched)
-            view = views.watch_view(watched.reply.watch, watched.values, watched.positions, hover=args.hover)
+            view = views.watch_view(
+                watched.reply.watch, watched.values, watched.positions, runs=watched.runs, hover=args.hover
+            )
             self.bench.screen.show(view)
         else:
-            watch = session.watch(args.site)
+            watch = session.watch(args.site, fresh=args.fresh)
             self.bench.keep(args.keep, watch)
             self.bench.screen.say(f"watching {watch.site} at every pass; %djinn_watch {watch.site} --show shows it")

@@ -23,12 +23,14 @@ def watch_view(
     values: Sequence[NDArray[np.generic]],
     positions: Sequence[Sequence[int]],
     *,
+    runs: Sequence[int] = (),
     hover: bool = False,
 ) -> View:
-    """Norms over everything recorded: `values` and `positions` have one entry a pass."""
+    """Norms over everything recorded: `values`, `positions` and `runs` have one entry a pass."""
+    names = _pass_names(runs, len(values))
     points = [
-        (number, position, float(np.linalg.norm(row)))
-        for number, (value, covered) in enumerate(zip(values, positions, strict=True))
+        (name, position, float(np.linalg.norm(row)))
+        for name, value, covered in zip(names, values, positions, strict=True)
         for position, row in zip(covered, as_rows(value), strict=True)
     ]
     if not points:
@@ -40,18 +42,25 @@ def watch_view(
         return figures.norms([norm for _, _, norm in points], [p for _, p, _ in points], title=watch.site)
 
     shown = points[-ROWS:]
-    rows = [[str(number), str(position), figure(norm)] for number, position, norm in shown]
+    rows = [[name, str(position), figure(norm)] for name, position, norm in shown]
     chart = line_chart(
         [norm for _, _, norm in points],
         [f"position {points[0][1]}", f"position {points[-1][1]}"],
         alt=f"norm at {watch.site} over {plural(len(points), 'recorded position')}",
     )
-    head = ["pass", "position", "norm"]
+    head = ["run.pass" if len(set(runs)) > 1 else "pass", "position", "norm"]
     listed = folded(table(head, rows, numeric=(0, 1, 2)))
     html = card(part(chart, name="norm"), part(listed), title=mono(watch.site), beside=_books(watch))
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"
     return View(plain=plain, html=html, hover=drawn if hover else None)
+
+
+def _pass_names(runs: Sequence[int], count: int) -> list[str]:
+    """The number of each pass; of several runs, with that of its run before it: `2.0`."""
+    if len(set(runs)) < 2:
+        return [str(number) for number in range(count)]
+    return [f"{run}.{number - runs.index(run)}" for number, run in enumerate(runs)]
 
 
 def watch_line(watch: WatchDescription) -> str:

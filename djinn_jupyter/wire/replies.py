@@ -226,12 +226,14 @@ class Watching(ReplyBase, frozen=True, tag="Watching"):
 
 
 class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
-    """All recorded passes of a site, one value a pass, each with the absolute positions it covers."""
+    """All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
+    belongs to: the session's first prompt is run 1."""
 
     watch: WatchDescription
     axes: str
     values: tuple[Array, ...]
     positions: tuple[tuple[int, ...], ...]
+    runs: tuple[int, ...]
 
 
 class Logits(ReplyBase, frozen=True, tag="Logits"):

@@ -252,8 +252,11 @@ class Evaluate(SessionRequest, frozen=True, tag="Evaluate"):
 
 
 class Watch(SessionRequest, frozen=True, tag="Watch"):
+    """Record a site over all runs from now on. `fresh` forgets what it recorded so far."""
+
     site: Spelling
     byte_cap: Annotated[int, Meta(ge=1)] = 256 * 2**20
+    fresh: bool = False
 
 
 class Unwatch(SessionRequest, frozen=True, tag="Unwatch"):

@@ -209,12 +209,31 @@ def test_a_watch_leaves_out_whole_passes_beyond_its_cap_and_counts_them(desk: De
     desk.run(PROMPT, NEW)
     described = desk.ask(ask.Describe(session="a")).session.watches[0]
     assert (described.passes, described.bytes_held, described.passes_left_out) == (3, 14 * row, 2)
-    watched(desk, "resid_post.4", byte_cap=2 * row)
+    watched(desk, "resid_post.4", byte_cap=2 * row, fresh=True)
     desk.run(PROMPT, NEW)
     described = desk.ask(ask.Describe(session="a")).session.watches[0]
     assert (described.passes, described.bytes_held, described.passes_left_out) == (2, 2 * row, 3), (
         "the prompt alone is too large"
     )
+
+
+def test_a_watch_keeps_the_records_of_all_runs_until_it_is_cleared(desk: Desk) -> None:
+    desk.run(PROMPT, 1)
+    watched(desk, "resid_post.4")
+    prompts = (PROMPT, PROMPT[:5], PROMPT[3:])
+    for prompt in prompts:
+        desk.run(prompt, 2)
+    desk.run((), 2, extend=True)
+    read = desk.ask(ask.ReadWatch(session="a", site="resid_post.4"))
+    runs = [run - read.runs[0] for run in read.runs]
+    assert runs == [0, 0, 1, 1, 2, 2, 2, 2], "what extends a line belongs to its run"
+    assert [len(positions) for positions in read.positions][:6:2] == [len(prompt) for prompt in prompts]
+    watched(desk, "resid_post.4", fresh=True)
+    desk.run(PROMPT[:5], 2)
+    again = desk.ask(ask.ReadWatch(session="a", site="resid_post.4"))
+    assert again.runs == (read.runs[-1] + 1,) * 2
+    for value, same in zip(again.values, read.values[2:4], strict=True):
+        assert torch.equal(to_tensor(value), to_tensor(same))
 
 
 def test_a_watch_records_no_looks_and_each_pass_once(desk: Desk) -> None:

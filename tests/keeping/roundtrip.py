@@ -57,7 +57,9 @@ def reading(desk: Desk, name: str = "a") -> list[Any]:
         described.stopped_at,
         described.step,
     ]
-    seen += [desk.ask(ask.ReadWatch(session=name, site=watch.site)).values for watch in described.watches]
+    for watch in described.watches:
+        read = desk.ask(ask.ReadWatch(session=name, site=watch.site))
+        seen += [read.values, read.runs]
     if session.state == "paused":
         seen += [desk.ask(ask.ReadStop(session=name)), desk.value(name=name)]
     return seen

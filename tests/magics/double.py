@@ -283,7 +283,9 @@ class EngineDouble:
     def _readwatch(self, request: requests.ReadWatch) -> replies.Reply:
         values = tuple(from_numpy(samples.values(n, samples.WIDTH, seed=n)) for n in (5, 1, 1))
         positions = ((0, 1, 2, 3, 4), (5,), (6,))
-        return replies.WatchRead(watch=samples.watch(site=request.site), axes="T D", values=values, positions=positions)
+        return replies.WatchRead(
+            watch=samples.watch(site=request.site), axes="T D", values=values, positions=positions, runs=(1, 2, 2)
+        )
 
     # ------------------------------------------------------------------------------------- looking and changing
 

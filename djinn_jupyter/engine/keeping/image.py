@@ -136,6 +136,7 @@ class WatchImage(Part, frozen=True):
     positions: tuple[tuple[int, ...], ...]
     bytes_held: int
     passes_left_out: int
+    runs: tuple[int, ...] = ()  # empty in images of a time when a watch kept one run only
 
 
 class HeldRule(Part, frozen=True):
@@ -249,3 +250,4 @@ class SessionImage(Part, frozen=True):
     stop: int | None = None
     edition: int | None = None
     rule_numbers_given: int = 0
+    runs: int = 0

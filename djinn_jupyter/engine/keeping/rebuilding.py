@@ -115,6 +115,7 @@ class _Rebuilding:
             rules={one.number: self._rule(one) for one in image.rules},
             watches={str(one.tap.site): self._watch(one) for one in image.watches},
             numbers_given=image.numbers_given,
+            runs=image.runs,
             stop=image.stop,
             edition=image.edition,
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
@@ -243,6 +244,8 @@ class _Rebuilding:
             positions=list(image.positions),
             bytes_held=image.bytes_held,
             passes_left_out=image.passes_left_out,
+            runs=list(image.runs) or [self.image.runs] * len(values),
+            run=self.image.runs,
         )
 
     def _trail(self, image: kept.TrailImage) -> Trail:

@@ -107,6 +107,7 @@ class _Taking:
             stop=session.stop,
             edition=session.edition,
             rule_numbers_given=session.rule_numbers_given,
+            runs=session.runs,
         )
 
     def _live_states(self) -> StatesImage:
@@ -234,6 +235,7 @@ def _watch(watch: Watch) -> WatchImage:
         values=values,
         positions=tuple(watch.positions),
         bytes_held=watch.bytes_held,
+        runs=tuple(watch.runs),
         passes_left_out=watch.passes_left_out,
     )
 

@@ -269,8 +269,10 @@ def watch(engine: Engine, request: ask.Watch, holder: Holder) -> Watching:
     session = engine.session(request.session)
     site = parse_site(request.site)
     tap = engine.resolve(site)
-    made = session.watches.setdefault(str(site), Watch(site=site, tap=tap, byte_cap=request.byte_cap))
+    made = session.watches.setdefault(str(site), Watch(site=site, tap=tap, byte_cap=request.byte_cap, run=session.runs))
     made.byte_cap = request.byte_cap
+    if request.fresh:
+        made.clear()
     session.plan_version += 1
     return Watching(watch=made.describe())
 

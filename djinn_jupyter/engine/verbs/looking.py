@@ -148,6 +148,7 @@ def read_watch(engine: Engine, request: ask.ReadWatch, holder: Holder) -> WatchR
         axes=watch.tap.axes,
         values=tuple(to_array(value) for value in watch.values),
         positions=tuple(watch.positions),
+        runs=tuple(watch.runs),
     )
 
 

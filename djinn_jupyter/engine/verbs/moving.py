@@ -52,8 +52,9 @@ def run(engine: Engine, request: ask.Run, holder: Holder) -> Steps:
         session.texts.clear()
         for rule in session.rules.values():
             rule.reset()
+        session.runs += 1
         for watch in session.watches.values():
-            watch.reset()
+            watch.run = session.runs
     session.journal.clear()
     session.tokens = tokens
     session.line = line

@@ -111,6 +111,7 @@ def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
         breakpoints={number: replace(b) for number, b in parent.breakpoints.items()},
         rules={number: _own_books(rule) for number, rule in parent.rules.items()},
         numbers_given=parent.numbers_given,
+        runs=parent.runs,
         rule_numbers_given=parent.rule_numbers_given,
     )
     engine.add_session(child)

@@ -267,13 +267,17 @@ export interface Watching {
   readonly not_kept: string | null;
 }
 
-/** All recorded passes of a site, one value a pass, each with the absolute positions it covers. */
+/**
+ * All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
+ * belongs to: the session's first prompt is run 1.
+ */
 export interface WatchRead {
   readonly reply: 'WatchRead';
   readonly watch: WatchDescription;
   readonly axes: string;
   readonly values: readonly ArrayJson[];
   readonly positions: readonly (readonly number[])[];
+  readonly runs: readonly number[];
   readonly not_kept: string | null;
 }
 

@@ -219,11 +219,13 @@ export interface Evaluate {
   readonly position?: number;
 }
 
+/** Record a site over all runs from now on. `fresh` forgets what it recorded so far. */
 export interface Watch {
   readonly request: 'Watch';
   readonly session: string;
   readonly site: string;
   readonly byte_cap?: number;
+  readonly fresh?: boolean;
 }
 
 /** `site` None ends all watches. */
