@@ -201,6 +201,19 @@ SERVED: dict[str, Overrides] = {
     "axk2": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
     "zaya": lambda n: {**MOE, "num_experts_per_tok": 1, "router_hidden_size": 8},
     "dots3_note_text": lambda n: {**LATENT, **ROUTED, **INDEXED, "sliding_window": 8},
+    "qwen4_exp_text": lambda n: {
+        **MOE,
+        **GATED_DELTA,
+        "shared_expert_intermediate_size": 24,
+        "layer_types": every(n, 4, "indexed_attention", "linear_attention"),
+        "hc_count": 2,
+        "hc_lowrank": 8,
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 8,
+        "indexer_budget": 16,
+        "indexer_compress_ratio": 4,
+    },
 }
 
 UNSERVED: dict[str, Overrides] = {

@@ -16,7 +16,7 @@ from tests.families import MORE, MORE_REFUSED, build
 
 PROMPT = tokens(26)  # longer than every window, chunk and index of the tiny families
 NEW = 5
-FEWER = ("qwen3_5_text", "gemma4_text:shared", "ministral", "glm_moe_dsa:shared")
+FEWER = ("qwen3_5_text", "gemma4_text:shared", "ministral", "glm_moe_dsa:shared", "qwen4_exp_text")
 
 
 def both(name: str) -> tuple[Desk, Outcome]:

@@ -16,7 +16,17 @@ from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, unnumbered
 from tests.families import build
 
-FAMILIES = ("llama", "gemma3_text", "mamba2", "jamba", "deepseek_v3", "gpt2", "gemma3n_text", "glm_moe_dsa:shared")
+FAMILIES = (
+    "llama",
+    "gemma3_text",
+    "mamba2",
+    "jamba",
+    "deepseek_v3",
+    "gpt2",
+    "gemma3n_text",
+    "glm_moe_dsa:shared",
+    "qwen4_exp_text",
+)
 
 
 @functools.lru_cache(maxsize=4)

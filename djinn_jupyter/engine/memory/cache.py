@@ -12,8 +12,8 @@ from djinn_jupyter.errors import IllegalMove, SlabFull
 
 from . import states
 from .budget import BooksBroken
-from .geometry import CacheGeometry
-from .group_cache import GroupCache
+from .geometry import CacheGeometry, GroupKind
+from .group_cache import GroupCache, Slot
 from .layers import (
     PagedFullLayer,
     PagedIndexedLayer,
@@ -248,22 +248,27 @@ class PagedCache(Cache):
 def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Sequence[GroupCache]) -> list[Any]:
     """The library's own layers for this model, those with attention replaced by paged ones."""
     library = DynamicCache(config=model_config).layers
-    held = _held(group for group in groups if group.geometry.kind != "index")
-    indexed = _held(group for group in groups if group.geometry.kind == "index")
+    held = _held(groups, "full", "window")
+    index_keys, index_positions = _held(groups, "index"), _held(groups, "positions")
     layers: list[Any] = []
     for index, plain in enumerate(library):
         layer = _paged(plain)
         if isinstance(layer, PagedRows):
-            layer.attach(geometry.layers[index], *held.get(index, (None, 0)))
-        if isinstance(layer, PagedIndexedLayer) and index in indexed:
-            layer.attach_index(*indexed[index])
+            layer.attach(geometry.layers[index], held.get(index))
+        if isinstance(layer, PagedIndexedLayer):
+            layer.attach_indexer(index_keys.get(index), index_positions.get(index))
         layers.append(layer)
     return layers
 
 
-def _held(groups: Iterable[GroupCache]) -> dict[int, tuple[GroupCache, int]]:
-    """By cache layer: the group that has its rows, and its slot there."""
-    return {layer.cache_layer: (group, slot) for group in groups for slot, layer in enumerate(group.geometry.layers)}
+def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, Slot]:
+    """By cache layer: where its rows of such a kind are."""
+    return {
+        layer.cache_layer: Slot(group, slot)
+        for group in groups
+        if group.geometry.kind in kinds
+        for slot, layer in enumerate(group.geometry.layers)
+    }
 
 
 def _paged(plain: Any) -> Any:

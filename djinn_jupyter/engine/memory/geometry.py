@@ -17,8 +17,8 @@ from transformers import DynamicCache, PreTrainedModel, cache_utils
 from djinn_jupyter.errors import ModelRefused, UsageError
 from djinn_jupyter.wire.nouns import CacheGroup
 
-LayerKind = Literal["full", "window", "index", "recurrent", "recurrent+full", "recurrent+window", "none"]
-GroupKind = Literal["full", "window", "index"]
+GroupKind = Literal["full", "window", "index", "positions"]
+LayerKind = Literal["full", "window", "index", "positions", "recurrent", "recurrent+full", "recurrent+window", "none"]
 CacheArgument = Literal["past_key_values", "cache_params"]
 
 PAGE_BYTES_WANTED = 2 << 20  # from here on, plain copies of single pages saturate PCIe
@@ -30,7 +30,8 @@ PAGE_ALIGNMENT = 512
 class LayerGeometry:
     """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` in positions.
 
-    Of kind `index`: the keys by which a layer of kind `full` chooses what it attends to, one head without values."""
+    Of kind `index`: the keys by which a layer of kind `full` chooses what it attends to, one head without values. Of
+    kind `positions`: those keys' positions, a head for each of their coordinates, where the layer keeps them."""
 
     cache_layer: int
     kind: LayerKind
@@ -119,7 +120,7 @@ class GroupGeometry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheGeometry:
     """The whole cache of a model, a layer of it each, in order. Those of kind `recurrent` and `none` are in no group;
-    the keys of indexers are in a group of their own beside those of `layers`."""
+    the keys of indexers and their positions are in groups of their own beside those of `layers`."""
 
     layers: tuple[LayerGeometry, ...]
     groups: tuple[GroupGeometry, ...]
@@ -136,8 +137,8 @@ def positions_per_page(position_bytes: int) -> int:
 
 
 def _group_kind(layer: LayerGeometry) -> GroupKind:
-    if layer.kind == "index":
-        return "index"
+    if layer.kind in ("index", "positions"):
+        return layer.kind
     return "full" if layer.window is None else "window"
 
 
@@ -195,7 +196,7 @@ def probe_geometry(model: PreTrainedModel, device: torch.device, page_positions:
         if gained := set(vars(layer)) - names - _GAINED:
             raise _refused(model, f"it keeps state of its own on cache layer {index}: {_list(gained)}")
     layers = tuple(_read(model, index, layer) for index, layer in enumerate(cache.layers))
-    indexes = [found for index, layer in enumerate(cache.layers) if (found := _read_index(model, index, layer))]
+    indexes = [found for index, layer in enumerate(cache.layers) for found in _read_index(model, index, layer)]
     if all(layer.kind == "none" for layer in layers):
         raise _refused(model, "it ignored the cache it was given")
     return CacheGeometry(
@@ -269,18 +270,21 @@ def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
     )
 
 
-def _read_index(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry | None:
-    """The keys of the layer's indexer, None where it has none."""
+def _read_index(model: PreTrainedModel, index: int, layer: Any) -> Iterator[LayerGeometry]:
+    """The rows of the layer's indexer, where it has one: its keys, and the positions it keeps for itself."""
     if not isinstance(layer, cache_utils.DynamicIndexedLayer):
-        return None
-    if getattr(layer, "indexer_position_ids", None) is not None:  # since transformers 5.23
-        raise _refused(model, f"the indexer of cache layer {index} keeps positions, and pages have no place for them")
-    keys = layer.indexer_keys
-    if keys is None:
-        return None
-    if keys.ndim != 3 or keys.shape[:2] != (1, 1):
-        raise _refused(model, f"the indexer of cache layer {index} keeps {tuple(keys.shape)} for one token")
-    return LayerGeometry(cache_layer=index, kind="index", kv_heads=1, key_dim=keys.shape[2], dtype=keys.dtype)
+        return
+    keys, positions = layer.indexer_keys, getattr(layer, "indexer_position_ids", None)  # positions since 5.23
+    if keys is not None:
+        if keys.ndim != 3 or keys.shape[:2] != (1, 1):
+            raise _refused(model, f"the indexer of cache layer {index} keeps {tuple(keys.shape)} for one token")
+        yield LayerGeometry(cache_layer=index, kind="index", kv_heads=1, key_dim=keys.shape[2], dtype=keys.dtype)
+    if positions is not None:
+        if positions.ndim != 3 or positions.shape[1:] != (1, 1):
+            raise _refused(model, f"the indexer of cache layer {index} keeps positions {tuple(positions.shape)}")
+        yield LayerGeometry(
+            cache_layer=index, kind="positions", kv_heads=positions.shape[0], key_dim=1, dtype=positions.dtype
+        )
 
 
 def layer_rows(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
@@ -308,11 +312,12 @@ def _state_bytes(layer: Any) -> int:
 
 
 def _members(layers: Sequence[LayerGeometry], indexes: list[LayerGeometry]) -> list[list[LayerGeometry]]:
-    """Layers by group: full attention, then each window size, then the keys of indexers."""
+    """Layers by group: full attention, then each window size, then the keys of indexers, then their positions."""
     attention = [layer for layer in layers if layer.kv_heads]
     windows = sorted({layer.window for layer in attention}, key=lambda window: (window is not None, window or 0))
     groups = [[layer for layer in attention if layer.window == window] for window in windows]
-    return [*groups, indexes] if indexes else groups
+    groups += [[one for one in indexes if one.kind == kind] for kind in ("index", "positions")]
+    return [group for group in groups if group]
 
 
 def _list(names: set[str]) -> str:

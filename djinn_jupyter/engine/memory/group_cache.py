@@ -6,6 +6,7 @@ Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -90,9 +91,19 @@ class GroupCache:
             key_view(p.page, layer).narrow(1, p.row, p.count).copy_(k_1HqD[0, :, here])
             value_view(p.page, layer).narrow(1, p.row, p.count).copy_(v_1HqD[0, :, here])
             self.slab.wrote(p.page)
-        pieces = list(self.table.pieces(self.geometry.first_needed(start), end))
-        keys = torch.cat([key_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)
-        values = torch.cat([value_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)
+        return self._gather(slot, self.geometry.first_needed(start), end)
+
+    def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
+        """The rows of one layer before `end`, k_1HRD and v_1HRD, of a group without a window."""
+        if self.working is None:
+            return self._gather(slot, 0, end)
+        return self.working.read(slot, end)
+
+    def _gather(self, slot: int, start: int, end: int) -> tuple[Tensor, Tensor]:
+        layer = self.geometry.layers[slot].cache_layer
+        pieces = list(self.table.pieces(start, end))
+        keys = torch.cat([self.slab.key_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)
+        values = torch.cat([self.slab.value_view(p.page, layer).narrow(1, p.row, p.count) for p in pieces], dim=1)
         return keys.unsqueeze(0), values.unsqueeze(0)
 
     def flush(self) -> None:
@@ -154,3 +165,21 @@ class GroupCache:
             raise BooksBroken(f"Rows were written up to {self.written}; there are pages up to {self.table.end}.")
         if contents and self.working is not None and self.working.differs(self.written):
             raise BooksBroken("The working copy differs from the pages.")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Slot:
+    """The rows of one layer in its group."""
+
+    group: GroupCache
+    number: int
+
+    def write(self, k_1HqD: Tensor, v_1HqD: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        return self.group.write(self.number, k_1HqD, v_1HqD, start)
+
+    def write_keys(self, k_1HqD: Tensor, start: int) -> Tensor:
+        """Rows of a layer without values; returns all of them, k_1HRD."""
+        return self.group.write(self.number, k_1HqD, k_1HqD[..., :0], start)[0]
+
+    def read_keys(self, end: int) -> Tensor:
+        return self.group.read(self.number, end)[0]

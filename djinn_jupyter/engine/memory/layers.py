@@ -13,7 +13,7 @@ from transformers import cache_utils
 from djinn_jupyter.errors import ModelRefused
 
 from .geometry import LayerGeometry
-from .group_cache import GroupCache
+from .group_cache import Slot
 
 
 class PagedRows:
@@ -28,10 +28,9 @@ class PagedRows:
     cumulative_length: int
     is_initialized: bool
 
-    def attach(self, geometry: LayerGeometry, rows: GroupCache | None, slot: int) -> None:
+    def attach(self, geometry: LayerGeometry, rows: Slot | None) -> None:
         self.geometry = geometry
         self.rows = rows
-        self.slot = slot
         self.set_length(0)
 
     def set_length(self, length: int) -> None:
@@ -59,7 +58,7 @@ class PagedRows:
         ):
             self._refuse_rows(key_states, value_states)
         start = self.cumulative_length
-        read = self.rows.write(self.slot, key_states, value_states, start)
+        read = self.rows.write(key_states, value_states, start)
         self.cumulative_length = start + shape[2]
         self.is_initialized = True
         return read
@@ -85,18 +84,19 @@ class PagedWindowLayer(PagedRows, cache_utils.DynamicSlidingWindowLayer): ...
 
 
 class PagedIndexedLayer(PagedRows, cache_utils.DynamicIndexedLayer):
-    """Its indexer's keys are rows of a group of their own, and stand at a length of their own: a layer may ask its
-    indexer before or after it has updated its keys and values."""
+    """The keys of its indexer, and their positions where it keeps some, are rows of groups of their own. Each stands at
+    a length of its own: a model may ask for them before or after it has updated keys and values."""
 
-    indexer_length: int
-    index_rows: GroupCache | None = None
+    index_length = position_length = 0
+    index_rows: Slot | None = None
+    position_rows: Slot | None = None
 
-    def attach_index(self, rows: GroupCache, slot: int) -> None:
-        self.index_rows, self.index_slot = rows, slot
+    def attach_indexer(self, keys: Slot | None, positions: Slot | None) -> None:
+        self.index_rows, self.position_rows = keys, positions
 
     def set_length(self, length: int) -> None:
         super().set_length(length)
-        self.indexer_length = length
+        self.index_length = self.position_length = length
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
         """i_1qD at the indexer's length; returns i_1RD, the library's own bits."""
@@ -105,12 +105,30 @@ class PagedIndexedLayer(PagedRows, cache_utils.DynamicIndexedLayer):
                 f"The indexer of cache layer {self.geometry.cache_layer} was given keys "
                 f"{tuple(indexer_key_states.shape)}: it kept none in the probe at load, or runs in a batch."
             )
-        keys_11qD = indexer_key_states.unsqueeze(1)
-        none_11q0 = keys_11qD[..., :0]
-        start = self.indexer_length
-        read_11RD, _ = self.index_rows.write(self.index_slot, keys_11qD, none_11q0, start)
-        self.indexer_length = start + keys_11qD.shape[2]
+        read_11RD = self.index_rows.write_keys(indexer_key_states.unsqueeze(1), self.index_length)
+        self.index_length += indexer_key_states.shape[1]
         return read_11RD.squeeze(1)
+
+    @property
+    def indexer_position_ids(self) -> Tensor | None:
+        """p_C1T: the C coordinates of the positions so far, None before there are any."""
+        if self.position_rows is None or not self.position_length:
+            return None
+        return self.position_rows.read_keys(self.position_length).permute(1, 0, 2, 3).squeeze(3)
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, p_C1T: Tensor | None) -> None:
+        """All positions, of which those so far are known already."""
+        if p_C1T is None:
+            return  # the library's own constructor
+        if self.position_rows is None or p_C1T.shape[1] != 1:
+            raise ModelRefused(
+                f"Cache layer {self.geometry.cache_layer} was given positions {tuple(p_C1T.shape)}: it kept none in "
+                "the probe at load, or runs in a batch."
+            )
+        new_1Cq1 = p_C1T[..., self.position_length :].permute(1, 0, 2).unsqueeze(3)
+        self.position_rows.write_keys(new_1Cq1, self.position_length)
+        self.position_length = p_C1T.shape[2]
 
 
 # The library's two bases declare `device` and `dtype` differently.

@@ -88,6 +88,13 @@ class WorkingCopy:
             self.dirty_first = slot
         return keys.narrow(2, first, stop - first), values.narrow(2, first, stop - first)
 
+    def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
+        """The rows of one layer before `end`, of a copy that begins at 0."""
+        if self.base or end > self.capacity:
+            raise BooksBroken(f"Rows before {end} were to be read from a copy of [{self.base}, {self.capacity}).")
+        keys, values = self._layers[slot]
+        return keys.narrow(2, 0, end), values.narrow(2, 0, end)
+
     def gather(self, start: int, end: int) -> None:
         """Rows [start, end) from their pages."""
         for piece in self.table.pieces(start, end):
