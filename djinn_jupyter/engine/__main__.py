@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     add("--log", help="the file that standard output already goes to, for the registry")
     add("--launcher-pipe", type=int, metavar="FD", help="where the launcher reads how the start goes")
     add("--launcher-lock", type=int, metavar="FD", help="closed once the engine is in the registry")
+    add("--restarted-at", type=float, action="append", default=[], metavar="S", help="when it began anew before")
     return arguments
 
 
@@ -81,7 +82,9 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     if options.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read once, when torch is imported
     from djinn_jupyter.engine.daemon import Daemon, DaemonConfig, listen_to_signals
+    from djinn_jupyter.engine.restart import Restarts
 
+    restarts = Restarts(options.restarted_at)
     daemon = Daemon(
         engine_config(options),
         DaemonConfig(
@@ -92,9 +95,14 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
         ),
         open_engine=_engine_opener(),
         launcher=launcher,
+        restarts=restarts,
     )
     listen_to_signals(daemon)
-    daemon.run()
+    broken = daemon.run()
+    if broken is not None and restarts.allowed:
+        restarts.begin()
+    if broken is not None:
+        raise broken
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:

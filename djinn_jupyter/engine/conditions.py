@@ -83,7 +83,7 @@ def parse(text: str) -> Condition:
     def value(scope: Scope) -> Any:
         try:
             return body(scope)
-        except (TypeError, ZeroDivisionError, ValueError, OverflowError) as error:
+        except (TypeError, ZeroDivisionError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidCondition(f"The condition {text!r} could not be evaluated: {error}.") from None
 
     return Condition(text=text, names=frozenset(names), tokens=frozenset(tokens), value=value)

@@ -14,13 +14,16 @@ from typing import Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.door import Door, Served
+from djinn_jupyter.engine.faults import Faults
 from djinn_jupyter.engine.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.mailbox import Mailbox
 from djinn_jupyter.engine.outbox import Outbox
-from djinn_jupyter.engine.registration import Registration, SocketFolder, make_entry
-from djinn_jupyter.engine.service import ServerKeys, Service
+from djinn_jupyter.engine.registration import Registration, SocketFolder, identity_of, make_entry
+from djinn_jupyter.engine.restart import Restarts
+from djinn_jupyter.engine.service import STOPPED, ServerKeys, Service
+from djinn_jupyter.errors import EngineBroken
 from djinn_jupyter.wire.registry import Progressed
-from djinn_jupyter.wire.replies import Event
+from djinn_jupyter.wire.replies import Event, Failed
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +33,8 @@ QUIET_SECONDS = 0.002  # before the chores of an idle engine: they would keep th
 
 
 class Movable(Served, Protocol):
-    """An engine as its process needs it: served by the door, moved by `tick` on the thread that made it."""
+    """An engine as its process needs it: served by the door, moved by `tick` on the thread that made it, which raises
+    EngineBroken where the engine has to begin anew. Then it is abandoned, else closed."""
 
     @property
     def mailbox(self) -> Mailbox: ...
@@ -38,8 +42,11 @@ class Movable(Served, Protocol):
     def scheduler(self) -> Sized: ...
     @property
     def watchful(self) -> bool: ...
+    @property
+    def faults(self) -> Faults: ...
     def tick(self) -> bool: ...
     def close(self) -> None: ...
+    def abandon(self) -> None: ...
 
 
 OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], None]], Movable]
@@ -60,9 +67,15 @@ class Daemon:
     """Made on the main thread, which is then the engine's. `stop` may be called from any thread."""
 
     def __init__(
-        self, config: EngineConfig, daemon: DaemonConfig, *, open_engine: OpenEngine, launcher: LauncherPipe
+        self,
+        config: EngineConfig,
+        daemon: DaemonConfig,
+        *,
+        open_engine: OpenEngine,
+        launcher: LauncherPipe,
+        restarts: Restarts,
     ) -> None:
-        self._config, self._daemon = config, daemon
+        self._config, self._daemon, self._restarts = config, daemon, restarts
         self._open_engine, self._launcher = open_engine, launcher
         self._stopping = False  # plain: `stop` is called by a signal handler, which may not wait for a lock
         self._mailbox: Mailbox | None = None
@@ -78,16 +91,18 @@ class Daemon:
             raise SystemExit(143)
         self.stop()
 
-    def run(self) -> None:
-        """Returns when the engine has ended in order; raises what the engine's own errors are while it starts."""
+    def run(self) -> EngineBroken | None:
+        """Returns when the engine has ended: in order, or because it is broken, which is said. Raises what the engine's
+        own errors are while it starts."""
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
         door = Door(engine, shut_down=self.stop, silence_seconds=self._daemon.silence_seconds)
         folder = SocketFolder()
         keys = ServerKeys.draw() if self._daemon.listen else None
-        service = self._bind(door, outbox, folder, keys)
+        service = self._bind(door, outbox, folder, keys, engine.faults)
         registration: Registration | None = None
+        broken: EngineBroken | None = None
         try:
             service.start()
             entry = make_entry(
@@ -102,23 +117,36 @@ class Daemon:
             log.info("Ready: %s in process %d", entry.found, entry.pid)
             self._launcher.ready(entry)
             self._move(engine, door, registration)
+        except EngineBroken as error:
+            broken = error
+            self._before_restart(error)
         finally:
-            engine.close()  # before the entry goes: who waits for its end may then find all files as they will be
+            with engine.faults.during("it put its sessions away"):
+                engine.abandon() if broken else engine.close()  # before the entry goes: files are then as they stay
             if registration is not None:
                 registration.withdraw()
-            service.stop()
+            service.stop(STOPPED if broken is None else Failed(code=broken.code, message=str(broken)))
             folder.remove()
             log.info("Ended. %s", service.statistics())
+        return broken
 
-    def _bind(self, door: Door, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None) -> Service:
+    def _before_restart(self, error: EngineBroken) -> None:
+        log.critical("%s", error)
+        if self._restarts.allowed:
+            self._restarts.hold_lock(identity_of(self._config))
+
+    def _bind(
+        self, door: Door, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None, faults: Faults
+    ) -> Service:
         listen = self._daemon.listen
         commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
-        return Service(door, outbox, commands=commands, events=events, keys=keys, broken=self.stop)
+        return Service(door, outbox, commands=commands, events=events, keys=keys, broken=self.stop, faults=faults)
 
     def _move(self, engine: Movable, door: Door, registration: Registration) -> None:
         last_used = time.monotonic()
         while not self._stopping:
-            registration.keep()
+            with engine.faults.during("it looked after its entry in the registry"):
+                registration.keep()
             if engine.tick():
                 if not len(engine.scheduler):
                     engine.mailbox.wait(QUIET_SECONDS)

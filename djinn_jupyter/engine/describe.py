@@ -12,7 +12,9 @@ from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.load import LoadedModel
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.wire.nouns import CheckResult, ModelDescription
+from djinn_jupyter.wire.texts import sendable
 
+UNREACHABLE: Final = 2**53  # positions: a number that only says that there is no limit
 _SAMPLING: Final = (
     "do_sample",
     "temperature",
@@ -49,7 +51,7 @@ def describe(
     logits = anatomy.taps["logits", None]
     assert isinstance(logits, Tap)
     return ModelDescription(
-        name=loaded.name,
+        name=sendable(loaded.name),
         revision=loaded.revision,
         architecture=type(model).__name__,
         dtype=str(loaded.dtype).removeprefix("torch."),
@@ -63,7 +65,7 @@ def describe(
         weight_bytes=weight_bytes,
         has_tokenizer=loaded.tokenizer is not None,
         has_chat_template=bool(getattr(loaded.tokenizer, "chat_template", None)),
-        eos_token_ids=eos_tokens(model),
+        eos_token_ids=tuple(token for token in eos_tokens(model) if 0 <= token < (logits.width or 0)),
         points=anatomy.points(),
         cache_groups=tuple(group.describe() for group in geometry.groups),
         recurrent_state_bytes=geometry.recurrent_state_bytes,
@@ -85,7 +87,7 @@ def eos_tokens(model: PreTrainedModel) -> tuple[int, ...]:
 def generation_defaults(model: PreTrainedModel) -> dict[str, str]:
     """The sampling fields that the model's authors set and that a plain run does not apply."""
     given: dict[str, Any] = model.generation_config.to_diff_dict() if model.generation_config else {}
-    return {name: str(given[name]) for name in _SAMPLING if given.get(name) is not None}
+    return {name: sendable(str(given[name])) for name in _SAMPLING if given.get(name) is not None}
 
 
 def _positions(configuration: Any) -> int | None:
@@ -95,4 +97,5 @@ def _positions(configuration: Any) -> int | None:
     if not isinstance(found, int) or found <= 0:
         return None
     rotary = getattr(configuration, "rope_parameters", None) or {}
-    return int(found * rotary["factor"]) if rotary.get("rope_type") == "dynamic" else found
+    reached = found * rotary["factor"] if rotary.get("rope_type") == "dynamic" else found
+    return int(reached) if reached < UNREACHABLE else None

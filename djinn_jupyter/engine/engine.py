@@ -319,6 +319,10 @@ class Engine:
         self.tokenizing.close()
         self.tiers.stop()
 
+    def abandon(self) -> None:
+        """The end of an engine that is broken: what it has handed over is written, and nothing else of it."""
+        self.keeping.abandon()
+
     def drop_session(self, session: Session) -> int:
         """Forget a session and give its pages back; the number of pages it held."""
         if session.job is not None:

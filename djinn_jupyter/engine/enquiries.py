@@ -71,12 +71,19 @@ def _answer(engine: Engine, request: Enquiry) -> Reply:
         case ask.Tokenize(text=text, chat=chat):
             return _tokenized(engine, engine.tokenizing.encode(text, chat, engine.description.context_length))
         case ask.Detokenize(tokens=tokens):
+            _require_known(tokens, engine.description.vocab_size)
             return _tokenized(engine, list(tokens))
         case ask.ListCheckpoints():
             return Checkpoints(checkpoints=engine.keeping.checkpoints.list())
         case ask.DropCheckpoint(name=name):
             engine.keeping.checkpoints.drop(name)
             return Cleared(count=1)
+
+
+def _require_known(tokens: tuple[int, ...], vocabulary: int) -> None:
+    strange = next((token for token in tokens if token >= vocabulary), None)
+    if strange is not None:
+        raise UsageError(f"There is no token {strange}: this model has {vocabulary:,}.")
 
 
 def _tokenized(engine: Engine, tokens: list[int]) -> Tokenized:

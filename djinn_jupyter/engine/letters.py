@@ -124,10 +124,18 @@ class Letters:
             session.residence.wants_room = True
             return False
         finally:
-            if session is not None and type(letter.request) not in WHILE_AWAY and letter not in session.waiting:
+            if session is not None and letter not in session.waiting:
+                self._note_done(session, letter.request)
+        return True
+
+    def _note_done(self, session: Session, request: ask.Request) -> None:
+        """A verb has had the session, be it that it refused."""
+        with self._engine.faults.during("it noted what a notebook did"):
+            if type(request) not in CHANGES_NOTHING:
+                self._engine.keeping.touch(session.name)
+            if type(request) not in WHILE_AWAY:
                 session.residence.touch()
                 self._engine.notebooks.left_alone(session)
-        return True
 
     def _begin(self, letter: Letter, session: Session | None) -> None:
         """Do what the letter asks, or make a job of it."""
@@ -145,8 +153,6 @@ class Letters:
         if type(request) in NEEDS_WEIGHTS:
             self._engine.weights.wake()  # before the verb changes anything: it may find no room
         self._accept(letter, session, verb(self._engine, request, letter.holder))
-        if session is not None and type(request) not in CHANGES_NOTHING:
-            self._engine.keeping.touch(session.name)
 
     def _wanted(self, request: ask.Request) -> int:
         """Bytes of pages for a prompt."""
@@ -169,16 +175,12 @@ class Letters:
 
     def answer_job(self, job: Job, reply: Reply) -> None:
         """A job has ended. One without a letter was for those who wait; they are told what went wrong."""
-        self._engine.notebooks.left_alone(job.session)
         if job.letter is None:
             self.answer_waiting(job.session, reply)
+            self._engine.notebooks.left_alone(job.session)
             return
         self._engine.answer(job.letter, reply)
-        request = type(job.letter.request)
-        if request not in WHILE_AWAY:
-            job.session.residence.touch()
-        if request not in CHANGES_NOTHING:
-            self._engine.keeping.touch(job.session.name)
+        self._note_done(job.session, job.letter.request)
 
     def answer_waiting(self, session: Session, reply: Reply) -> None:
         while session.waiting:

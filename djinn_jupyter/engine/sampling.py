@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import Sampling
 
 
@@ -33,7 +34,10 @@ class Sampler:
         if not self.draws:
             return int(torch.argmax(scores_1V, dim=-1))
         probabilities_1V = torch.nn.functional.softmax(scores_1V, dim=-1)
-        return int(torch.multinomial(probabilities_1V, num_samples=1, generator=self.generator))
+        try:
+            return int(torch.multinomial(probabilities_1V, num_samples=1, generator=self.generator))
+        except RuntimeError:  # torch's own check of the probabilities
+            raise UsageError("The model's logits hold NaN or infinity here, so that no token can be drawn.") from None
 
 
 def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int, device: torch.device) -> Sampler:

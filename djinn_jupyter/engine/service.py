@@ -36,6 +36,7 @@ COMPLAINT_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 MOST_FAILURES = 200  # of polls in a row: ten seconds
 DOMAIN = "djinn"
+STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +137,14 @@ class Service:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self) -> None:
-        """Answer what is still pending with Failed, send what waits, close the sockets."""
+    def stop(self, last: Failed = STOPPED) -> None:
+        """Answer what is still pending with `last`, send what waits, close the sockets."""
         self._stopping.set()
         self._outbox.wake()
         if self._thread.ident is not None:
             self._thread.join()
         for peer, number in sorted(self._pending):
-            self._send_reply(peer, number, Failed(code="EngineUnavailable", message="The engine has been stopped."))
+            self._send_reply(peer, number, last)
         for socket in (self._router, self._publisher):
             socket.close(linger=1000)
         if self._authenticator is not None:

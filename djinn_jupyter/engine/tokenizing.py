@@ -15,8 +15,9 @@ from typing import Final
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
 from djinn_jupyter.errors import DjinnError, EngineError, UsageError, from_code
+from djinn_jupyter.wire.limits import MOST_TOKENS
 from djinn_jupyter.wire.replies import Failed
-from djinn_jupyter.wire.requests import MOST_TOKENS, Run
+from djinn_jupyter.wire.requests import Run
 
 AT_ONCE_CHARACTERS: Final = 2_000  # less than a millisecond with a Rust tokenizer; the engine's thread may
 SHORT_CHARACTERS: Final = 50_000  # some 20 ms

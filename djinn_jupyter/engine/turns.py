@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from djinn_jupyter.engine.pace import Pace
 from djinn_jupyter.engine.scheduler import Job
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.wire.replies import Reply, SessionFailed
+from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -33,7 +33,7 @@ class Turns:
             job = self._engine.scheduler.next()
         except Exception as error:  # noqa: BLE001  whoever's it is: nobody would get a turn any more
             for job in self._engine.scheduler.jobs:
-                self._fail(job, error)
+                self._conclude(job, self._broke(job, error))
             return True
         if job is not None:
             self.advance(job)
@@ -44,10 +44,12 @@ class Turns:
         try:
             self._prepare(job)
             job.blocked = next(job.steps)
+            return
         except StopIteration as done:
-            self._conclude(job, done.value)
+            reply: Reply | None = done.value
         except Exception as error:  # noqa: BLE001  the request's edge
-            self._fail(job, error)
+            reply = self._broke(job, error)
+        self._conclude(job, reply)
 
     def _prepare(self, job: Job) -> None:
         frame, lockstep = job.session.frame, self._engine.scheduler.lockstep
@@ -57,7 +59,7 @@ class Turns:
         if job.kind == "run":
             self._engine.keeping.touch(job.session.name)
 
-    def _fail(self, job: Job, error: Exception) -> None:
+    def _broke(self, job: Job, error: Exception) -> Failed:
         """A run that broke leaves its session at the last committed step, idle; a look leaves it as it was."""
         failure = self._engine.faults.reply_to(error)
         with self._engine.faults.during("it ended a job"):
@@ -66,7 +68,7 @@ class Turns:
             self.break_off(job.session)
             failed = SessionFailed(session=job.session.name, code=failure.code, message=failure.message)
             self._engine.publish(failed)
-        self._conclude(job, failure)
+        return failure
 
     def _conclude(self, job: Job, reply: Reply | None) -> None:
         self._engine.scheduler.remove(job)

@@ -48,16 +48,8 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.limits import Chosen, Count, Name, Positions, Spelling, Text, Tokens, require_computable
 from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
-
-Name = Annotated[str, Meta(min_length=1, max_length=512)]
-Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
-Text = Annotated[str, Meta(max_length=4_000_000)]
-MOST_TOKENS = 2**20
-Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
-Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
-Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
-Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 class RequestBase(Frozen, tag_field="request"):
@@ -154,6 +146,11 @@ class Run(SessionRequest, frozen=True, tag="Run"):
     chat: bool = False
     extend: bool = False
     free: bool = False
+
+    def __post_init__(self) -> None:
+        """What can be said of sampling and not be computed: kept sessions may say it, a new run may not."""
+        if isinstance(self.sampling, Sampling):
+            require_computable(self.sampling)
 
 
 class Resume(SessionRequest, frozen=True, tag="Resume"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -105,11 +106,10 @@ class Crowd:
         self.desk.post(request, replies)
         if state == "closed":
             self.desk.post(ask.Close(session=name), closing)
-        for _ in range(20_000):
-            if replies and (closing or state != "closed"):
-                break
-            if not self.desk.engine.tick() and self.desk.engine.tiers.moving:
-                self.desk.engine.mailbox.wait(1.0)
+        deadline = time.monotonic() + 60.0
+        while not (replies and (closing or state != "closed")) and time.monotonic() < deadline:
+            if not self.desk.engine.tick():
+                self.desk.engine.mailbox.wait(0.002)  # workers answer without mail
         assert len(replies) == 1, (request, state)
         return replies[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.configuration.architecture import split
 from djinn_jupyter.experiments.configuration.reading import explain, parse, read, shipped
 from djinn_jupyter.experiments.configuration.section import Section, keys_of
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost, ResumeLatency
@@ -94,3 +95,13 @@ def test_a_version_is_written_with_and_without_quotes(version: str) -> None:
 
 def test_a_setting_wins_over_the_file() -> None:
     assert read("resume_latency_small.yaml", ResumeLatency, ["layers=[2, 3]", "repeat=1"]).layers == (2, 3)
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "{a: " * 50_000, "- " * 5_000 + "x", "[" * 50_000 + "]" * 50_000])
+def test_what_is_nested_without_end_is_refused_and_nothing_ends(text: str) -> None:
+    with pytest.raises(UsageError, match="nests deeper than 64"):
+        parse(text, Whitebox)
+    with pytest.raises(UsageError, match="nests deeper than 64"):
+        read("whitebox_small.yaml", Whitebox, [f"experiment.num_trials={text}"])
+    with pytest.raises(UsageError, match="nests deeper than 64"):
+        split([f"architecture.num_hidden_layers={text}"])

@@ -1,4 +1,5 @@
-"""The in-memory double of an engine: sessions with holders, runs of one token a tick, a stop when token 99 is fed."""
+"""The in-memory double of an engine: sessions with holders, runs of one token a tick, a stop when token 99 is fed; a
+prompt of token 98 breaks it."""
 
 from __future__ import annotations
 
@@ -8,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from djinn_jupyter.engine.faults import Faults
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
-from djinn_jupyter.errors import DjinnError, IllegalMove, SessionHeld, UnknownSession
+from djinn_jupyter.errors import DjinnError, EngineBroken, IllegalMove, SessionHeld, UnknownSession
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
@@ -67,7 +69,7 @@ class FakeEngine:
 
     def __init__(self, publish: Callable[[Event], None] = lambda event: None) -> None:
         self.description = DESCRIPTION
-        self.mailbox = Mailbox()
+        self.mailbox, self.faults = Mailbox(), Faults()
         self.scheduler: tuple[()] = ()
         self.watchful = False
         self.publish = publish
@@ -91,6 +93,8 @@ class FakeEngine:
 
     def close(self) -> None: ...
 
+    def abandon(self) -> None: ...
+
     def tick(self) -> bool:
         busy = False
         for letter in self.mailbox.take_all():
@@ -110,6 +114,8 @@ class FakeEngine:
     def _deliver(self, letter: Letter) -> None:
         try:
             reply = self._handle(letter)
+        except EngineBroken:
+            raise
         except DjinnError as error:
             reply = replies.Failed(code=error.code, message=str(error))
         if reply is not None:
@@ -123,6 +129,8 @@ class FakeEngine:
         if session is None:
             raise UnknownSession("no such session")
         match request:
+            case ask.Run(tokens=(98,)):  # the books are broken
+                raise EngineBroken("The books do not agree.")
             case ask.Run():
                 if session.run is not None:
                     raise IllegalMove("it is running")

@@ -10,18 +10,19 @@ import msgspec
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
+from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)  # JSON knows neither
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
-ABOVE_0 = st.floats(0, 1e9, exclude_min=True)
+WARM = st.floats(COLDEST, 1e9)
 SAMPLINGS = st.builds(
     Sampling,
-    temperature=st.just(0.0) | ABOVE_0,
+    temperature=st.just(0.0) | WARM,
     top_k=st.none() | st.integers(0, 2**63 - 1),
     top_p=st.none() | st.floats(0, 1, exclude_min=True),
-    repetition_penalty=st.none() | ABOVE_0,
+    repetition_penalty=st.none() | st.floats(1e-3, 1e3),
     seed=NUMBERS,
     model_defaults=st.booleans(),
 )

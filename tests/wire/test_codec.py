@@ -163,6 +163,16 @@ def test_sampling_that_means_nothing_is_refused_in_the_same_words_here_and_over_
     assert str(here.value) == str(there.value) == said
 
 
+@pytest.mark.parametrize(("field", "value"), [("temperature", 1e-300), ("repetition_penalty", 1e-300)])
+def test_sampling_that_cannot_be_computed_is_refused_of_a_run_and_read_of_a_kept_session(
+    field: str, value: float
+) -> None:
+    sampling = Sampling(**{field: value})
+    with pytest.raises(UsageError, match=f"it cannot be {value}"):
+        Run(session="a", sampling=sampling)
+    assert shelf.decode(msgspec.msgpack.encode(sampling), Sampling, {}) == sampling
+
+
 def test_a_file_that_holds_such_sampling_is_refused_as_a_file() -> None:
     with pytest.raises(CheckpointRefused, match="top_k counts tokens"):
         shelf.decode(msgspec.msgpack.encode({"top_k": -4}), Sampling, {})

@@ -44,10 +44,13 @@ from djinn_jupyter.engine.keeping.shelf import ArrayHead, Shelf, decode
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import CheckpointDescription
+from djinn_jupyter.wire.texts import sendable, shown
 
 SUFFIX: Final = ".djinn"
 LONGEST_NAME: Final = 100
 ABANDONED_SECONDS: Final = 24 * 3600.0  # a file that is being written changes all the time
+CRAFTED: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+"""What files bring about that say what no session can be, with sound check sums."""
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # file systems without hard links
 
 
@@ -91,17 +94,15 @@ class CheckpointFolder:
     def find(self, name: str) -> Path:
         """The file of a saved checkpoint, by its name or by a path. UnknownCheckpoint names those there are."""
         if "/" in name:
-            path = Path(name).expanduser()
-            if not path.is_absolute():
-                raise UsageError(f"{name!r} is neither the name of a checkpoint nor a full path.")
-            if not path.is_file():
-                raise UnknownCheckpoint(f"There is no file {path}.")
-            return path
-        path = self.file_of(name.removesuffix(SUFFIX))
-        if not path.is_file():
-            names = ", ".join(sorted(p.name.removesuffix(SUFFIX) for p in self._files())) or "none"
+            return _file_at(name)
+        wanted = name.removesuffix(SUFFIX)
+        files = {_shown(path): path for path in self._files()}
+        if wanted in files:
+            return files[wanted]
+        if not self.file_of(wanted).is_file():
+            names = ", ".join(sorted(files)) or "none"
             raise UnknownCheckpoint(f"There is no checkpoint {name!r}; there are: {names}.")
-        return path
+        return self.file_of(wanted)
 
     def require_free(self, name: str) -> None:
         if self.file_of(name).exists():
@@ -156,6 +157,9 @@ class CheckpointFolder:
                 return self._read(file)
             except CheckpointRefused as refused:
                 raise CheckpointRefused(f"{path} is refused. {refused}") from None
+            except CRAFTED as error:
+                why = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__
+                raise CheckpointRefused(f"{path} is refused. Djinn did not write it so: {why}.") from None
 
     def _read(self, file: BinaryIO) -> Kept:
         with _sentences():
@@ -217,15 +221,32 @@ def _required(found: Found | None) -> Found:
 
 def _told(path: Path) -> CheckpointDescription | None:
     """By the file's own name: it may have been renamed or come from elsewhere."""
-    name = path.name.removesuffix(SUFFIX)
     try:
-        name.encode()
         with open_plain(path) as file:
             entry = _label(Reader(file)).checkpoint
             size = os.fstat(file.fileno()).st_size
-    except (OSError, UnicodeError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
+    except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
         return None
-    return msgspec.structs.replace(entry, name=name, bytes_stored=size)
+    return msgspec.structs.replace(entry, name=_shown(path), bytes_stored=size)
+
+
+def _shown(path: Path) -> str:
+    """The name of a checkpoint by its file, as it can be told and asked for: not all that names a file is text."""
+    return shown(sendable(path.name.removesuffix(SUFFIX)))
+
+
+def _file_at(name: str) -> Path:
+    """The file of a checkpoint that is named by its path."""
+    try:
+        path = Path(name).expanduser()
+        there = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # a path too long, with a null, of a user who is not there
+        raise UnknownCheckpoint(f"There is no file {shown(name)!r}: {str(error).rstrip('.')}.") from None
+    if not path.is_absolute():
+        raise UsageError(f"{name!r} is neither the name of a checkpoint nor a full path.")
+    if not there:
+        raise UnknownCheckpoint(f"There is no file {path}.")
+    return path
 
 
 @contextmanager

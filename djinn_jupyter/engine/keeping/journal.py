@@ -296,6 +296,13 @@ class Journal:
             self.pages.remove()
         self._berth.release()
 
+    def abandon(self) -> None:
+        """Returns when what was written is forced. The files stay for the next engine."""
+        self._thread.close()
+        for account in self._accounts.values():
+            account.ledger.close()
+        self._berth.release()
+
     def _wait(self) -> None:
         """Until the thread has done what it was given."""
         self._thread.start(lambda: None).result()

@@ -84,3 +84,10 @@ class Keeping:
         if self.journal is not None:
             self.journal.close(sessions, forget=self.forgets)
             self.journal = None
+
+    def abandon(self) -> None:
+        """As `close`, but nothing more is written."""
+        self.errands.close()
+        if self.journal is not None:
+            self.journal.abandon()
+            self.journal = None

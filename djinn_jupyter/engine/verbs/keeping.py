@@ -16,7 +16,7 @@ from djinn_jupyter.engine.memory.rows import Rows, put_rows, take_rows
 from djinn_jupyter.engine.scheduler import Blocked, Steps, Underway
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.verbs.sessions import require_free
-from djinn_jupyter.errors import IllegalMove, SessionHeld, SlabFull, UsageError
+from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import NOTEBOOK, told_apart
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
@@ -70,6 +70,9 @@ def _restore(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder, pat
         yield from _put(engine, session.cache, rows, kept.image.committed, waits)
         session.cache.restore_all(rebuilding.states_of(engine, kept.image.states or {}))
         _check_place(engine, request, holder)
+    except checkpoints.CRAFTED as error:
+        session.cache.free()
+        raise CheckpointRefused(f"{path} is refused. What it holds does not fit this engine: {error}.") from error
     except BaseException:
         session.cache.free()
         raise

@@ -19,6 +19,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Snapshot
 from djinn_jupyter.wire.replies import Effect, Evaluated, History, Inspected, LensRead, Logits, Paused, WatchRead
 from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.texts import sendable
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -114,15 +115,22 @@ def evaluate(engine: Engine, request: ask.Evaluate, holder: Holder) -> Steps:
     rows = edits.rows_of((request.position,), moment.row_positions())
     assert rows is not None
     value = breakpoints.evaluate(condition, moment, site, rows[0], engine.text_of, engine.token_id)
-    if not isinstance(value, bool | int | float | str):
-        raise InvalidCondition(f"{request.expression!r} is {value!r} there; ask for one number, truth or text.")
+    _require_tellable(value, request.expression)
     position = moment.row_positions()[rows[0]]
     return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
 
 
+def _require_tellable(value: object, expression: str) -> None:
+    if not isinstance(value, bool | int | float | str):
+        raise InvalidCondition(f"{expression!r} is {value!r} there; ask for one number, truth or text.")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise InvalidCondition(f"{expression!r} is a whole number of more than 64 bits there; divide it, as in x / 2.")
+    if isinstance(value, str) and sendable(value, len(value)) != value:
+        raise InvalidCondition(f"{expression!r} has one half of a surrogate pair, which is no character.")
+
+
 def _token_id(engine: Engine, token: int | str) -> int:
-    if isinstance(token, str):
-        return engine.tokenizer.token_id(token)
+    token = engine.tokenizer.token_id(token) if isinstance(token, str) else token
     if token >= engine.description.vocab_size:
         raise UsageError(f"There is no token {token}: this model has {engine.description.vocab_size:,}.")
     return token

@@ -13,9 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.experiments.configuration.reading import decode_yaml
 
 PREFIX = "architecture."
 
@@ -30,7 +29,7 @@ def split(settings: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
         key, equals, value = setting.removeprefix(PREFIX).partition("=")
         if not equals or not key:
             raise UsageError(f"--set takes key=value, for example architecture.num_hidden_layers=4; not {setting!r}.")
-        sizes[key] = msgspec.yaml.decode(value)
+        sizes[key] = decode_yaml(value, f"--set {setting}")
     return own, sizes
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.experiments.configuration.section import Section, keys_of
 
 Kind = TypeVar("Kind", bound=Section)
+DEEPEST: Final = 64
 _UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`")
 _WHERE = re.compile(r" - at `\$\.?(?P<path>[^`]*)`")
 _MISSING = re.compile(r"missing required field `(?P<key>[^`]*)`")
@@ -33,7 +34,7 @@ def read(path: str, kind: type[Kind], settings: Iterable[str] = ()) -> Kind:
 
 
 def parse(text: str, kind: type[Kind], settings: Iterable[str] = (), *, source: str = "the configuration") -> Kind:
-    tree = _yaml(text, source)
+    tree = decode_yaml(text, source)
     if not isinstance(tree, dict):
         raise UsageError(f"{source} holds no keys; see `djinn experiment NAME --explain` for them.")
     for setting in settings:
@@ -74,13 +75,28 @@ def _text_of(path: str) -> str:
     raise UsageError(f"There is no configuration file {path!r}; give a path, or one of {', '.join(shipped())}.")
 
 
-def _yaml(text: str, source: str) -> Any:
+def decode_yaml(text: str, source: str) -> Any:
+    """What the text says. UsageError where it is no YAML, or nested deeper than any configuration is."""
     try:
+        import yaml  # type: ignore[import-untyped]
+
+        _require_shallow(text, source)
         return msgspec.yaml.decode(text)
     except ImportError:
         raise MissingDependency("Configuration files need PyYAML: pip install 'djinn-jupyter[engine]'.") from None
-    except msgspec.DecodeError as error:
-        raise UsageError(f"{source} is no YAML: {' '.join(str(error).split())}.") from None
+    except (msgspec.DecodeError, yaml.YAMLError, ValueError) as error:
+        raise UsageError(f"{source} is no YAML: {' '.join(str(error).split()).rstrip('.')}.") from None
+
+
+def _require_shallow(text: str, source: str) -> None:
+    """PyYAML's composer in C calls itself for each level, and ends the process where the stack does."""
+    import yaml
+
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise UsageError(f"{source} nests deeper than {DEEPEST} levels; no configuration does.")
 
 
 def _set(tree: dict[str, Any], setting: str) -> None:
@@ -92,7 +108,7 @@ def _set(tree: dict[str, Any], setting: str) -> None:
         tree = tree.setdefault(section, {})
         if not isinstance(tree, dict):
             raise UsageError(f"--set {setting}: {section} holds a value, not keys.")
-    tree[last] = _yaml(value, f"--set {setting}")
+    tree[last] = decode_yaml(value, f"--set {setting}")
 
 
 def _sentence(error: str, kind: type[Section]) -> str:

@@ -1,0 +1,77 @@
+"""An engine that cannot go on begins anew: the same process executes its own command line again, with the same number,
+log and options, and recovers its sessions as after any other death. Not too often, and no second engine in between."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final, NoReturn
+
+from jupyter_core.paths import jupyter_runtime_dir
+
+from djinn_jupyter.wire.registry import FOLDER, LOCK_SUFFIX, Identity
+
+log = logging.getLogger(__name__)
+
+MOST: Final = 3
+PERIOD_SECONDS: Final = 3600.0
+LOCK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 0.05
+_OF_THE_FIRST_START: Final = ("--detach", "--launcher-pipe", "--launcher-lock", "--restarted-at")
+
+
+class Restarts:
+    """`before` is when this process began anew so far, by the monotonic clock, which all processes of a machine share
+    and which nobody steps."""
+
+    def __init__(self, before: Sequence[float] = ()) -> None:
+        self._recent = [at for at in before if time.monotonic() - at < PERIOD_SECONDS]
+        self._lock: int | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return len(self._recent) < MOST
+
+    def hold_lock(self, identity: Identity) -> None:
+        """Whoever loads the model from now on waits for the engine that comes, as it would for one that somebody else
+        starts. Called while the old entry can still be found."""
+        import fcntl  # not where engines cannot run
+
+        path = Path(jupyter_runtime_dir()) / FOLDER / f"{identity.slug()}{LOCK_SUFFIX}"
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._lock = lock
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    log.warning("Somebody is loading the model just now; a second engine of it may start")
+                    os.close(lock)
+                    return
+            time.sleep(_LOOK_SECONDS)
+
+    def begin(self) -> NoReturn:
+        """Does not return: this process is the new engine."""
+        options = [f"--restarted-at={at}" for at in (*self._recent, time.monotonic())]
+        if self._lock is not None:
+            os.set_inheritable(self._lock, True)
+            options.append(f"--launcher-lock={self._lock}")
+        logging.shutdown()
+        sys.stderr.flush()
+        os.execv(sys.executable, [sys.executable, *_without(sys.orig_argv[1:], _OF_THE_FIRST_START), *options])
+
+
+def _without(arguments: Sequence[str], options: Sequence[str]) -> Iterator[str]:
+    """The arguments but for these options and their values."""
+    value_follows = False
+    for argument in arguments:
+        name, equals, _ = argument.partition("=")
+        if not value_follows and name not in options:
+            yield argument
+        value_follows = not value_follows and name in options and not equals and name != "--detach"

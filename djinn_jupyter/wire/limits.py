@@ -1,0 +1,35 @@
+"""How much a request may say, and which settings nothing can be computed with."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.nouns import Sampling
+
+Name = Annotated[str, Meta(min_length=1, max_length=512)]
+Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
+Text = Annotated[str, Meta(max_length=4_000_000)]
+MOST_TOKENS = 2**20
+Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
+Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
+Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
+COLDEST = 1e-6
+MOST_PENALTY = 1e3
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
+def require_computable(sampling: Sampling) -> None:
+    """UsageError for what overflows 32-bit numbers."""
+    if 0 < sampling.temperature < COLDEST:
+        raise UsageError(
+            f"A temperature is 0 (greedy) or at least {COLDEST:g}, for logits divided by less leave 32-bit numbers; "
+            f"it cannot be {sampling.temperature!r}."
+        )
+    penalty = sampling.repetition_penalty
+    if penalty is not None and not 1 / MOST_PENALTY <= penalty <= MOST_PENALTY:
+        raise UsageError(
+            f"repetition_penalty is {1 / MOST_PENALTY:g} to {MOST_PENALTY:g}, 1 for none; it cannot be {penalty!r}."
+        )

@@ -1,0 +1,74 @@
+"""A broken engine begins anew in its process, and whoever loads meanwhile gets that one. The engine is the fake."""
+
+from __future__ import annotations
+
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.registry import registry_folder
+from djinn_jupyter.engine import restart
+from djinn_jupyter.errors import EngineBroken, EngineUnavailable
+from tests.process.kernels import Kernel
+
+pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
+BREAKING = [98]
+
+
+def break_it(engine: dj.client.engine.RemoteEngine) -> str:
+    with pytest.raises((EngineBroken, EngineUnavailable)) as told:
+        engine.session("paris").run(BREAKING)
+    return str(told.value)
+
+
+def test_a_broken_engine_says_so_and_serves_again_under_the_same_number() -> None:
+    engine = dj.load("fake")
+    assert "The books do not agree." in break_it(engine)
+    again = dj.load("fake")
+    assert again.entry is not None
+    assert engine.entry is not None
+    assert (again.entry.pid, again.entry.log) == (engine.entry.pid, engine.entry.log)
+    assert again.entry.commands != engine.entry.commands
+    assert again.session("paris").run([1], max_new_tokens=2).tokens == (1, 2)
+    assert dj.engines() == (again.entry,)
+
+
+def test_who_loads_while_it_begins_anew_waits_for_it() -> None:
+    """Two kernels load in the moment in which no engine can be found."""
+    engine = dj.load("fake")
+    assert engine.entry is not None
+    code = "input(); tell(dj.load('fake').entry.pid)"
+    kernels = [Kernel(code), Kernel(code)]
+    break_it(engine)
+    for kernel in kernels:
+        kernel.go_on()
+    assert {kernel.heard() for kernel in kernels} == {str(engine.entry.pid)}
+    for kernel in kernels:
+        kernel.end()
+
+
+def test_it_begins_anew_so_often_and_then_ends() -> None:
+    first = dj.load("fake").entry
+    assert first is not None
+    for _ in range(restart.MOST):
+        break_it(dj.load("fake"))
+    last = dj.load("fake")
+    assert last.entry is not None
+    assert last.entry.pid == first.pid
+    break_it(last)
+    await_end(last.entry)
+    assert dj.load("fake").entry.pid != first.pid  # type: ignore[union-attr]
+    (log,) = registry_folder().glob("*.log")
+    assert "The books do not agree." in log.read_text()
+
+
+def test_the_options_of_the_first_start_are_left_out_of_the_next() -> None:
+    told = ["-P", "-m", "engine", "--detach", "--model=x", "--launcher-pipe", "7", "--launcher-lock=8", "--log", "y"]
+    left = ["-P", "-m", "engine", "--model=x", "--log", "y"]
+    assert list(restart._without(told, restart._OF_THE_FIRST_START)) == left
+
+
+def test_restarts_of_long_ago_do_not_count() -> None:
+    now = restart.time.monotonic()
+    assert restart.Restarts([now - 2 * restart.PERIOD_SECONDS] * 9).allowed
+    assert not restart.Restarts([now - 1.0] * restart.MOST).allowed
