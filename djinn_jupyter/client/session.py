@@ -112,6 +112,11 @@ class RemoteSession:
         """Where the session stands now. IllegalMove when it is not stopped."""
         return self._paused(self._ask(ask.ReadStop(session=self.name), replies.Paused))
 
+    def where(self) -> Paused:
+        """The present stop once more, with all that influences it, whoever brought the session there; IllegalMove
+        where no pass is stopped."""
+        return self.stop
+
     def history(self) -> replies.History:
         return self._ask(ask.ReadHistory(session=self.name), replies.History)
 
@@ -155,8 +160,10 @@ class RemoteSession:
         self.changes += 1
         return self._paused(reverted)
 
-    def effect(self, top: int = 5) -> Effect:
-        return Effect(self._ask(ask.MeasureEffect(session=self.name, top=top), replies.Effect))
+    def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
+        """The next token without and with the edits of the stop: the `top` most probable, and these `tokens`."""
+        request = ask.MeasureEffect(session=self.name, top=top, tokens=tuple(tokens))
+        return Effect(self._ask(request, replies.Effect))
 
     def steer(self, site: str | int, edit: object, positions: Positions = None) -> RuleDescription:
         """A rule that applies `edit` at every pass until `unsteer`."""

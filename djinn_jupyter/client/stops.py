@@ -5,8 +5,10 @@ What is not in the reply (values, logits, lens) is fetched when asked for, while
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.views import Effect, Lens, spell_top
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import replies
@@ -33,7 +35,7 @@ class Paused:
         self.positions, self.tokens, self.texts = reply.positions, reply.tokens, reply.texts
         self.prompt_tokens, self.prompt_text, self.new_text = reply.prompt_tokens, reply.prompt_text, reply.new_text
         self.shape, self.axes, self.dtype = reply.shape, reply.axes, reply.dtype
-        self.norms, self.edits = reply.norms, reply.edits
+        self.norms, self.edits, self.influences = reply.norms, reply.edits, reply.influences
 
     @property
     def text(self) -> str:
@@ -53,9 +55,9 @@ class Paused:
         self._require_present()
         return self.session.lens(k, positions=positions)
 
-    def effect(self, top: int = 5) -> Effect:
+    def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
         self._require_present()
-        return self.session.effect(top)
+        return self.session.effect(top, tokens=tokens)
 
     def _require_present(self) -> None:
         if self.session.moves != self._move:
@@ -67,11 +69,11 @@ class Paused:
     def __repr__(self) -> str:
         first, last = self.positions[0], self.positions[-1]
         place = f"position {first}" if first == last else f"positions {first}..{last}"
-        edits = f", {len(self.edits)} edits" if len(self.edits) > 1 else ", 1 edit" if self.edits else ""
-        return (
-            f"Paused at {self.site} ({self.reason}): step {self.step}, {place}, "
-            f"{self.layer} of {self.layers} layers run{edits}, after {_end_of(self.text)!r}"
+        said = (
+            f"Paused at {self.site} ({self.reason}): session {self.session.label}, step {self.step}, {place}, "
+            f"{self.layer} of {self.layers} layers run, after {_end_of(self.text)!r}"
         )
+        return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
 
 
 class Finished:

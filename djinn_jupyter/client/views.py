@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client.arrays import to_numpy
+from djinn_jupyter.client.influences import influence_lines
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 from djinn_jupyter.wire.replies import Effect as EffectReply
 from djinn_jupyter.wire.replies import Inspected, LensRead, WatchRead
@@ -63,13 +65,17 @@ class Effect:
         read = reply.effect
         self.before, self.after, self.kl = read.before, read.after, read.kl
         self.top1_changed, self.logit_difference_norm = read.top1_changed, read.logit_difference_norm
+        self.shifts, self.chosen = read.shifts, read.chosen
+        self.site, self.edits, self.influences = reply.site, reply.edits, reply.influences
 
     def __repr__(self) -> str:
-        return (
-            f"Effect on the next token: KL {self.kl:.4g}, top token {'changed' if self.top1_changed else 'unchanged'}\n"
+        said = (
+            f"Effect on the next token at {self.site}, session {label(self.reply.stop.session)}: KL {self.kl:.4g}, "
+            f"top token {'changed' if self.top1_changed else 'unchanged'}\n"
             f"  without {spell_top(self.before)}\n"
             f"  with    {spell_top(self.after)}"
         )
+        return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
 
 
 class Watched:

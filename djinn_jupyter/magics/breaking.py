@@ -30,9 +30,10 @@ class BreakingMagics(Group):
     @verb(KEEP, SESSION)
     def djinn_breaks(self, args: Namespace) -> None:
         """List the breakpoints of the session, with their hits."""
-        points = self.bench.session(args.session).breakpoints()
+        session = self.bench.session(args.session)
+        points = session.breakpoints()
         self.bench.keep(args.keep, points)
-        self.bench.screen.show(views.breakpoints_view(points))
+        self.bench.screen.show(views.breakpoints_view(points, session=session.name))
 
     @verb(option("sites", nargs="*", type=unquoted, help="sites or numbers of breakpoints; none clears all"), SESSION)
     def djinn_clear(self, args: Namespace) -> None:

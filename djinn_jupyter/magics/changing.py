@@ -9,8 +9,8 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.editing import edited_by_code, parse_edit
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, Group, option, verb
-from djinn_jupyter.magics.showing import TOP, outcome_view
+from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, verb
+from djinn_jupyter.magics.showing import effect_asked, effect_of, outcome_view
 
 EDIT = option("edit", nargs="*", help="scale 0.9, add VECTOR, set VALUE, zero, clamp LOW HIGH, project_out DIRECTION, "
               "patch_from SESSION; a VECTOR is a variable or an expression without spaces")  # fmt: skip
@@ -29,6 +29,7 @@ class ChangingMagics(Group):
         POSITIONS,
         option("--site", metavar="SITE", help="the stopped site with a selector, such as z.9[6]"),
         EFFECT,
+        TOKEN,
         option("--revert", action="store_true", help="undo all edits of this stop"),
         option("--torch", action="store_true", help="cell: h is a torch tensor; this kernel must have torch already"),
         KEEP,
@@ -37,13 +38,14 @@ class ChangingMagics(Group):
     )
     def djinn_edit(self, args: Namespace, cell: str | None = None) -> None:
         """Change the stopped value. As a cell: Python that changes the array `h`, run in this kernel."""
-        session = self.bench.session(args.session)
+        session, asked = self.bench.session(args.session), effect_asked(args)
         if args.revert:
             if args.edit or cell is not None:
                 raise UsageError("--revert stands alone: it undoes all edits of this stop.")
             stop = session.revert()
             self.bench.keep(args.keep, stop)
-            self.bench.screen.show(outcome_view(stop, effect=args.effect))
+            view = outcome_view(stop, effect=asked)
+            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.line)
             return
         if cell is not None and args.edit:
             raise UsageError("Give the edit once: as words on the line, or as Python in the cell.")
@@ -56,9 +58,8 @@ class ChangingMagics(Group):
                 self.bench, session, cell, site=args.site, positions=args.positions, use_torch=args.torch
             )
         edited = session.edit(edit, args.positions, args.site)
-        reading = session.effect(TOP).reply.effect if args.effect else None
         self.bench.keep(args.keep, edited)
-        self.bench.screen.show(views.edit_view(edited, reading))
+        self.bench.screen.show(views.edit_view(edited, session.stop.reply, effect_of(session, asked)))
 
     @verb(
         option("site", nargs="?", help="where; without a site, the rules are listed"),
@@ -74,7 +75,7 @@ class ChangingMagics(Group):
         """A rule that holds: apply an edit at every pass until %djinn_unsteer."""
         session = self.bench.session(args.session)
         if args.site is None:
-            self.bench.screen.show(views.rules_view(session.describe().rules))
+            self.bench.screen.show(views.rules_view(session.describe().rules, session=session.name))
             return
         edit = parse_edit(self.bench, args.edit, coef=args.coef, source=args.from_site, at=args.from_positions)
         rule = session.steer(args.site, edit, args.positions)

@@ -89,7 +89,7 @@ class KeepingMagics(Group):
         described = session.describe()
         self.bench.screen.say(f"{session.label} restored from {args.name}: {views.armed(described)}")
         if described.state == "paused":
-            self.bench.screen.show(outcome_view(session.stop, effect=False))
+            self.bench.screen.show(outcome_view(session.stop))
 
     @verb(SESSION)
     def djinn_accept(self, args: Namespace) -> None:

@@ -1,24 +1,47 @@
-"""Looking: inspect a site, read the logit lens, watch a site over many passes."""
+"""Looking: where the session stands, a site's value, the logit lens, a site over many passes."""
 
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import KEEP, POSITIONS, SESSION, Group, option, unquoted, verb
-from djinn_jupyter.magics.showing import lens_by_layer, look_of
+from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, unquoted, verb
+from djinn_jupyter.magics.showing import effect_asked, lens_by_layer, look_of, outcome_view
 
-HOVER = option("--hover", action="store_true", help="as a plotly figure, to read values under the pointer")
+if TYPE_CHECKING:
+    from djinn_jupyter.client.session import RemoteSession
+
+HOVER = option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer")
 
 
 @magics_class
 class LookingMagics(Group):
+    @verb(EFFECT, TOKEN, KEEP, SESSION)
+    def djinn_where(self, args: Namespace) -> None:
+        """Draw where the session stands once more: its stop, with all that influences it."""
+        session, asked = self.bench.session(args.session), effect_asked(args)
+        described = session.describe()
+        if described.state == "paused":
+            stop = session.where()
+            self.bench.keep(args.keep, stop)
+            view = outcome_view(stop, effect=asked)
+            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.line)
+            return
+        outcome = self.bench.outcomes.get(session.name)
+        if outcome is not None and outcome.reply.stop == described.stop:
+            self.bench.keep(args.keep, outcome)
+            self.bench.screen.show(outcome_view(outcome))
+        else:
+            self.bench.screen.say(f"{session.label} is {described.state}: {views.armed(described)}")
+
     @verb(
         option("site", nargs="?", help="a site; by default the stopped one"),
         POSITIONS,
+        option("--head", type=int, metavar="N", help="this head alone, as pattern.5[N] does"),
         option(
             "--ahead", action="store_true", help="also where the pass has not been: finish it without edits, to look"
         ),
@@ -29,7 +52,7 @@ class LookingMagics(Group):
     def djinn_inspect(self, args: Namespace) -> None:
         """Look at a value of the stopped pass; `-o NAME` keeps it, `NAME.value` is numpy."""
         session = self.bench.session(args.session)
-        snapshot = session.inspect(args.site, args.positions, ahead=args.ahead)
+        snapshot = session.inspect(_of_head(session, args), args.positions, ahead=args.ahead)
         self.bench.keep(args.keep, snapshot)
         self.bench.screen.show(views.snapshot_view(look_of(session, snapshot), hover=args.hover))
 
@@ -61,13 +84,13 @@ class LookingMagics(Group):
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
             by_layer = lens_by_layer(session, args.positions, args.token)
             self.bench.keep(args.keep, by_layer)
-            self.bench.screen.show(views.lens_grid_view(by_layer))
+            self.bench.screen.show(views.lens_grid_view(by_layer, session=session.name))
             return
         if args.token:
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
         lens = session.lens(args.k, args.site, args.positions)
         self.bench.keep(args.keep, lens)
-        self.bench.screen.show(views.lens_view(lens.site, lens.rows))
+        self.bench.screen.show(views.lens_view(lens.site, lens.rows, session=session.name))
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),
@@ -85,15 +108,27 @@ class LookingMagics(Group):
             count = session.unwatch(args.site)
             self.bench.screen.say(f"{count} watch{'' if count == 1 else 'es'} ended")
         elif args.site is None:
-            self.bench.screen.show(views.watches_view(session.describe().watches))
+            self.bench.screen.show(views.watches_view(session.describe().watches, session=session.name))
         elif args.show or args.hover:
             watched = session.watched(args.site)
             self.bench.keep(args.keep, watched)
-            view = views.watch_view(
-                watched.reply.watch, watched.values, watched.positions, runs=watched.runs, hover=args.hover
-            )
+            read = (watched.reply.watch, watched.values, watched.positions)
+            view = views.watch_view(*read, runs=watched.runs, hover=args.hover, session=session.name)
             self.bench.screen.show(view)
         else:
             watch = session.watch(args.site, fresh=args.fresh)
             self.bench.keep(args.keep, watch)
             self.bench.screen.say(f"watching {watch.site} at every pass; %djinn_watch {watch.site} --show shows it")
+
+
+def _of_head(session: RemoteSession, args: Namespace) -> str | None:
+    """The site to look at, with the head that --head chose."""
+    site: str | None = args.site
+    if args.head is None:
+        return site
+    site = site if site is not None else session.stop.site
+    if "[" in site:
+        raise UsageError(f"{site} selects already: write the head in its brackets, or leave them out for --head.")
+    if args.head < 0:
+        raise UsageError("Heads are counted from 0: write --head 0.")
+    return f"{site}[{args.head}]"

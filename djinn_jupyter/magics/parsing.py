@@ -116,6 +116,13 @@ POSITIONS = option(
     "--positions", metavar="P", help="such as -1, 0,4 or 2:5 (its end excluded); default all of the pass"
 )
 EFFECT = option("--effect", action="store_true", help="also measure the next token's distribution")
+TOKEN = option(
+    "--measure",
+    action="append",
+    metavar="TEXT",
+    type=unquoted,
+    help='--effect: this token too, such as " Mary"; of two also how far apart their logits are',
+)
 
 
 def option_strings(parser: argparse.ArgumentParser, *, with_value: bool = False) -> set[str]:

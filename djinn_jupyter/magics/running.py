@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from IPython.core.magic import magics_class
 
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import EFFECT, KEEP, SESSION, Group, given, option, read_prompt, unquoted, verb
-from djinn_jupyter.magics.showing import outcome_view, restored_by, sentence
+from djinn_jupyter.magics.parsing import EFFECT, KEEP, SESSION, TOKEN, Group, given, option, read_prompt, unquoted, verb
+from djinn_jupyter.magics.showing import effect_asked, outcome_view, restored_by, sentence
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
@@ -37,6 +37,7 @@ class RunningMagics(Group):
         option("--model-defaults", action="store_true", help="apply the model's own generation settings"),
         option("--ignore-eos", action="store_true", help="go on where the model would end its text"),
         EFFECT,
+        TOKEN,
         KEEP,
         SESSION,
         cell=True,
@@ -84,6 +85,7 @@ class RunningMagics(Group):
     @verb(
         option("--free", action="store_true", help="do not stop at breakpoints again"),
         EFFECT,
+        TOKEN,
         KEEP,
         SESSION,
     )
@@ -125,14 +127,14 @@ class RunningMagics(Group):
         if args.list:
             history = session.history()
             self.bench.keep(args.keep, history)
-            self.bench.screen.show(views.history_view(history.stops, history.present))
+            self.bench.screen.show(views.history_view(history.stops, history.present, session=session.name))
             return
         by: Literal["stop", "layer", "token"] = "layer" if args.layer else "token" if args.token else "stop"
         self._move(args, session, lambda _: session.back(_count(args), by=by))
 
     def _move(self, args: argparse.Namespace, session: RemoteSession, go: Callable[[Any], Any]) -> None:
         """Run until it stands still; an interrupt leaves it stopped, shows where, and ends the cell in one line."""
-        live = self.bench.screen.live()
+        live = self.bench.screen.live(session.name)
         before = session.describe()
         interrupted = self.bench.client.Interrupted
         try:
@@ -140,11 +142,18 @@ class RunningMagics(Group):
         except interrupted as broken:
             stop = broken.stop
             self.bench.outcomes[stop.session.name] = stop
-            live.end(outcome_view(stop, effect=False))
+            live.end(outcome_view(stop), stop.reply.stop, self.bench.engine.line)
             raise UsageError(f"Interrupted. {sentence(stop)}") from None
+        except DjinnError as error:
+            live.broken_off(str(error))
+            raise
+        except KeyboardInterrupt:
+            live.broken_off("Interrupted twice: nobody waited for the run any more.")
+            raise
         self.bench.outcomes[outcome.session.name] = outcome
         self.bench.keep(args.keep, outcome)
-        live.end(outcome_view(outcome, effect=args.effect, restored=restored_by(session, before)))
+        view = outcome_view(outcome, effect=effect_asked(args), restored=restored_by(session, before))
+        live.end(view, outcome.reply.stop, self.bench.engine.line)
 
 
 def _count(args: argparse.Namespace) -> int:

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 from IPython import display as ipython
 
 from djinn_jupyter.magics.lazily import terminal, views
+from djinn_jupyter.magics.standing import StandingCard
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
+    from djinn_jupyter.client.line import Line
     from djinn_jupyter.client.terminal import TerminalProgress
     from djinn_jupyter.widgets.view import View
+    from djinn_jupyter.wire.nouns import StopIdentity
 
 UPDATE_SECONDS = 0.1
 _display: Any = ipython.display
@@ -38,22 +41,32 @@ class Screen:
         sys.stdout.write(text + "\n")
 
     def show(self, view: View) -> None:
-        _display(view)
+        """A view, and below it its figure, if it has one: in one output a page would draw the figure alone."""
+        _display(view.card())
+        figure = view.figure()
+        if figure is not None:
+            _display(figure)
+
+    def show_stop(self, view: View, stop: StopIdentity, line: Line) -> None:
+        """The card of a stop, which says so when the session is not there any more."""
+        self.live().end(view, stop, line)
 
     def show_live(self, widget: object) -> Any:
         """Show something that changes; the handle that puts its final form in its place."""
         return _display(widget, display_id=True)
 
-    def live(self) -> Live:
+    def live(self, session: str | None = None) -> Live:
         in_terminal = self.is_static and not hasattr(self._shell, "kernel")
-        return Live(static=self.is_static, terminal=terminal.TerminalProgress() if in_terminal else None)
+        return Live(
+            static=self.is_static, session=session, terminal=terminal.TerminalProgress() if in_terminal else None
+        )
 
 
 class Live:
     """One display while something runs: progress or tokens first, the result in the same place at the end."""
 
-    def __init__(self, *, static: bool, terminal: TerminalProgress | None = None) -> None:
-        self._static, self._terminal = static, terminal
+    def __init__(self, *, static: bool, session: str | None = None, terminal: TerminalProgress | None = None) -> None:
+        self._static, self._terminal, self._session = static, terminal, session
         self._handle: Any = None
         self._said: list[str] = []
         self._text: list[str] = []
@@ -78,16 +91,26 @@ class Live:
         self._text.append(text)
         if not self._static and time.monotonic() - self._shown_at >= UPDATE_SECONDS:
             self._shown_at = time.monotonic()
-            self._update(views.running_view("".join(self._text), len(self._text)))
+            said = {"session": self._session or "", "drawn": time.strftime("%H:%M:%S")}
+            self._update(views.running_view("".join(self._text), len(self._text), **said))
 
-    def end(self, view: View) -> None:
-        """The final form, in place of what was shown while it ran."""
+    def broken_off(self, why: str) -> None:
+        """What ran has failed: what was shown of it does not go on saying that it runs."""
+        if self._handle is not None:
+            said = {"session": self._session or "", "why": why}
+            self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
+
+    def end(self, view: View, stop: StopIdentity | None = None, line: Line | None = None) -> None:
+        """The final form, in place of what was shown while it ran. That of a `stop` hears on its line what becomes of
+        it."""
         if self._terminal is not None:
             self._terminal.clear()
-        if self._handle is None:
+        if self._static:
             _display(view)
-        else:
-            self._handle.update(view)
+            return
+        self._update(view)
+        if stop is not None and line is not None:
+            StandingCard(line, self._handle, view, stop)
 
     def _update(self, view: View) -> None:
         if self._handle is None:

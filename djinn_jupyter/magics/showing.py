@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.magics.lazily import naming, stops, views
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.client.stops import Finished, Paused, Stop
     from djinn_jupyter.magics.workbench import Workbench
@@ -27,12 +27,27 @@ FOLLOWED = 3  # tokens whose probability is drawn over the layers
 CARD_TOP = 3  # guesses that fit beside the activation; %djinn_lens shows more
 
 
-def outcome_view(outcome: Stop, *, effect: bool, restored: Transfer | None = None) -> View:
+Asked = Sequence[str | int] | None
+
+
+def effect_asked(args: Namespace) -> Asked:
+    """The tokens to measure besides the most probable; None where no effect was asked for."""
+    measured: list[str | int] = getattr(args, "measure", None) or []
+    if measured and not args.effect:
+        raise UsageError("--measure belongs to --effect: it says which tokens to measure besides.")
+    return measured if args.effect else None
+
+
+def effect_of(session: RemoteSession, asked: Asked) -> Any:
+    """The reading of the effect at the present stop, where it was asked for."""
+    return None if asked is None else session.effect(TOP, tokens=asked).reply.effect
+
+
+def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | None = None) -> View:
     """The stop card or the result; `restored` is what the session had to wait for."""
     if not isinstance(outcome, stops.Paused):
         return views.result_view(outcome.reply, restored=restored)
-    session = outcome.session
-    reading = session.effect(TOP).reply.effect if effect else None
+    reading = effect_of(outcome.session, effect)
     return views.stop_view(
         outcome.reply, value=value_of(outcome), lens=_lens(outcome), effect=reading, restored=restored
     )
@@ -92,6 +107,7 @@ def look_of(session: RemoteSession, snapshot: Any) -> Look:
         dtype=snapshot.dtype,
         exactness=snapshot.exactness,
         texts=texts,
+        session=session.name,
     )
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from djinn_jupyter.magics.workbench import Workbench
 
-_USING: Final = "run|resume|step|back|inspect|lens|edit|diff|fork|checkpoint"
+_USING: Final = "run|resume|step|back|where|inspect|lens|edit|diff|fork|checkpoint"
 """The magics that need what a session has on the device. For all others it stays where it was sent."""
 _MAGIC: Final = re.compile(rf"^\s*%%?djinn_({_USING})\b(.*)$", re.MULTILINE)
 _SESSION: Final = re.compile(r"--session[ =](\"[^\"]*\"|\S+)")

@@ -30,5 +30,7 @@ def dose_response_view(
 
     chart = series_chart(doses, list(series.values()), name=dose, alt=f"{response} over {dose}")
     figures_as_table = folded(table([dose, *series], rows, numeric=range(len(series) + 1)))
-    html = card(part(chart, keys(list(series))), part(figures_as_table), title=title)
-    return View(plain=f"{title}\n{columns(rows, [dose, *series])}", html=html, hover=drawn if hover else None)
+    html = card(part(chart, keys(list(series)), name=response), part(figures_as_table), title=title)
+    return View(
+        plain=f"{title} ({response})\n{columns(rows, [dose, *series])}", html=html, hover=drawn if hover else None
+    )

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from djinn_jupyter.widgets.influences import influence_lines, influence_parts
 from djinn_jupyter.widgets.markup import Html, div, joined, table
-from djinn_jupyter.widgets.spelling import at_positions, columns, figure, nats, percent, plural, quoted, shape, share
+from djinn_jupyter.widgets.spelling import (
+    at_positions,
+    columns,
+    figure,
+    logit,
+    marked,
+    nats,
+    percent,
+    plural,
+    quoted,
+    shape,
+    share,
+)
 from djinn_jupyter.widgets.theme import card, facts, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, guesses_plain
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import TopToken
-from djinn_jupyter.wire.readings import EffectReading
-from djinn_jupyter.wire.replies import Edited
+from djinn_jupyter.wire.readings import EffectReading, TokenShift
+from djinn_jupyter.wire.replies import Edited, Paused
 
 
-def edit_view(edited: Edited, effect: EffectReading | None = None) -> View:
-    """The reply to an edit. An edit that changed nothing says so first."""
+def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None) -> View:
+    """The reply to an edit of `stop`, as it stands after it. An edit that changed nothing says so first."""
     title = "Edited" if edited.entries_changed else "Nothing changed"
+    others = stop.edits[:-1]
     rows: list[tuple[str, object]] = [
         ("edit", mono(edited.edit)),
         ("touched", f"{shape(edited.shape)} at {at_positions(edited.positions)}"),
@@ -27,15 +42,19 @@ def edit_view(edited: Edited, effect: EffectReading | None = None) -> View:
     html = card(
         facts(rows),
         effect_part(effect, edited=True) if effect is not None else None,
+        *influence_parts(stop.influences, others, but=stop.edits),
         title=joined([f"{title} at ", mono(edited.site)]),
+        beside=at_positions(edited.positions),
         dot="paused",
+        session=stop.session,
     )
     plain = (
         f"{title.lower()} at {edited.site}: {edited.edit}, {shape(edited.shape)} at {at_positions(edited.positions)}; "
         f"{plural(edited.entries_changed, 'entry', 'entries')} changed, norm {figure(edited.norm_before)} to "
-        f"{figure(edited.norm_after)}, relative size {_relative(edited)}"
+        f"{figure(edited.norm_after)}, relative size {_relative(edited)} (session {label(stop.session)})"
     )
-    return View(plain="\n".join([plain, *effect_lines(effect, edited=True)]), html=html)
+    lines = influence_lines(stop.influences, others, but=stop.edits)
+    return View(plain="\n".join([plain, *effect_lines(effect, edited=True), *lines]), html=html)
 
 
 def _relative(edited: Edited) -> str:
@@ -47,56 +66,68 @@ def effect_lines(effect: EffectReading | None, *, edited: bool) -> list[str]:
     if effect is None:
         return []
     if not edited:
-        return [f"next token: {guesses_plain(effect.before, len(effect.before))}"]
-    rows = [
-        [quoted(text, token), percent_or_less(before, effect.before), percent_or_less(after, effect.after)]
-        for text, token, before, after in paired(effect)
-    ]
-    return [f"{_verdict(effect)}, KL {nats(effect.kl)}", columns(rows, ["token", "without", "with"])]
+        return [f"next token: {guesses_plain(effect.before, len(effect.before))}", *_chosen_lines(effect, ())]
+    lines = [f"{_verdict(effect)}, KL {nats(effect.kl)}", columns([_spelled(s) for s in effect.shifts], list(HEAD))]
+    return [*lines, *_chosen_lines(effect, effect.shifts)]
+
+
+def _chosen_lines(effect: EffectReading, shown: Sequence[TokenShift]) -> list[str]:
+    """The tokens that were asked for, and how far apart the logits of the first two are."""
+    rows = [_spelled(shift) for shift in effect.chosen if shift not in shown]
+    lines = [columns(rows, list(HEAD))] if rows else []
+    return lines + [f"{name}: {before} without, {after} with, {moved}" for name, before, after, moved in _apart(effect)]
+
+
+HEAD = ("token", "without", "with", "logit without", "logit with", "change")
+
+
+def _spelled(shift: TokenShift) -> list[str]:
+    chances = (percent(shift.probability_before), percent(shift.probability_after))
+    return [quoted(shift.text, shift.token), *chances, *_logits(shift.logit_before, shift.logit_after)]
+
+
+def _logits(before: float, after: float) -> tuple[str, str, str]:
+    return logit(before), logit(after), logit(after - before, signed=True)
+
+
+def _apart(effect: EffectReading) -> list[tuple[str, str, str, str]]:
+    """The logit difference of the first two tokens that were asked for, which is what a circuit is measured by."""
+    if len(effect.chosen) < 2:
+        return []
+    a, b = effect.chosen[:2]
+    name = f"logit difference {marked(a.text, a.token)} \u2212 {marked(b.text, b.token)}"
+    return [(name, *_logits(a.logit_before - b.logit_before, a.logit_after - b.logit_after))]
 
 
 def effect_part(effect: EffectReading, *, edited: bool) -> Html:
-    """The effect as a section of a card: two distributions side by side."""
+    """The effect as a section of a card: two distributions side by side, and how far each logit moved."""
+    asked = [shift for shift in effect.chosen if shift not in effect.shifts]
     if not edited:
-        return part(top_table(effect.before), name="next token, if resumed as it is")
-    rows = []
-    for text, token, before, after in paired(effect):
-        rows.append([
-            cell_token(text, token),
-            percent_or_less(before, effect.before), meter(share(before or 0.0), "dj-grey"),
-            percent_or_less(after, effect.after), meter(share(after or 0.0), "dj-changed"),
-        ])  # fmt: skip
-    head = ["token", "without the edit", "", "with it", ""]
+        rows = [[cell_token(s.text, s.token), percent(s.probability_before), logit(s.logit_before)] for s in asked]
+        listed = table(["token", "probability", "logit"], rows, numeric=(1, 2)) if rows else None
+        apart = (div("", f"{name}: {before}") for name, before, _, _ in _apart(effect))
+        return part(top_table(effect.before), listed, *apart, name="next token, if resumed as it is")
+    head = ["token", "without the edit", "", "with it", "", "logits", "", "change"]
+    made = [_shifted(shift) for shift in (*effect.shifts, *asked)]
+    made += [[name, "", "", "", "", before, after, moved] for name, before, after, moved in _apart(effect)]
     sentence = div("dj-soft", f"{_verdict(effect)}; KL {nats(effect.kl)}")
-    return part(table(head, rows, numeric=(1, 3)), sentence, name="effect on the next token")
+    return part(table(head, made, numeric=(1, 3, 5, 6, 7)), sentence, name="effect on the next token")
+
+
+def _shifted(shift: TokenShift) -> list[object]:
+    before, after = shift.probability_before, shift.probability_after
+    return [
+        cell_token(shift.text, shift.token),
+        percent(before), meter(share(before), "dj-narrow dj-grey"),
+        percent(after), meter(share(after), "dj-narrow dj-changed"),
+        *_logits(shift.logit_before, shift.logit_after),
+    ]  # fmt: skip
 
 
 def top_table(top: Sequence[TopToken]) -> Html:
     """A distribution's head as bars."""
     rows = [[cell_token(t.text, t.token), percent(t.probability), meter(share(t.probability))] for t in top]
     return table(["token", "probability", ""], rows, numeric=(1,))
-
-
-def paired(effect: EffectReading) -> list[tuple[str, int, float | None, float | None]]:
-    """(text, token, probability without, with) of every token in either head, the edited order first.
-
-    None where a token is not in that head: its probability is at most that of the head's last token.
-    """
-    before = {t.token: t for t in effect.before}
-    after = {t.token: t for t in effect.after}
-    rows = []
-    for token, top in {**after, **{k: t for k, t in before.items() if k not in after}}.items():
-        old, new = before.get(token), after.get(token)
-        rows.append((top.text, token, old.probability if old else None, new.probability if new else None))
-    return rows
-
-
-def percent_or_less(probability: float | None, head: Sequence[TopToken]) -> str:
-    """The probability, or the bound that follows from not being among the head's tokens."""
-    if probability is not None:
-        return percent(probability)
-    bound = percent(head[-1].probability) if head else "?"
-    return bound if bound.startswith("<") else f"\u2264{bound}"
 
 
 def _verdict(effect: EffectReading) -> str:

@@ -9,7 +9,6 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from djinn_jupyter.widgets.effect import paired
 from djinn_jupyter.widgets.pictures import as_rows, pooled, signed
 from djinn_jupyter.widgets.spelling import marked, rounded
 from djinn_jupyter.wire.nouns import TopToken
@@ -19,6 +18,7 @@ GREY = "rgb(128,128,128)"  # readable on white and on black
 GRID = "rgba(128,128,128,0.25)"
 BLUE, ORANGE = "#2e7ad6", "#e06c28"
 SERIES = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")
+HEADS_IN_MENU = 16  # each is a picture in the file
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#ffffff"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
 
 
@@ -35,16 +35,36 @@ def activation(values: NDArray[np.generic], labels: Sequence[str] | None = None,
 
 
 def attention(
-    values: NDArray[np.generic], queries: Sequence[str], keys: Sequence[str], *, title: str = ""
+    values: NDArray[np.generic], heads: Sequence[int], queries: Sequence[str], keys: Sequence[str], *, site: str
 ) -> go.Figure:
-    """A pattern [queries, heads, keys]: the mean over heads when there are several; select one to see it alone."""
+    """A pattern [queries, heads, keys], a head at a time, with a menu of the others; the title says which is drawn."""
     weights = np.asarray(values, dtype=np.float32)
-    mean = weights.mean(axis=1) if weights.ndim == 3 else weights
-    cells, row_block, column_block = pooled(as_rows(mean))
-    heat = go.Heatmap(z=_short(cells), x=list(keys[::column_block]), y=list(queries[::row_block]), zmin=0, zmax=1,
-                      colorscale="Viridis", hovertemplate="%{y} looks at %{x}: %{z}<extra></extra>",
-                      colorbar=_bar())  # fmt: skip
-    return _framed(go.Figure(heat), title, "key", "query", height=_height(cells.shape[0]), downwards=True)
+    drawn = [pooled(as_rows(weights[:, i])) for i in range(len(heads))][:HEADS_IN_MENU]
+    maps = [
+        go.Heatmap(z=_short(cells), x=list(keys[::across]), y=list(queries[::down]), zmin=0, zmax=1, visible=i == 0,
+                   colorscale="Viridis", hovertemplate="%{y} looks at %{x}: %{z}<extra></extra>", colorbar=_bar())
+        for i, (cells, down, across) in enumerate(drawn)
+    ]  # fmt: skip
+    titles = [_of_head(site, head, len(heads)) for head in heads[: len(drawn)]]
+    framed = _framed(go.Figure(maps), titles[0], "key", "query", height=_height(drawn[0][0].shape[0]), downwards=True)
+    if len(drawn) > 1:
+        framed.update_layout(updatemenus=[_menu(heads, titles)], margin={"t": 60})
+    return framed
+
+
+def _of_head(site: str, head: int, count: int) -> str:
+    """`pattern.5, head 3 of 12`; a site that selects one head says so itself."""
+    return f"{site}, head {head}" if count > 1 or "[" not in site else site
+
+
+def _menu(heads: Sequence[int], titles: Sequence[str]) -> dict[str, Any]:
+    """Each entry shows its head alone, and its title."""
+    rows = [
+        {"label": f"head {heads[i]}", "method": "update",
+         "args": [{"visible": [i == j for j in range(len(titles))]}, {"title.text": title}]}
+        for i, title in enumerate(titles)
+    ]  # fmt: skip
+    return {"buttons": rows, "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom", "font": {"color": GREY}}
 
 
 def norms(values: Sequence[float], positions: Sequence[int], *, title: str = "") -> go.Figure:
@@ -60,10 +80,11 @@ def top_tokens(top: Sequence[TopToken], *, title: str = "") -> go.Figure:
 
 def effect(reading: EffectReading, *, title: str = "") -> go.Figure:
     """The next token's distribution without (grey) and with (orange) the edits."""
-    rows = paired(reading)
-    names = [marked(text, token) for text, token, _, _ in rows]
-    without = go.Bar(name="without", x=names, y=[_maybe(b) for _, _, b, _ in rows], marker_color=GREY)
-    with_it = go.Bar(name="with", x=names, y=[_maybe(a) for _, _, _, a in rows], marker_color=ORANGE)
+    names = [marked(shift.text, shift.token) for shift in reading.shifts]
+    befores = [rounded(shift.probability_before) for shift in reading.shifts]
+    afters = [rounded(shift.probability_after) for shift in reading.shifts]
+    without = go.Bar(name="without", x=names, y=befores, marker_color=GREY)
+    with_it = go.Bar(name="with", x=names, y=afters, marker_color=ORANGE)
     return _framed(go.Figure([without, with_it]), title, "", "probability")
 
 
@@ -102,10 +123,6 @@ def _bar() -> dict[str, Any]:
 
 def _height(rows: int) -> int:
     return min(520, 90 + max(8, round(400 / max(rows, 20))) * rows)
-
-
-def _maybe(probability: float | None) -> float | None:
-    return None if probability is None else rounded(probability)
 
 
 def _short(cells: NDArray[np.float32]) -> list[list[float]]:

@@ -17,7 +17,7 @@ GRID_POSITIONS = 12  # as many as a notebook's column is wide; the last position
 FEW, LETTERS_OF_FEW, LETTERS = 8, 13, 7
 
 
-def lens_view(site: str, rows: Sequence[LensRow]) -> View:
+def lens_view(site: str, rows: Sequence[LensRow], *, session: str | None = None) -> View:
     """The head of the lens's distribution at each position of one site."""
     depth = max((len(row.top) for row in rows), default=0)
     plain = [[str(r.position), quoted(r.text, r.token), guesses_plain(r.top, depth)] for r in rows]
@@ -27,12 +27,13 @@ def lens_view(site: str, rows: Sequence[LensRow]) -> View:
         part(table(head, made, numeric=(0,))),
         title=_title(mono(site)),
         beside=f"top {depth} at {plural(len(rows), 'position')}",
+        session=session,
     )
     text = f"logit lens at {site}\n{columns(plain, ['position', 'token', 'lens'])}"
     return View(plain=text, html=html)
 
 
-def lens_grid_view(layers: Mapping[str, Sequence[LensRow]]) -> View:
+def lens_grid_view(layers: Mapping[str, Sequence[LensRow]], *, session: str | None = None) -> View:
     """The lens's first token by site (the deepest first) and position, tinted by its probability; and where tokens were
     asked for, how probable each is at the last position, layer by layer."""
     deepest_first = list(layers.items())[::-1][:LAYERS_SHOWN]
@@ -42,10 +43,11 @@ def lens_grid_view(layers: Mapping[str, Sequence[LensRow]]) -> View:
     made = [[mono(site), *(_tinted(row, letters) for row in rows[-GRID_POSITIONS:])] for site, rows in deepest_first]
     chosen = _by_layer(layers)
     html = card(
-        part(table(head, made)),
+        part(table(head, made, last=True)),
         _chosen_part(chosen, first[-1].position) if chosen else None,
         title="Logit lens by layer",
         beside=f"top token at {at_positions([row.position for row in first])}, the stop's layer first",
+        session=session,
     )
     plain = [
         [site, *(quoted(r.top[0].text, r.top[0].token) for r in rows[-GRID_POSITIONS:])] for site, rows in deepest_first

@@ -23,6 +23,7 @@ class Look:
     dtype: str
     exactness: str
     texts: Mapping[int, str]
+    session: str | None = None
 
     @property
     def is_pattern(self) -> bool:

@@ -45,8 +45,11 @@ def span(class_: str, *contents: object, **attributes: object) -> Html:
     return element("span", *contents, class_=class_, **attributes)
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numeric: Sequence[int] = ()) -> Html:
-    """A plain table; the columns in `numeric` are aligned right. A cell may be made already."""
+def table(
+    head: Sequence[object], rows: Iterable[Sequence[object]], *, numeric: Sequence[int] = (), last: bool = False
+) -> Html:
+    """A plain table; the columns in `numeric` are aligned right. A cell may be made already. Of a table
+    that is too wide the first columns are in sight; with `last` the name of the row and the last ones."""
 
     def line(cells: Sequence[object], kind: str) -> Html:
         made = (
@@ -58,7 +61,10 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], *, numeric: 
         return element("tr", joined(made))
 
     top = element("thead", line(head, "th")) if head else None
-    return div("dj-scroll", element("table", top, element("tbody", joined(line(row, "td") for row in rows))))
+    return div(
+        "dj-scroll dj-last" if last else "dj-scroll",
+        element("table", top, element("tbody", joined(line(row, "td") for row in rows))),
+    )
 
 
 def folded(content: Html, name: str = "as a table") -> Html:

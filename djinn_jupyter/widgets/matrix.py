@@ -24,7 +24,7 @@ def matrix(
     largest = most or max((rounded(v, digits) for _, values in rows for v in values if v is not None), default=0.0)
     head = [corner, *(element("th", title, scope="col", class_="dj-tint dj-num") for title in columns)]
     made = [[name, *(_cell(value, largest, digits, tint) for value in values)] for name, values in rows]
-    return table(head, made)
+    return table(head, made, last=True)
 
 
 def spelled(values: Sequence[float | None], digits: int = 2) -> list[str]:

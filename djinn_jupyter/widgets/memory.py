@@ -9,7 +9,7 @@ from djinn_jupyter.widgets.course import Course, course_of
 from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
 from djinn_jupyter.widgets.residency import CAUSES, transfer_line
 from djinn_jupyter.widgets.spelling import columns, figure, megabytes, plural
-from djinn_jupyter.widgets.svg import AXIS, SOFT
+from djinn_jupyter.widgets.svg import AXIS, SOFT, drawn
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import RING_HEAD, ring_rows
@@ -118,7 +118,7 @@ def _chart(course: Course) -> Html:
         areas.append(element("polygon", points=" ".join(upper + lower[::-1]), fill=band.ink))
         below = above
     marks = [_mark(x(at), base, out) for at, out in course.moves]
-    return _svg(
+    return drawn(
         element("path", d=f"M{LEFT},{TOP}V{base}H{WIDTH - RIGHT}", fill="none", stroke=AXIS),
         *areas,
         _budget(y(course.budget)) if course.budget <= high else None,
@@ -128,12 +128,13 @@ def _chart(course: Course) -> Html:
         _text(LEFT, HEIGHT - 4, "0 s", "start"),
         _text(WIDTH - RIGHT, HEIGHT - 4, f"{figure(spread, 2)} s", "end"),
         alt=_alt(course),
+        height=HEIGHT,
     )
 
 
 def _budget(at: int) -> Html:
     line = f"M{LEFT},{at}H{WIDTH - RIGHT}"
-    return element("path", d=line, stroke="currentColor", stroke_dasharray="5 4", fill="none")
+    return element("path", d=line, stroke=SOFT, stroke_dasharray="5 4", fill="none")
 
 
 def _mark(x: int, base: int, out: bool) -> Html:
@@ -150,11 +151,7 @@ def _bar(course: Course) -> Html:
         parts.append(element("rect", x=LEFT + at, y=6, width=width, height=22, fill=band.ink))
         at += width
     frame = element("rect", x=LEFT, y=6, width=wide, height=22, fill="none", stroke=AXIS)
-    return _svg(*parts, frame, _text(LEFT - 6, 21, "0", "end"), alt=_alt(course), height=34)
-
-
-def _svg(*contents: object, alt: str, height: int = HEIGHT) -> Html:
-    return element("svg", *contents, viewBox=f"0 0 {WIDTH} {height}", width=WIDTH, role="img", aria_label=alt)
+    return drawn(*parts, frame, _text(LEFT - 6, 21, "0", "end"), alt=_alt(course), height=34)
 
 
 def _alt(course: Course) -> str:

@@ -36,6 +36,7 @@ def pattern(look: Look) -> tuple[str, Html]:
         ),
         title=mono(look.site),
         beside=look.line,
+        session=look.session,
     )
     return f"{look.site}: {look.line}\nwhere position {last} looks\n{columns(plain, ['head', 'most'])}", html
 

@@ -11,10 +11,13 @@ from djinn_jupyter.widgets.spelling import clipped, figure, plural
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.replies import Finished
 
 PROMPT_SHOWN = 2000
+LIVE = "Live while its cell runs. Where the session stands now: %djinn_where"
+WHERE = "Where the session stands now: %djinn_where"
 REASONS = {
     "length": "the asked number of tokens",
     "eos": "end of text",
@@ -30,7 +33,10 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
     ended = f"ended by {reason}" + (f": {done.detail}" if done.detail else "")
     count = plural(len(done.tokens), "new token")
     prompt = done.prompt_text
-    plain = [f"finished: {count}, {ended}", f"{clipped(prompt, PROMPT_SHOWN)}|{done.text}"]
+    plain = [
+        f"finished: {count}, {ended} (session {label(done.session)})",
+        f"{clipped(prompt, PROMPT_SHOWN)}|{done.text}",
+    ]
     plain += [transfer_line(restored)] if restored is not None else []
     plain += [f"next: {guesses_plain(done.top, 5)}"] if done.top else []
     plain += [rule_line(rule) for rule in done.rules]
@@ -45,14 +51,37 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
         title="Finished",
         beside=" \u00b7 ".join((count, ended, work, *([transfer_line(restored)] if restored is not None else []))),
         dot="done",
+        session=done.session,
     )
     return View(plain="\n".join(plain), html=html)
 
 
-def running_view(text: str, tokens: int) -> View:
-    """What is shown while tokens arrive; replaced by the result or the stop card."""
-    html = card(part(_text("", text)), title="Running", beside=plural(tokens, "token"), dot="running")
-    return View(plain=text, html=html)
+def running_view(text: str, tokens: int, *, session: str, drawn: str) -> View:
+    """What is shown while tokens arrive; replaced by the result or the stop card. A notebook that is closed before
+    keeps it, so it says when it was `drawn` and how to see where the session stands."""
+    said = f"running at {drawn}, {plural(tokens, 'token')} so far (session {label(session)})"
+    html = card(
+        part(_text("", text)),
+        part(span("dj-soft", LIVE)),
+        title=f"Running at {drawn}",
+        beside=f"{plural(tokens, 'token')} so far",
+        dot="running",
+        session=session,
+    )
+    return View(plain=f"{said}\n{text}\n{LIVE}", html=html)
+
+
+def broken_off_view(text: str, tokens: int, *, session: str, why: str) -> View:
+    """What stays in place of tokens that arrived until their run failed, or until nobody waited for it any more."""
+    said = f"after {plural(tokens, 'token')} (session {label(session)})"
+    html = card(
+        part(_text("", text)) if text else None,
+        part(span("dj-soft", f"{why} {WHERE}")),
+        title="Broken off",
+        beside=f"after {plural(tokens, 'token')}",
+        session=session,
+    )
+    return View(plain=f"broken off {said}\n{text}\n{why} {WHERE}".replace("\n\n", "\n"), html=html)
 
 
 def progress_view(line: str, before: Sequence[str] = ()) -> View:

@@ -23,7 +23,7 @@ LARGEST = 5
 
 
 def snapshot_view(look: Look, *, hover: bool = False) -> View:
-    """A card of the values. With `hover` a plotly figure comes along."""
+    """A card of the values. With `hover` a plotly figure comes along, of attention with a choice of head."""
 
     def drawn() -> object:
         from djinn_jupyter.widgets import figures
@@ -31,7 +31,7 @@ def snapshot_view(look: Look, *, hover: bool = False) -> View:
         labels = [f"{p} {marked(look.texts.get(p, ''))}" for p in look.positions]
         if look.is_pattern:
             keys = [f"{p} {marked(look.texts.get(p, ''))}" for p in look.key_positions]
-            return figures.attention(look.values, labels, keys, title=look.site)
+            return figures.attention(look.values, look.heads, labels, keys, site=look.site)
         return figures.activation(look.values, labels, title=look.site)
 
     plain, html = pattern(look) if look.is_pattern else _values(look)
@@ -60,6 +60,7 @@ def _values(look: Look) -> tuple[str, Html]:
         part(largest, name=f"largest at position {look.positions[-1]}"),
         title=mono(look.site),
         beside=look.line,
+        session=look.session,
     )
     plain = f"{look.site}: {look.line}\n{columns(plain_rows, head)}\nlargest at the last position: {largest}"
     if heads:

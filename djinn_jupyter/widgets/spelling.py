@@ -58,6 +58,12 @@ def percent(probability: float) -> str:
     return f"{value * 100:.0f} %" if value >= 0.0995 else f"{value * 100:.1f} %"
 
 
+def logit(value: float, *, signed: bool = False) -> str:
+    """A logit, or with `signed` the change of one, to two decimals; rounding noise reads as zero."""
+    short = round(value, 2) + 0.0  # -0.0 becomes 0.0
+    return f"{short:+.2f}" if signed and short else f"{short:.2f}"
+
+
 def nats(divergence: float) -> str:
     """A KL divergence with three decimals; rounding noise below them reads as zero."""
     return f"{abs(divergence) if abs(divergence) < 0.0005 else divergence:.3f} nats"

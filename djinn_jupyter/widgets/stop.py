@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.widgets.effect import effect_lines, effect_part
-from djinn_jupyter.widgets.markup import Html, div, element, joined, span, table
+from djinn_jupyter.widgets.influences import influence_lines, influence_parts
+from djinn_jupyter.widgets.markup import Html, div, element, joined, piece, span, table
 from djinn_jupyter.widgets.pictures import Picture, image, shares, signed
 from djinn_jupyter.widgets.residency import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
 from djinn_jupyter.widgets.theme import card, meter, mono, part
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, Transfer
 from djinn_jupyter.wire.readings import EffectReading
 from djinn_jupyter.wire.replies import Paused
@@ -36,7 +38,15 @@ def stop_view(
 ) -> View:
     """The card of a stop. `value` has positions first; it may hold only the last positions of the pass. `restored` is
     what the session had to wait for before it could move."""
-    return View(plain=_plain(stop, lens, effect, restored), html=_html(stop, value, lens, effect, restored))
+    plain, html = _plain(stop, lens, effect, restored), _html(stop, value, lens, effect, restored)
+
+    def since(words: str) -> View:
+        beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
+        said = f'<span class="dj-since">{piece(words)}</span> \u00b7 '
+        past = html.replace("dj-dot dj-paused", "dj-dot", 1).replace(beside, beside.replace(">", f">{said}", 1), 1)
+        return View(plain=f"{plain}\n({words})", html=past)
+
+    return View(plain=plain, html=html, since=since)
 
 
 def site_of(spelling: str) -> Site:
@@ -77,7 +87,7 @@ def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, 
         [str(p), quoted(stop.texts[p], stop.tokens[p]), figure(norms[p])] + ([looks.get(p, "")] if looks else [])
         for p in shown
     ]
-    lines = [f"paused at {stop.site} ({moment(stop)}; {ran(stop)}; {why(stop)})"]
+    lines = [f"paused at {stop.site} ({moment(stop)}; {ran(stop)}; {why(stop)}; session {label(stop.session)})"]
     if stop.also:
         lines.append(f"also met here: {', '.join(stop.also)}")
     if restored is not None:
@@ -85,7 +95,7 @@ def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, 
     if stop.new_text:
         lines.append(f"text so far: {stop.new_text!r}")
     lines.append(f"value: {stop.dtype} {shape(stop.shape)} ({stop.axes}), {at_positions(stop.positions)}")
-    lines += [f"edited: {edit}" for edit in stop.edits]
+    lines += influence_lines(stop.influences, stop.edits)
     lines.append(columns(rows, head))
     return "\n".join(lines + effect_lines(effect, edited=bool(stop.edits)))
 
@@ -110,13 +120,14 @@ def _html(
     return card(
         part(layer_strip(site_of(stop.site), stop.layer, stop.layers)),
         part(token_strip(stop.texts, stop.tokens, here=stop.positions, new=new), name=_reading(stop)),
-        part(*(div("dj-note", edit) for edit in stop.edits), name="edited") if stop.edits else None,
+        *influence_parts(stop.influences, stop.edits),
         _overview(stop, value) if value is not None and len(stop.positions) > ROWS else None,
         _positions(stop, value, lens),
         effect_part(effect, edited=bool(stop.edits)) if effect is not None else None,
         title=joined(["Paused at ", mono(stop.site)]),
         beside=_beside(stop, restored),
         dot="paused",
+        session=stop.session,
     )
 
 

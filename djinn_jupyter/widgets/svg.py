@@ -1,8 +1,9 @@
-"""Line charts as inline SVG, drawn from rounded figures; for pictures that need no pointer."""
+"""Line charts as SVG, drawn from rounded figures; for pictures that need no pointer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from urllib.parse import quote
 
 from djinn_jupyter.widgets.markup import Html, div, element, span
 from djinn_jupyter.widgets.spelling import figure, rounded
@@ -11,7 +12,8 @@ WIDTH, HEIGHT = 640, 120
 LEFT, BOTTOM, TOP = 48, 18, 8
 COLOURS = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # those of the plotly figures
 DASHES = (None, "7 3", "2 3", "9 3 2 3", "14 4")  # colour is never the only difference
-SOFT, AXIS = "var(--jp-content-font-color2,#7a7a7a)", "rgba(128,128,128,.35)"
+SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on black: a picture knows no theme
+_SAFE = " =:/,;().-"  # and letters, and digits: what need not be escaped in an address
 
 
 def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -> Html:
@@ -27,8 +29,7 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
         return TOP + round((high - value) / spread * (HEIGHT - TOP - BOTTOM))
 
     path = " ".join(f"{x(i)},{y(value)}" for i, value in enumerate(short))
-    return element(
-        "svg",
+    return drawn(
         _text(LEFT - 6, y(high) + 4, figure(high), "end", SOFT),
         _text(LEFT - 6, y(low) + 4, figure(low), "end", SOFT),
         _text(LEFT, HEIGHT - 3, labels[0], "start", SOFT),
@@ -36,11 +37,18 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
         element("path", d=f"M{LEFT},{TOP}V{y(low)}H{WIDTH - 8}", fill="none", stroke="rgba(128,128,128,.5)"),
         element("polyline", points=path, fill="none", stroke="#2e7ad6", stroke_width="1.5", stroke_linejoin="round"),
         *(element("circle", cx=x(i), cy=y(v), r=2, fill="#2e7ad6") for i, v in enumerate(short) if len(short) <= 64),
-        viewBox=f"0 0 {WIDTH} {HEIGHT}",
-        width=WIDTH,
-        role="img",
-        aria_label=alt,
+        alt=alt,
+        height=HEIGHT,
     )
+
+
+def drawn(*contents: object, alt: str, height: int) -> Html:
+    """A drawing as a picture: its words stay in it where a page that does not trust the notebook takes elements of SVG
+    away, and leaves what was written in them."""
+    inside = element("svg", *contents, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}",
+                     width=WIDTH, height=height, font_family="system-ui,sans-serif")  # fmt: skip
+    return element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=WIDTH,
+                   class_="dj-chart", style="max-width:100%;height:auto")  # fmt: skip
 
 
 def _text(x: int, y: int, text: object, anchor: str, colour: str) -> Html:
@@ -77,8 +85,7 @@ def series_chart(
         lines += [element("circle", cx=a, cy=b, r="2.5", fill=colour(index)) for a, b in points]
     base = y(0)
     step = max(1, -(-len(across) // 16))
-    return element(
-        "svg",
+    return drawn(
         element("path", d=f"M{left},{top}V{base}H{WIDTH - right}", fill="none", stroke=AXIS),
         *(element("path", d=f"M{x(at)},{top}V{base + 4}", stroke=AXIS) for at in across if at in (0, low, across[-1])),
         *(_text(x(at), base + 16, f"{at:g}", "middle", SOFT) for at in across[::step]),
@@ -86,10 +93,8 @@ def series_chart(
         _text(left - 6, base + 4, "0", "end", SOFT),
         _text((left + WIDTH - right) // 2, height - 4, name, "middle", SOFT),
         *lines,
-        viewBox=f"0 0 {WIDTH} {height}",
-        width=WIDTH,
-        role="img",
-        aria_label=alt,
+        alt=alt,
+        height=height,
     )
 
 

@@ -25,10 +25,10 @@ Rows = Sequence[Sequence[str]]
 AT_TIMES = ("stopped at", "breaks", "rules", "besides")  # columns left out of a narrow cell where they are empty
 
 
-def breakpoints_view(points: Sequence[BreakpointDescription]) -> View:
+def breakpoints_view(points: Sequence[BreakpointDescription], *, session: str | None = None) -> View:
     rows = [[str(p.number), p.site, p.when or "", _kind(p), str(p.hits)] for p in points]
     head = ["number", "site", "when", "", "hits"]
-    return _listed("Breakpoints", head, rows, "no breakpoints", numeric=(0, 4), code=(1, 2))
+    return _listed("Breakpoints", head, rows, "no breakpoints", numeric=(0, 4), code=(1, 2), session=session)
 
 
 def _kind(point: BreakpointDescription) -> str:
@@ -52,13 +52,13 @@ def described_site(site: str) -> str | None:
     return f"{words[point]} {rest}" if point in words and rest.isdigit() else None
 
 
-def rules_view(rules: Sequence[RuleDescription]) -> View:
+def rules_view(rules: Sequence[RuleDescription], *, session: str | None = None) -> View:
     lines = [rule_line(rule) for rule in rules]
-    return _lines("Steering rules", lines, "no steering rules")
+    return _lines("Steering rules", lines, "no steering rules", session)
 
 
-def watches_view(watches: Sequence[WatchDescription]) -> View:
-    return _lines("Watches", [watch_line(watch) for watch in watches], "no watches")
+def watches_view(watches: Sequence[WatchDescription], *, session: str | None = None) -> View:
+    return _lines("Watches", [watch_line(watch) for watch in watches], "no watches", session)
 
 
 def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
@@ -92,7 +92,7 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
     ]
 
 
-def history_view(stops: Sequence[StopDescription], present: int | None) -> View:
+def history_view(stops: Sequence[StopDescription], present: int | None, *, session: str | None = None) -> View:
     rows = [
         [
             "\u25b8" if s.index == present else "",
@@ -104,7 +104,15 @@ def history_view(stops: Sequence[StopDescription], present: int | None) -> View:
         ]
         for s in stops
     ]
-    return _listed("Stops", ["", "stop", "site", "step", "why", ""], rows, "no stops yet", numeric=(1, 3), code=(2,))
+    return _listed(
+        "Stops",
+        ["", "stop", "site", "step", "why", ""],
+        rows,
+        "no stops yet",
+        numeric=(1, 3),
+        code=(2,),
+        session=session,
+    )
 
 
 def armed(session: SessionDescription) -> str:
@@ -134,16 +142,26 @@ def armed(session: SessionDescription) -> str:
 
 
 def _listed(
-    title: str, head: Sequence[str], rows: Rows, empty: str, *, numeric: Sequence[int], code: Sequence[int]
+    title: str,
+    head: Sequence[str],
+    rows: Rows,
+    empty: str,
+    *,
+    numeric: Sequence[int],
+    code: Sequence[int],
+    session: str | None = None,
 ) -> View:
     """Rows as a table; the columns in `code` are spelled as code."""
     if not rows:
-        return View(plain=empty, html=card(title=title, beside=empty))
+        return View(plain=empty, html=card(title=title, beside=empty, session=session))
     made = [[mono(cell) if i in code else cell for i, cell in enumerate(row)] for row in rows]
-    return View(plain=columns(rows, head), html=card(part(table(head, made, numeric=numeric)), title=title))
+    return View(
+        plain=columns(rows, head), html=card(part(table(head, made, numeric=numeric)), title=title, session=session)
+    )
 
 
-def _lines(title: str, lines: Sequence[str], empty: str) -> View:
+def _lines(title: str, lines: Sequence[str], empty: str, session: str | None) -> View:
     if not lines:
-        return View(plain=empty, html=card(title=title, beside=empty))
-    return View(plain="\n".join(lines), html=card(part(table((), [[line] for line in lines])), title=title))
+        return View(plain=empty, html=card(title=title, beside=empty, session=session))
+    rows = [[line] for line in lines]
+    return View(plain="\n".join(lines), html=card(part(table((), rows)), title=title, session=session))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from djinn_jupyter.widgets.markup import Html, div, element, joined, span, table
+from djinn_jupyter.wire.names import label
 
-# Every rule starts with .djinn: nothing outside a card changes. The doubled class outweighs .jp-RenderedHTMLCommon.
-STYLE: Final = Html(
-    """<style>
+# Every rule starts with .djinn: nothing outside a card changes. The doubled class outweighs .jp-RenderedHTMLCommon. A
+# card carries the rules of its own classes only: JupyterLab takes off-screen cells out of the page, and with them a
+# sheet that other cells would lean on.
+STYLE: Final = """
 .djinn{--dj-text:var(--jp-content-font-color1,inherit);--dj-soft:var(--jp-content-font-color2,#7a7a7a);
 --dj-line:var(--jp-border-color2,rgba(128,128,128,.35));--dj-bar:var(--jp-layout-color2,rgba(128,128,128,.14));
 --dj-stop:#e06c28;--dj-blue:#2e7ad6;
 color:var(--dj-text);font:13px/1.5 var(--jp-ui-font-family,system-ui,-apple-system,"Segoe UI",sans-serif);
-max-width:960px;border:1px solid var(--dj-line);border-radius:3px;margin:4px 0;overflow:hidden}
+max-width:960px;container-type:inline-size;
+border:1px solid var(--dj-line);border-radius:3px;margin:4px 0;overflow:hidden}
 .djinn .dj-mono,.djinn code.dj-mono{font-family:var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);
 font-size:12px;background:none;color:inherit;padding:0}
 .djinn .dj-head{display:flex;flex-wrap:wrap;gap:2px 10px;align-items:baseline;padding:5px 12px;
@@ -27,7 +31,12 @@ background:var(--dj-bar);border-bottom:1px solid var(--dj-line)}
 .djinn .dj-part{padding:7px 12px}
 .djinn .dj-part+.dj-part{border-top:1px solid var(--dj-line)}
 .djinn .dj-name{color:var(--dj-soft);font-size:11px;margin-bottom:3px}
-.djinn .dj-scroll{overflow-x:auto}
+.djinn .dj-since{font-style:italic;color:var(--dj-stop)}
+.djinn .dj-whose{margin-left:auto;color:var(--dj-soft);font-size:11px}
+.djinn .dj-scroll{overflow-x:auto;scrollbar-width:thin;scrollbar-color:rgba(128,128,128,.6) transparent}
+.djinn .dj-last{direction:rtl}
+.djinn.djinn .dj-last>table{direction:ltr;margin-right:auto}
+.djinn.djinn .dj-last tr>:first-child{position:sticky;left:0;background:var(--jp-layout-color0,Canvas)}
 .djinn.djinn table{border-collapse:collapse;margin:0;font-size:12px;width:auto;table-layout:auto;color:inherit;border:0}
 .djinn.djinn table tr,.djinn.djinn table tbody tr:nth-child(odd),.djinn.djinn table tbody tr:hover{background:none}
 .djinn.djinn table th,.djinn.djinn table td{text-align:left;white-space:nowrap;padding:0 12px 0 0;height:22px;
@@ -75,17 +84,64 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 .djinn .dj-note{border-left:3px solid var(--dj-stop);padding-left:9px}
 .djinn .dj-pair{display:flex;flex-wrap:wrap;gap:10px 32px}
 .djinn svg{display:block;max-width:100%}
-</style>"""
+"""
+# Where both sidebars are open, on a screen of 1360 pixels, a cell is about this wide.
+NARROW: Final = (
+    "@container (max-width:680px)",
+    """
+.djinn.djinn table th,.djinn.djinn table td{padding:0 7px 0 0}
+.djinn .dj-guess{min-width:0;padding:0 2px}
+.djinn .dj-meter{width:64px}
+.djinn .dj-meter.dj-narrow{width:28px}
+.djinn .dj-tall img{width:84px!important}
+""",
 )
 
 
-def card(*parts: object, title: object, beside: object = None, dot: str | None = None) -> Html:
-    """A framed card: a title line, then its parts one below the other; parts that are None are left out."""
+_CLASS: Final = re.compile(r"\bdj-[a-z]+")
+_TAGS: Final = ("table", "thead", "svg", "code")
+_RULE: Final = re.compile(r"([^{}]+)\{([^{}]*)\}")
+
+
+def card(
+    *parts: object, title: object, beside: object = None, dot: str | None = None, session: str | None = None
+) -> Html:
+    """A framed card: a title line, then its parts one below the other; parts that are None are left out. `session` is
+    the full name of the one it was read from."""
     # A space between: a page that does not trust the notebook shows it without this style sheet.
-    head = div("dj-head", span(f"dj-dot dj-{dot}", "") if dot else None, span("dj-title", title), " ",
-               span("dj-soft", beside) if beside else None)  # fmt: skip
+    head = div(
+        "dj-head",
+        span(f"dj-dot dj-{dot}", "") if dot else None,
+        span("dj-title", title),
+        " ",
+        span("dj-soft", beside) if beside else None,
+        joined([" ", span("dj-whose", f"session {label(session)}", title=session)]) if session else None,
+    )
     body = joined(part for part in parts if part is not None)
-    return Html(STYLE + element("div", head, body, class_="djinn"))
+    markup = element("div", head, body, class_="djinn")
+    return Html(sheet(markup) + markup)
+
+
+def sheet(markup: str) -> str:
+    """The style sheet of one card: the rules of the classes and elements that are in it."""
+    there = frozenset(_CLASS.findall(markup)) | frozenset(tag for tag in _TAGS if f"<{tag}" in markup)
+    condition, narrow = NARROW
+    return f"<style>{_rules(STYLE, there)}{condition}{{{_rules(narrow, there)}}}</style>"
+
+
+def _rules(style: str, there: frozenset[str]) -> str:
+    return "".join(_kept(selectors, declared, there) for selectors, declared in _RULE.findall(style.replace("\n", "")))
+
+
+def _kept(selectors: str, declared: str, there: frozenset[str]) -> str:
+    """A rule with those of its selectors that may meet something; nothing where none does."""
+    met = [one for one in selectors.split(",") if _needs(one) <= there]
+    return f"{','.join(met)}{{{declared}}}" if met else ""
+
+
+def _needs(selector: str) -> frozenset[str]:
+    words = selector.replace(".", " ").replace(">", " ").replace("+", " ").replace(":", " ").split()
+    return frozenset(word for word in words if word.startswith("dj-") or word in _TAGS)
 
 
 def part(*contents: object, name: str | None = None) -> Html:

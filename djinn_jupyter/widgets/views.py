@@ -9,7 +9,7 @@ from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.memory import memory_view
 from djinn_jupyter.widgets.residency import checkpoints_view, saved_line, swapped_line, transfer_line
-from djinn_jupyter.widgets.result import progress_view, result_view, running_view
+from djinn_jupyter.widgets.result import broken_off_view, progress_view, result_view, running_view
 from djinn_jupyter.widgets.snapshot import snapshot_view
 from djinn_jupyter.widgets.status import loaded_view, status_view
 from djinn_jupyter.widgets.stop import positions_shown, stop_view
@@ -29,6 +29,7 @@ from djinn_jupyter.widgets.weights import nap_line
 __all__ = [
     "Line", "Look", "View",
     "armed", "checkpoints_view", "memory_view", "nap_line", "saved_line", "swapped_line", "transfer_line",
+    "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "history_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",
     "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "watch_view", "watches_view",

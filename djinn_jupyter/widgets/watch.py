@@ -25,6 +25,7 @@ def watch_view(
     *,
     runs: Sequence[int] = (),
     hover: bool = False,
+    session: str | None = None,
 ) -> View:
     """Norms over everything recorded: `values`, `positions` and `runs` have one entry a pass."""
     names = _pass_names(runs, len(values))
@@ -34,7 +35,10 @@ def watch_view(
         for position, row in zip(covered, as_rows(value), strict=True)
     ]
     if not points:
-        return View(plain=f"{watch_line(watch)}", html=card(title=mono(watch.site), beside="nothing recorded yet"))
+        return View(
+            plain=f"{watch_line(watch)}",
+            html=card(title=mono(watch.site), beside="nothing recorded yet", session=session),
+        )
 
     def drawn() -> object:
         from djinn_jupyter.widgets import figures
@@ -50,7 +54,7 @@ def watch_view(
     )
     head = ["run.pass" if len(set(runs)) > 1 else "pass", "position", "norm"]
     listed = folded(table(head, rows, numeric=(0, 1, 2)))
-    html = card(part(chart, name="norm"), part(listed), title=mono(watch.site), beside=_books(watch))
+    html = card(part(chart, name="norm"), part(listed), title=mono(watch.site), beside=_books(watch), session=session)
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"
     return View(plain=plain, html=html, hover=drawn if hover else None)

@@ -60,7 +60,7 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
     reader = LabPage.open(page, kernelless_lab.address("vram.ipynb"))
     reader.without_kernel()
     reader.show_everything()
-    assert reader.drawn(".djinn:has-text('Memory of demo') svg").is_visible()
+    assert reader.drawn(".djinn:has-text('Memory of demo') img").is_visible()
     assert errors == []
 
 

@@ -34,7 +34,7 @@ def test_a_run_that_stops_inside(near: Near) -> None:
     assert (stop.site, stop.layer, stop.step) == ("resid_post.4", 5, 0)
     assert stop.hidden.tolist() == [[1.0, 0.0]]
     assert repr(stop) == (
-        "Paused at resid_post.4 (breakpoint): step 0, positions 0..1, 5 of 8 layers run, after ' 5 99'"
+        "Paused at resid_post.4 (breakpoint): session paris, step 0, positions 0..1, 5 of 8 layers run, after ' 5 99'"
     )
     assert repr(session.stop) == repr(stop)
 

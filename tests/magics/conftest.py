@@ -16,6 +16,7 @@ class Notebook:
 
     def __init__(self, shell: InteractiveShell, engine: EngineDouble, client: Any) -> None:
         self.shell, self.engine, self.client = shell, engine, client
+        self.bench = shell.magics_manager.registry["LoadingMagics"].bench
         self.error = ""
         self.outputs: list[RichOutput] = []
 
@@ -45,6 +46,11 @@ class Notebook:
         return captured.stdout + "\n".join(output.data.get("text/plain", "") for output in captured.outputs)
 
 
+def last(notebook: Notebook, kind: type) -> Any:
+    """The last request of this kind that reached the engine."""
+    return [r for r in notebook.engine.line.requests if isinstance(r, kind)][-1]
+
+
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Notebook]:
     """Magics registered, nothing loaded."""
@@ -64,3 +70,9 @@ def notebook(bare: Notebook) -> Notebook:
     """The demo model loaded."""
     bare.cell("%djinn_load demo")
     return bare
+
+
+@pytest.fixture
+def stopped(notebook: Notebook) -> Notebook:
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
+    return notebook

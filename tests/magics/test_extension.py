@@ -11,8 +11,8 @@ import pytest
 from djinn_jupyter.magics import unload_ipython_extension
 from tests.magics.conftest import Notebook
 
-NAMES = """load unload stop status log run break breaks clear inspect lens watch edit steer unsteer step back resume
-fork sessions use close diff swap nap checkpoint restore accept vram debugger""".split()
+NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step back
+resume fork sessions use close diff swap nap checkpoint restore accept vram debugger""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
 
@@ -103,12 +103,13 @@ def test_in_a_kernel_tokens_stream_into_one_display(
 ) -> None:
     in_a_kernel(notebook, monkeypatch)
     monkeypatch.setattr("djinn_jupyter.magics.screen.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("time.strftime", lambda form: "10:20:30")
     notebook.cell("%djinn_run The capital of France is")
     assert displays.shown == [
-        "show  Paris",
-        "update  Paris.",
-        "update  Paris. The",
-        "update finished: 3 new tokens, ended by the asked number of tokens",
+        "show running at 10:20:30, 1 token so far (session paris)",
+        "update running at 10:20:30, 2 tokens so far (session paris)",
+        "update running at 10:20:30, 3 tokens so far (session paris)",
+        "update finished: 3 new tokens, ended by the asked number of tokens (session paris)",
     ]
 
 
@@ -116,8 +117,9 @@ def test_updates_are_bounded_in_time(notebook: Notebook, displays: Displays, mon
     in_a_kernel(notebook, monkeypatch)
     monkeypatch.setattr("djinn_jupyter.magics.screen.UPDATE_SECONDS", 1000.0)
     monkeypatch.setattr("time.monotonic", lambda: 2000.0)
+    monkeypatch.setattr("time.strftime", lambda form: "10:20:30")
     notebook.cell("%djinn_run The capital of France is")
-    assert displays.shown[:1] == ["show  Paris"]
+    assert displays.shown[:1] == ["show running at 10:20:30, 1 token so far (session paris)"]
     assert len(displays.shown) == 2
 
 

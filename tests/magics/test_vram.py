@@ -55,7 +55,7 @@ def test_static_prints_the_final_form_at_once(notebook: Notebook) -> None:
     assert said.startswith("memory of demo: 41.7 MiB of 1.03 GiB")
     assert said.splitlines()[-3].split("  ")[0] == "the engine's process"
     assert said.splitlines()[-3].endswith("500 MiB")
-    assert "<svg" in notebook.html()
+    assert "data:image/svg+xml" in notebook.html()
     assert not notebook.shell.user_ns["trace"].running
 
 

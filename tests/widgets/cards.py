@@ -81,10 +81,17 @@ def all_cards() -> dict[str, View]:
             response="probability",
             title="Mood by dose",
         ),
-        "running": views.running_view(" Paris. The", 3),
+        "running": views.running_view(" Paris. The", 3, session="work/paris.ipynb", drawn="10:20:30"),
         "progress": views.progress_view("reading the weights"),
-        "edit": views.edit_view(samples.edited(), samples.effect()),
-        "edit of nothing": views.edit_view(samples.edited(entries_changed=0, relative_size=None)),
+        "broken off": views.broken_off_view(" Paris.", 2, session="work/paris.ipynb", why="The engine has ended."),
+        "edit": views.edit_view(samples.edited(), edited_stop, samples.effect()),
+        "edit under a rule": views.edit_view(
+            samples.edited(),
+            samples.paused(influences=samples.influences()),
+            samples.effect(chosen=(samples.shift(106, " <b>"), samples.shift(101, " Lyon"))),
+        ),
+        "edit of nothing": views.edit_view(samples.edited(entries_changed=0, relative_size=None), samples.paused()),
+        "stop under a rule": views.stop_view(samples.paused(influences=samples.influences()), value=wide, lens=rows),
         "lens": views.lens_view("resid_post.4", rows),
         "lens by layer": views.lens_grid_view(
             {f"resid_post.{i}": samples.lens_rows(tuple(range(5)), count=1) for i in range(5)}
@@ -133,3 +140,9 @@ def all_cards() -> dict[str, View]:
         "memory, once": views.memory_view("demo", samples.readings()[:1], ()),
         "diff of stops": views.diff_view(line("paris", seed=1), line("rome", seed=2)),
     }
+
+
+CARDS_OF_INFLUENCES = (
+    views.stop_view(samples.paused(influences=samples.influences())),
+    views.edit_view(samples.edited(), samples.paused(influences=samples.influences()), samples.effect()),
+)

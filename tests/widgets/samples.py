@@ -27,7 +27,15 @@ from djinn_jupyter.wire.nouns import (
     WatchDescription,
     WeightsStatistics,
 )
-from djinn_jupyter.wire.readings import EffectReading
+from djinn_jupyter.wire.readings import (
+    Change,
+    EarlierPasses,
+    EffectReading,
+    Influences,
+    Override,
+    RuleAtStop,
+    TokenShift,
+)
 
 LAYERS, WIDTH, HEADS = 8, 256, 8
 STOP = StopIdentity(session="work/paris.ipynb", number=1, edition=1)
@@ -134,15 +142,44 @@ def _chosen(token: str | int, position: int) -> TopToken:
 
 
 def effect(**changes: object) -> EffectReading:
+    before, after = top(5, 0.93), top(5, 0.51, seed=1)
+    texts = {t.token: t.text for t in (*after, *before)}
     fields = {
-        "before": top(5, 0.93),
-        "after": top(5, 0.51, seed=1),
+        "before": before,
+        "after": after,
         "kl": 1.2345,
         "top1_changed": True,
         "logit_difference_norm": 12.0,
+        "shifts": tuple(shift(token, text, before, after) for token, text in texts.items()),
         **changes,
     }
     return EffectReading(**fields)
+
+
+def shift(token: int, text: str, before: tuple[TopToken, ...] = (), after: tuple[TopToken, ...] = ()) -> TokenShift:
+    """A token as both heads have it; where one has not, with a small probability."""
+    old, new = (next((t.probability for t in head if t.token == token), 0.004) for head in (before, after))
+    return TokenShift(
+        token=token, text=text, probability_before=old, probability_after=new,
+        logit_before=float(np.log(old)), logit_after=float(np.log(new)),
+    )  # fmt: skip
+
+
+def influences() -> Influences:
+    """A rule in force, an edit of an earlier stop of the pass, and passes before it."""
+    what = "add [256] x 4 at resid_post.2"
+    edit = Change(what="zero at z.1[3], position 4", relative_size=1.0)
+    return Influences(
+        rules=(
+            RuleAtStop(number=1, site="resid_post.2", what=what, applies="applied", relative_size=0.3123),
+            RuleAtStop(number=2, site="resid_post.6", what="scale 2 at resid_post.6", applies="ahead"),
+        ),
+        overrides=(
+            Override(site="z.1", changes=(edit,)),
+            Override(site="resid_post.2", changes=(Change(what=what, rule=1, relative_size=0.3123),)),
+        ),
+        earlier=(EarlierPasses(start=0, end=4, changes=("rule 1: " + what,)),),
+    )
 
 
 def edited(**changes: object) -> replies.Edited:

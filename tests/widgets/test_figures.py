@@ -21,11 +21,23 @@ def test_an_activation_keeps_its_values_and_is_white_at_zero() -> None:
     assert list(heat.y) == ["0 a", "1 b"]
 
 
-def test_attention_is_the_mean_over_heads() -> None:
+def test_attention_shows_one_head_says_which_and_offers_the_others() -> None:
     values = np.stack([np.eye(3), np.zeros((3, 3))], axis=1).astype(np.float32)
-    heat = figures.attention(values, ["a", "b", "c"], ["a", "b", "c"]).data[0]
-    assert heat.z[0][0] == 0.5
-    assert (heat.zmin, heat.zmax) == (0, 1)
+    drawn = figures.attention(values, [4, 5], ["a", "b", "c"], ["a", "b", "c"], site="pattern.2[4,5]")
+    assert [heat.visible for heat in drawn.data] == [True, False]
+    assert [heat.z[0][0] for heat in drawn.data] == [1.0, 0.0]
+    assert (drawn.data[0].zmin, drawn.data[0].zmax) == (0, 1)
+    assert drawn.layout.title.text == "pattern.2[4,5], head 4"
+    chosen = drawn.layout.updatemenus[0].buttons[1]
+    assert chosen.label == "head 5"
+    assert chosen.args[0] == {"visible": [False, True]}
+    assert chosen.args[1] == {"title.text": "pattern.2[4,5], head 5"}
+
+
+def test_attention_of_one_head_has_no_menu() -> None:
+    drawn = figures.attention(np.eye(3)[:, None], [3], ["a", "b", "c"], ["a", "b", "c"], site="pattern.2[3]")
+    assert drawn.layout.title.text == "pattern.2[3]"
+    assert not drawn.layout.updatemenus
 
 
 def test_bars_are_the_probabilities() -> None:
@@ -38,7 +50,7 @@ def test_an_effect_has_two_bars_a_token() -> None:
     without, with_it = figures.effect(samples.effect()).data
     assert list(without.x) == list(with_it.x)
     assert without.y[-1] == 0.93
-    assert with_it.y[-1] is None
+    assert with_it.y[-1] == 0.004
 
 
 def test_a_dose_response_has_a_line_a_measure() -> None:
@@ -53,7 +65,7 @@ def test_norms_are_rounded() -> None:
 
 ALL = [
     figures.activation(samples.values(5, 256), title="a"),
-    figures.attention(cards.pattern(), list("abcde"), list("abcde")),
+    figures.attention(cards.pattern(), range(samples.HEADS), list("abcde"), list("abcde"), site="pattern.2"),
     figures.norms([1, 2], [0, 1]),
     figures.top_tokens(samples.top()),
     figures.effect(samples.effect()),
@@ -66,7 +78,7 @@ def test_figures_suit_any_page_and_are_small(figure: object) -> None:
     layout = figure.layout
     assert layout.paper_bgcolor == layout.plot_bgcolor == "rgba(0,0,0,0)"
     assert layout.font.color == "rgb(128,128,128)"
-    assert max(layout.margin.l, layout.margin.r, layout.margin.t, layout.margin.b) <= 30
+    assert max(layout.margin.l, layout.margin.r, layout.margin.t, layout.margin.b) <= 60
     assert len(figure.to_json()) < 150_000
 
 

@@ -19,7 +19,7 @@ CARDS = cards.all_cards()
 
 def test_a_stop_says_site_step_layers_and_why() -> None:
     first = CARDS["stop"].plain.splitlines()[0]
-    assert first == "paused at resid_post.4 (step 0, the prompt; 5 of 8 layers run; breakpoint 1, hit 1)"
+    assert first == "paused at resid_post.4 (step 0, the prompt; 5 of 8 layers run; breakpoint 1, hit 1; session paris)"
 
 
 def test_a_stop_lists_position_token_norm_and_lens() -> None:
@@ -29,7 +29,7 @@ def test_a_stop_lists_position_token_norm_and_lens() -> None:
 
 def test_a_stop_after_a_step_says_so_and_shows_the_text_so_far() -> None:
     text = CARDS["stop, one position"].plain
-    assert text.startswith("paused at resid_post.4 (step 2; 5 of 8 layers run; after a step)")
+    assert text.startswith("paused at resid_post.4 (step 2; 5 of 8 layers run; after a step; session paris)")
     assert "text so far: ' Paris.'" in text
 
 
@@ -93,7 +93,8 @@ def test_a_result_names_ignored_settings_that_would_have_made_another_text() -> 
 def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> None:
     shown = CARDS["dose-response"]
     assert shown.plain.splitlines()[1:3] == ["coefficient  sad <b>  happy", "-1           0.10     0.80"]
-    assert shown.html.count("<polyline") == 2
+    assert shown.html.count("%3Cpolyline") == 2
+    assert 'dj-name">probability<' in shown.html
     assert "sad &lt;b&gt;" in shown.html
     asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="", hover=True)
     assert asked.hover is not None
@@ -102,7 +103,7 @@ def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> 
 
 def test_a_result_has_prompt_new_text_reason_and_what_comes_next() -> None:
     lines = CARDS["result"].plain.splitlines()
-    assert lines[0] == "finished: 3 new tokens, ended by the asked number of tokens"
+    assert lines[0] == "finished: 3 new tokens, ended by the asked number of tokens (session paris)"
     assert lines[1] == "The capital of France is| Paris. The"
     assert lines[2].startswith("next: ' Paris' 62 %, ' Lyon' 22 %")
     assert "24 layers in 3 passes" in CARDS["result"].html
@@ -119,10 +120,18 @@ def test_an_edit_that_changed_nothing_says_that_first() -> None:
     assert "Nothing changed" in CARDS["edit of nothing"].html
 
 
-def test_an_effect_bounds_what_is_in_one_head_only() -> None:
-    text = CARDS["edit"].plain
-    assert "' Paris'  93 %     \u22640.8 %" in text
-    assert "'\\n'      \u22641.4 %   0.8 %" in text
+def test_an_effect_has_probabilities_and_logits_of_the_tokens_of_both_heads() -> None:
+    rows = [line.split("  ") for line in CARDS["edit"].plain.splitlines()]
+    found = {row[0]: [cell.strip() for cell in row[1:] if cell.strip()] for row in rows}
+    assert found["' Paris'"] == ["93 %", "0.4 %", "-0.07", "-5.52", "-5.45"]
+    assert found["'\\n'"] == ["0.4 %", "0.8 %", "-5.52", "-4.87", "+0.65"]
+    assert ">-5.45<" in CARDS["edit"].html
+
+
+def test_an_effect_says_how_far_apart_two_tokens_are() -> None:
+    under = CARDS["edit under a rule"]
+    assert "logit difference \u00b7<b> \u2212 \u00b7Lyon: 0.00 without, 0.00 with, 0.00" in under.plain
+    assert "logit difference" in under.html
 
 
 def test_an_unmeasured_figure_says_so() -> None:
@@ -183,7 +192,7 @@ def test_keys_behind_a_window_keep_their_positions() -> None:
 
 def test_a_watch_lists_norms_by_pass() -> None:
     assert CARDS["watch"].plain.splitlines()[-1].split() == ["1", "5", "17.1"]
-    assert "<svg" in CARDS["watch"].html
+    assert "data:image/svg+xml" in CARDS["watch"].html
     assert "nothing recorded yet" in CARDS["watch, empty"].html
 
 
@@ -278,7 +287,7 @@ def test_a_diff_by_layer_reads_from_the_deepest_layer_and_says_where_the_passes_
 
 def test_the_lens_by_layer_follows_tokens_with_a_line_and_a_table() -> None:
     card = CARDS["lens by layer of tokens"]
-    assert card.html.count("<polyline") == 2
+    assert card.html.count("%3Cpolyline") == 2
     assert card.plain.splitlines()[-1].split() == ["4", "38", "%", "39", "%"]
 
 

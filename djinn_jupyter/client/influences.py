@@ -1,0 +1,93 @@
+"""What makes a stop other than the model alone would have it, in words: rules in force, values put in place, passes
+before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from djinn_jupyter.wire.positions import at_positions
+from djinn_jupyter.wire.readings import Change, Influences, RuleAtStop
+
+WHY_NOT = {
+    "ahead": "not met yet: it lies ahead of the stop",
+    "next pass": "holds from the next pass on: this one had gone by",
+    "other positions": "touches no position of this pass",
+    "not so far": "not met in this pass so far",
+    "applied": "applied in this pass",
+}
+Edits = tuple[str, ...]
+EDITED, RULES = "edited here", "steering rules in force"
+OVERRIDES, EARLIER = "put in place earlier in this pass", "in passes before this one"
+UNKNOWN = "a value put in place; what made it was not noted"
+
+
+def influence_lines(told: Influences, edits: Edits = (), but: Edits = ()) -> list[str]:
+    """One line for each. `edits` are those of the stop itself that are to be told, `but` those told elsewhere."""
+    names = {EDITED: "edited", RULES: "in force", OVERRIDES: "put in place", EARLIER: "before this pass"}
+    return [
+        f"{names[name]}: {line} ({size})" if size else f"{names[name]}: {line}"
+        for name, told_there in sections(told, edits, but).items()
+        for line, size in told_there
+    ]
+
+
+def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, list[tuple[str, str]]]:
+    """What to tell, in order: (what, how large or why not) by the name of the section; without the empty ones."""
+    found = {
+        EDITED: list(_edited(told, edits)),
+        RULES: [(f"rule {rule.number}: {rule.what}", rule_size(rule)) for rule in told.rules],
+        OVERRIDES: list(_others(told, (*edits, *but))),
+        EARLIER: list(_earlier(told)),
+    }
+    return {name: lines for name, lines in found.items() if lines}
+
+
+def rule_size(rule: RuleAtStop) -> str:
+    """What a rule did in the stopped pass, or why it did nothing."""
+    if rule.applies != "applied":
+        return WHY_NOT[rule.applies]
+    return size_line(rule.relative_size)
+
+
+def size_line(size: float | None) -> str:
+    """`relative size 0.31`; what changed nothing says so."""
+    if size is None:
+        return "relative size undefined (the value was zero)"
+    return f"relative size {_short(size)}" if size else "changed nothing"
+
+
+def _short(size: float) -> str:
+    """Three digits, without an exponent where people would not write one."""
+    if not 1e-4 <= size < 1e6:
+        return f"{size:.2e}"
+    return f"{size:.{max(0, 2 - math.floor(math.log10(size)))}f}"
+
+
+def _edited(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:
+    """The edits of the stop with their sizes, which stand with the values they made."""
+    made = [change for override in told.overrides for change in override.changes if change.rule is None]
+    for what in edits:
+        found = next((change for change in made if change.what == what), None)
+        yield what, "" if found is None else size_line(found.relative_size)
+
+
+def _others(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:
+    """Edits of earlier stops of the pass, and what rules did that have ended since."""
+    in_force = {rule.number for rule in told.rules}
+    for override in told.overrides:
+        if not override.changes:
+            yield f"{override.site}: {UNKNOWN}", ""
+        for change in override.changes:
+            if change.rule not in in_force and change.what not in edits:
+                yield _change(change), size_line(change.relative_size)
+
+
+def _change(change: Change) -> str:
+    return change.what if change.rule is None else f"rule {change.rule}, since ended: {change.what}"
+
+
+def _earlier(told: Influences) -> Iterator[tuple[str, str]]:
+    for passes in told.earlier:
+        where = at_positions(range(passes.start, passes.end))
+        yield from ((f"{where}: {what}", "") for what in passes.changes)

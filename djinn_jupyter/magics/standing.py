@@ -1,0 +1,42 @@
+"""The card of a stop on the page, which says so when its session has moved on or its value was edited."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.line import Line
+    from djinn_jupyter.widgets.view import View
+    from djinn_jupyter.wire.nouns import StopIdentity
+    from djinn_jupyter.wire.replies import Event
+
+MOVED, EDITED, CLOSED = "moved on since", "edited since", "closed since"
+TOLD = {"SessionRunning": MOVED, "SessionClosed": CLOSED}
+
+
+class StandingCard:
+    """Hears of its session, whoever moves it, until there is something to say; says it once. `stop` is what the card
+    was read from. What it hears comes in the thread that receives messages."""
+
+    def __init__(self, line: Line, handle: Any, view: View, stop: StopIdentity) -> None:
+        self._handle, self._view, self._stop = handle, view, stop
+        self.said: str | None = None
+        self._forget = line.listen(stop.session, self._heard)
+
+    def _heard(self, event: Event) -> None:
+        words = self._words(event)
+        if words is None or self.said is not None or self._view.since is None:
+            return
+        self.said = words
+        self._handle.update(self._view.since(f"{words}: %djinn_where"))
+        self._forget()
+
+    def _words(self, event: Event) -> str | None:
+        """What an event says of the stop; events of the way to it may still come."""
+        name = type(event).__name__
+        if name in ("SessionPaused", "SessionEdited"):
+            stop = event.stop  # type: ignore[union-attr]
+            if stop.number > self._stop.number:
+                return MOVED
+            return EDITED if stop.edition > self._stop.edition else None
+        return TOLD.get(name)

@@ -1,0 +1,20 @@
+"""What makes a stop other than the model alone would have it, as sections of a card."""
+
+from __future__ import annotations
+
+from djinn_jupyter.client.influences import Edits, sections
+from djinn_jupyter.client.influences import influence_lines as influence_lines
+from djinn_jupyter.widgets.markup import Html, div, span
+from djinn_jupyter.widgets.theme import part
+from djinn_jupyter.wire.readings import Influences
+
+
+def influence_parts(told: Influences, edits: Edits = (), but: Edits = ()) -> list[Html]:
+    """One section for each kind; none where the model stands alone. `edits` are those of the stop itself that are to be
+    told, `but` those that the card tells elsewhere."""
+    found = sections(told, edits, but)
+    return [part(*(_note(*line) for line in lines), name=name) for name, lines in found.items()]
+
+
+def _note(line: str, size: str) -> Html:
+    return div("dj-note", line, " ", span("dj-soft", f"({size})") if size else None)

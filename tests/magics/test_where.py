@@ -1,0 +1,101 @@
+"""Where a session stands can be drawn again, and a card that is past says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.client.direct import DirectLine
+from djinn_jupyter.magics import screen
+from djinn_jupyter.magics.screen import Live
+from djinn_jupyter.magics.standing import StandingCard
+from djinn_jupyter.widgets import views
+from djinn_jupyter.wire import replies
+from djinn_jupyter.wire.nouns import StopIdentity
+from tests.magics.conftest import Notebook
+from tests.widgets import samples
+
+STOP = samples.STOP
+
+
+def later(number: int = 1, edition: int = 1) -> StopIdentity:
+    return StopIdentity(session=STOP.session, number=number, edition=edition)
+
+
+def test_where_draws_the_present_stop_again(notebook: Notebook) -> None:
+    drawn = notebook.cell("%djinn_break 4\n%djinn_run The capital of France is").partition("paused")[2]
+    html = notebook.html()
+    assert notebook.cell("%djinn_where -o stop").partition("paused")[2] == drawn
+    assert notebook.html() == html
+    assert notebook.shell.user_ns["stop"].site == "resid_post.4"
+    notebook.cell("%djinn_where --effect")
+    assert "next token, if resumed as it is" in notebook.html()
+
+
+def test_where_works_in_a_kernel_that_did_not_run_the_prompt(notebook: Notebook) -> None:
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
+    notebook.cell("%djinn_unload\n%djinn_load demo")
+    assert "paused at resid_post.4" in notebook.cell("%djinn_where")
+
+
+def test_where_draws_the_result_of_a_run_that_has_ended_here(notebook: Notebook) -> None:
+    notebook.cell("%djinn_run The capital of France is")
+    assert "finished: 3 new tokens" in notebook.cell("%djinn_where")
+    notebook.bench.outcomes.clear()
+    assert notebook.cell("%djinn_where") == "paris is idle: 8 tokens\n"
+
+
+class Handle:
+    """What a page shows."""
+
+    def __init__(self) -> None:
+        self.views: list[Any] = []
+
+    def update(self, view: Any) -> None:
+        self.views.append(view)
+
+
+@pytest.fixture
+def line() -> DirectLine:
+    return DirectLine(replies.Welcome(version="1", model=samples.model(), attached=()), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (replies.SessionRunning(session=STOP.session), "moved on since"),
+        (replies.SessionClosed(session=STOP.session), "closed since"),
+        (replies.SessionEdited(session=STOP.session, stop=later(edition=2)), "edited since"),
+        (
+            replies.SessionPaused(session=STOP.session, stop=later(2, 2), site="z.1", step=0, reason="back"),
+            "moved on since",
+        ),
+        (replies.SessionPaused(session=STOP.session, stop=STOP, site="z.1", step=0, reason="step"), None),
+        (replies.SessionRunning(session="another"), None),
+    ],
+)
+def test_the_card_of_a_stop_says_when_it_is_past(line: DirectLine, event: Any, said: str | None) -> None:
+    handle = Handle()
+    card = StandingCard(line, handle, views.stop_view(samples.paused()), STOP)
+    line.publish(event)
+    line.publish(event)
+    assert card.said == said
+    assert [said in view.plain for view in handle.views if said] == [True] * bool(said)
+
+
+def test_a_run_that_fails_leaves_no_card_that_says_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle()
+
+    def display(view: Any, display_id: bool = False) -> Handle:
+        handle.update(view)
+        return handle
+
+    monkeypatch.setattr(screen, "_display", display)
+    live = Live(static=False, session=STOP.session)
+    live.gained(" Paris")
+    assert "Live while its cell runs" in handle.views[-1].plain
+    assert "%djinn_where" in handle.views[-1].html
+    live.broken_off("The engine has ended.")
+    assert "broken off after 1 token (session paris)" in handle.views[-1].plain
+    assert "unning" not in handle.views[-1].html
