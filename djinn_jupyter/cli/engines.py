@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from djinn_jupyter._version import __version__
@@ -18,6 +19,7 @@ from djinn_jupyter.client.logs import last_lines, log_of, logs
 from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.client.terminal import TerminalProgress
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
+from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import Entry
 
@@ -123,26 +125,41 @@ def _signal(entry: Entry) -> None:
 
 def _list(options: argparse.Namespace) -> int:
     entries = running_engines()
-    rows = [("MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "SESSIONS", "UP"), *map(_row, entries)]
+    if not entries:
+        print("No engine runs.")
+        return 0
+    names = _shown(entries)
+    rows = [("MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "UP"), *map(_row, entries, names)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows if entries else [("No engine runs.",)]:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip())
+    for entry, row in zip((None, *entries), rows, strict=True):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        for line in _sessions(entry) if entry else ():
+            print(f"  {line}")
     return 0
 
 
-def _row(entry: Entry) -> tuple[str, ...]:
+def _shown(entries: Sequence[Entry]) -> list[str]:
+    """Folders by their last name, and in full where two have the same."""
+    short = [Path(entry.identity.model).name for entry in entries]
+    return [
+        name if short.count(name) == 1 else entry.identity.model for name, entry in zip(short, entries, strict=True)
+    ]
+
+
+def _row(entry: Entry, name: str) -> tuple[str, ...]:
     found = entry.found
+    up = time.strftime("%H:%M:%S", time.gmtime(max(0.0, time.time() - entry.started)))
+    return name, *(str(value) for value in (found.dtype, found.device, found.attention, entry.pid)), up
+
+
+def _sessions(entry: Entry) -> list[str]:
+    """A line for each session of an engine, or the one that says why they are not known."""
     try:
-        sessions = ", ".join(f"{s.name} ({_stands(s)})" for s in attach(entry).sessions()) or "none"
+        sessions = attach(entry).sessions()
     except DjinnError as error:
-        sessions = error.code
-    up = time.strftime("%H:%M:%S", time.gmtime(time.time() - entry.started))
-    return (
-        entry.identity.model,
-        *(str(v) for v in (found.dtype, found.device, found.attention, entry.pid)),
-        sessions,
-        up,
-    )
+        return [f"{error.code}: {error}"]
+    shown = told_apart(one.name for one in sessions)
+    return [f"{shown[one.name]} ({_stands(one)}), {one.tokens} tokens" for one in sessions] or ["no sessions"]
 
 
 def _stands(session: SessionDescription) -> str:

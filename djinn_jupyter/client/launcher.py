@@ -16,6 +16,7 @@ from djinn_jupyter._version import __version__
 from djinn_jupyter.client import starting
 from djinn_jupyter.client.amounts import spell_bytes
 from djinn_jupyter.client.registry import registry_folder, running_engines
+from djinn_jupyter.client.spelling import require_engine_parts
 from djinn_jupyter.client.starting import Told
 from djinn_jupyter.errors import UsageError, VersionMismatch
 from djinn_jupyter.wire.host import require_supported_platform
@@ -39,6 +40,7 @@ def adopt_or_start(
     found = adopt(identity, options, listen)
     if found is not None:
         return found
+    require_engine_parts()
     with _alone(identity, told) as lock:
         found = adopt(identity, options, listen)
         if found is not None:

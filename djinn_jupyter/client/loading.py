@@ -14,6 +14,7 @@ from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.line import SocketLine
 from djinn_jupyter.client.naming import holder_name, user_name
 from djinn_jupyter.client.registry import is_alive, running_engines
+from djinn_jupyter.client.spelling import check_words, spell_device, spell_dtype
 from djinn_jupyter.client.starting import Tell, Told
 from djinn_jupyter.errors import DjinnError, EngineUnavailable
 from djinn_jupyter.wire.registry import Entry, Identity, Options
@@ -58,8 +59,8 @@ def load(
     identity = Identity(
         model=spell_model(model),
         revision=revision,
-        dtype=_spell_dtype(dtype),
-        device=_spell_device(device),
+        dtype=spell_dtype(dtype),
+        device=spell_device(device),
         attention=attention,
         random_weights=random_weights,
         random_seed=random_seed,
@@ -78,6 +79,7 @@ def load(
         threads=threads,
     )
     check_options(options, idle_seconds=idle_seconds)
+    check_words(identity, listen)
     told = Told(line=progress or _not_said, second=each_second or _not_said)
     for attempt in (1, 2):
         entry = adopt_or_start(identity, options, listen=listen, idle_seconds=idle_seconds, told=told)
@@ -105,19 +107,9 @@ def attach(entry: Entry) -> RemoteEngine:
 def spell_model(model: str | Path) -> str:
     """A folder by its absolute path, so that every process means the same; `demo` and hub names as they are."""
     text = str(model)
-    if text != "demo" and Path(text).expanduser().is_dir():
+    if text not in ("", "demo") and Path(text).expanduser().is_dir():
         return str(Path(text).expanduser().resolve())
     return text
-
-
-def _spell_dtype(dtype: str | None) -> str | None:
-    short = {"fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16"}
-    return dtype if dtype is None else short.get(dtype, dtype)
-
-
-def _spell_device(device: str | None) -> str | None:
-    """An engine finds itself on `cuda:0`; who asks for `cuda` means that one and no second."""
-    return "cuda:0" if device == "cuda" else device
 
 
 class Lines:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.launcher_pipe import LauncherPipe
+from djinn_jupyter.engine.restart import Restarts
 from djinn_jupyter.errors import DjinnError, MissingDependency
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.registry import Started, StartFailed
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.daemon import OpenEngine
+    from djinn_jupyter.engine.daemon import Daemon
 
 log = logging.getLogger("djinn_jupyter.engine")
 
@@ -81,28 +82,34 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
     if options.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read once, when torch is imported
-    from djinn_jupyter.engine.daemon import Daemon, DaemonConfig, listen_to_signals
-    from djinn_jupyter.engine.restart import Restarts
-
     restarts = Restarts(options.restarted_at)
-    daemon = Daemon(
-        engine_config(options),
-        DaemonConfig(
-            listen=options.listen,
-            idle_seconds=options.idle_seconds,
-            silence_seconds=options.silence_seconds,
-            log=options.log,
-        ),
-        open_engine=_engine_opener(),
-        launcher=launcher,
-        restarts=restarts,
-    )
-    listen_to_signals(daemon)
-    broken = daemon.run()
+    broken = _daemon(options, launcher, restarts).run()
     if broken is not None and restarts.allowed:
         restarts.begin()
     if broken is not None:
         raise broken
+
+
+def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Restarts) -> Daemon:
+    """What imports torch. MissingDependency where the parts of an engine are not installed."""
+    try:
+        from djinn_jupyter.engine.daemon import Daemon, DaemonConfig, listen_to_signals
+        from djinn_jupyter.engine.opening import open_engine
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
+            raise
+        raise MissingDependency(
+            f"An engine needs {error.name}, which is not installed: pip install 'djinn-jupyter[engine]'."
+        ) from None
+    process = DaemonConfig(
+        listen=options.listen,
+        idle_seconds=options.idle_seconds,
+        silence_seconds=options.silence_seconds,
+        log=options.log,
+    )
+    daemon = Daemon(engine_config(options), process, open_engine=open_engine, launcher=launcher, restarts=restarts)
+    listen_to_signals(daemon)
+    return daemon
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
@@ -126,19 +133,6 @@ def engine_config(options: argparse.Namespace) -> EngineConfig:
         disk_memory=options.disk_memory,
         idle_swap_seconds=options.idle_swap_seconds,
     )
-
-
-def _engine_opener() -> OpenEngine:
-    try:
-        from djinn_jupyter.engine.opening import open_engine
-    except ModuleNotFoundError as error:
-        if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
-            raise
-        raise MissingDependency(
-            f"An engine needs {error.name}, which is not installed: pip install 'djinn-jupyter[engine]'."
-        ) from None
-    opener: OpenEngine = open_engine
-    return opener
 
 
 if __name__ == "__main__":

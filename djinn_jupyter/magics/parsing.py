@@ -49,6 +49,7 @@ def read(parser: MagicArgumentParser, line: str) -> Namespace:
         words = shlex.split(line, comments=False, posix=False)
     except ValueError:
         raise UsageError(f"A quote in this line is not closed: {line.strip()}") from None
+    _refuse_unknown(parser, words)
     return parser.parse_args(_with_negatives(parser, words))
 
 
@@ -140,6 +141,16 @@ def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> li
         else:
             joined.append(word)
     return joined
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    from djinn_jupyter.client.spelling import closest  # not at import: it takes msgspec along
+
+    known = sorted(name for name in option_strings(parser) if name.startswith("--"))
+    for word in words:
+        name = word.partition("=")[0]
+        if name.startswith("--") and len(name) > 2 and not any(one.startswith(name) for one in known):
+            raise UsageError(f"There is no option {name}{closest(name, known) or '.'}")
 
 
 def _refuse_late_options(parser: argparse.ArgumentParser, prompt: str) -> None:

@@ -31,7 +31,8 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_break nonsense!", "is not a site"),
         ('%djinn_break 4 --when "step', "A quote in this line is not closed"),
         ("%djinn_break 4 -o 2x", "'2x' is not a name for a variable"),
-        ("%djinn_break 4 --sometimes", "unrecognized arguments: --sometimes"),
+        ("%djinn_break 4 --sometimes", "There is no option --sometimes."),
+        ("%djinn_break 4 --wehn x", "There is no option --wehn; did you mean --when?"),
         ("%djinn_run", "There is no prompt"),
         ("%djinn_run a prompt --max-tokens 5", "--max-tokens stands behind the prompt"),
         ("%djinn_run --temperature nan x", "A temperature is 0 (greedy) or more; it cannot be nan."),
@@ -71,7 +72,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_restore noon --replace", "belong to --as NAME"),
         ("%djinn_restore noon --as rome --session paris", "Name the session once"),
         ("%djinn_accept", "Session paris is exact"),
-        ("%djinn_sessions --session oslo", "unrecognized arguments"),
+        ("%djinn_sessions --session oslo", "There is no option --session."),
     ],
 )
 def test_a_mistake_is_answered_in_one_line(notebook: Notebook, line: str, answer: str) -> None:

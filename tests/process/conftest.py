@@ -34,3 +34,14 @@ def fake_site(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = Path(__file__).parent / "fake_site"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT)]))
     return runtime
+
+
+@pytest.fixture
+def slow_model(tmp_path: Path) -> Path:
+    """A model whose engine says in the named pipe `begun` that it loads, and does so until something comes by `go`."""
+    folder = tmp_path / "slow"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    for name in ("begun", "go"):
+        os.mkfifo(folder / name)
+    return folder

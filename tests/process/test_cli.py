@@ -27,10 +27,10 @@ def test_start_list_log_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "Engine fake (Fake, 8 layers, float32 on cpu) runs.\n"
     dj.load("fake").session("paris")
     assert cli.main(["list"]) == 0
-    head, row = capsys.readouterr().out.splitlines()
-    assert head.split() == ["MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "SESSIONS", "UP"]
+    head, row, session = capsys.readouterr().out.splitlines()
+    assert head.split() == ["MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "UP"]
     assert row.split()[:4] == ["fake", "float32", "cpu", "sdpa"]
-    assert "paris (idle)" in row
+    assert session == "  paris (idle), 0 tokens"
     assert cli.main(["log", "fake"]) == 0
     assert "Ready: fake" in capsys.readouterr().out
     assert cli.main(["stop"]) == 0

@@ -122,28 +122,24 @@ def test_an_engine_that_dies_without_a_word_leaves_its_last_lines() -> None:
         dj.load("crash")
 
 
-def test_two_that_load_at_once_start_one(tmp_path: Path) -> None:
-    begun, go = tmp_path / "begun", tmp_path / "begun.go"
-    os.mkfifo(begun)
-    os.mkfifo(go)
-    code = f"engine = dj.load('wait:{begun}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
+def test_two_that_load_at_once_start_one(slow_model: Path) -> None:
+    begun, go = slow_model / "begun", slow_model / "go"
+    code = f"engine = dj.load('{slow_model}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
     first = Kernel(code)
     pid = begun.read_text()  # the engine is loading, whoever started it holds the lock
     second = Kernel(code)
     assert "waiting for" in second.heard()
     go.write_text("go")
-    assert first.heard() == f"loading wait:{begun}"
+    assert first.heard() == f"loading {slow_model}"
     assert first.heard() == second.heard() == pid
     for kernel in (first, second):
         kernel.go_on()
         kernel.end()
 
 
-def test_a_launcher_that_is_killed_does_not_lead_to_two_engines(tmp_path: Path) -> None:
-    begun, go = tmp_path / "begun", tmp_path / "begun.go"
-    os.mkfifo(begun)
-    os.mkfifo(go)
-    code = f"engine = dj.load('wait:{begun}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
+def test_a_launcher_that_is_killed_does_not_lead_to_two_engines(slow_model: Path) -> None:
+    begun, go = slow_model / "begun", slow_model / "go"
+    code = f"engine = dj.load('{slow_model}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
     first = Kernel(code)
     pid = begun.read_text()
     first.kill()
@@ -155,14 +151,12 @@ def test_a_launcher_that_is_killed_does_not_lead_to_two_engines(tmp_path: Path) 
     second.end()
 
 
-def test_a_load_that_is_interrupted_ends_what_it_started(tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
-    os.mkfifo(begun)
-    os.mkfifo(tmp_path / "begun.go")
+def test_a_load_that_is_interrupted_ends_what_it_started(slow_model: Path) -> None:
+    begun = slow_model / "begun"
     kernel = Kernel(
         f"""
         try:
-            dj.load("wait:{begun}", progress=tell)
+            dj.load("{slow_model}", progress=tell)
         except KeyboardInterrupt:
             tell("interrupted")
         """

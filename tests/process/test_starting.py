@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import threading
 from pathlib import Path
@@ -46,14 +45,12 @@ def test_a_process_that_never_begins_ends_with_a_sentence_and_leaves_nothing(mon
     assert _processes_of(_log()) == []
 
 
-def test_a_process_that_gets_nowhere_is_told_of_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    os.mkfifo(tmp_path / "begun")
-    os.mkfifo(tmp_path / "begun.go")
-    reader = threading.Thread(target=(tmp_path / "begun").read_text)
+def test_a_process_that_gets_nowhere_is_told_of_and_ended(slow_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = threading.Thread(target=(slow_model / "begun").read_text)
     reader.start()
     for name, value in (("TICK_SECONDS", 0.1), ("QUIET_SECONDS", 0.3), ("STUCK_SECONDS", 1.0)):
         monkeypatch.setattr(starting, name, value)
-    model, lines, seconds = f"wait:{tmp_path / 'begun'}", [], []
+    model, lines, seconds = str(slow_model), [], []
     with pytest.raises(
         EngineStartFailed, match=r"neither computed nor read or written anything for 1 s\. Its last lines"
     ):

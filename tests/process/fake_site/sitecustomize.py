@@ -1,7 +1,7 @@
 """On the PYTHONPATH of a test's engine processes: puts the in-memory engine in the place of the real one.
 
 What the model is called says what its engine does: `fake` serves; `missing` is not found; `crash` dies without a word;
-`wait:PATH` writes its process number into the named pipe PATH, then waits until somebody writes into `PATH.go`.
+a folder writes its process number into the named pipe `begun` in it, then waits until somebody writes into `go` there.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def _open_engine(config, publish, progress):  # type: ignore[no-untyped-def]
         os._exit(3)
     if config.model == "fault":
         raise ZeroDivisionError("a fault of the engine")
-    if config.model.startswith("wait:"):
-        path = config.model.removeprefix("wait:")
-        Path(path).write_text(str(os.getpid()))
-        Path(path + ".go").read_text()
+    folder = Path(config.model)
+    if (folder / "begun").exists():
+        (folder / "begun").write_text(str(os.getpid()))
+        (folder / "go").read_text()
     return FakeEngine(publish)
 
 

@@ -1,0 +1,101 @@
+"""What can be told of a load from its words alone: a typo is refused here, before an engine has imported torch for it.
+
+Everything else (whether a device is there, a model on the hub, an architecture known) the engine says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
+from djinn_jupyter.wire.registry import Identity
+
+DTYPES: Final = ("float32", "bfloat16", "float16")
+DEVICES: Final = ("cpu", "cuda", "mps", "xpu")
+ATTENTIONS: Final = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
+_SHORT_DTYPES: Final = {
+    "fp32": "float32", "float": "float32", "bf16": "bfloat16", "fp16": "float16", "half": "float16",
+}  # fmt: skip
+_DEVICE: Final = re.compile(r"([a-z]+)(:\d+)?")
+_HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.ASCII)
+_LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
+_NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
+_WEIGHTS_ALONE: Final = ("*.gguf", "adapter_config.json")  # of these the engine says what is missing beside them
+
+
+def spell_dtype(dtype: str | None) -> str | None:
+    """A dtype as torch names it. UsageError for what is none that a model is served in."""
+    if dtype is None:
+        return None
+    name = dtype.removeprefix("torch.")
+    name = _SHORT_DTYPES.get(name, name)
+    if name not in DTYPES:
+        near = closest(name, (*DTYPES, *_SHORT_DTYPES))
+        raise UsageError(f"{dtype!r} is no dtype to serve a model in{near or '.'} Write float32, bfloat16 or float16.")
+    return name
+
+
+def spell_device(device: str | None) -> str | None:
+    """A device as an engine finds itself on it: who asks for `cuda` means `cuda:0`. UsageError for no device."""
+    if device is None:
+        return None
+    found = _DEVICE.fullmatch(device)
+    if found is None or found[1] not in DEVICES:
+        near = closest(re.sub(r":.*", "", device).lower(), DEVICES, gpu="cuda")
+        raise UsageError(f"{device!r} is no device{near or '.'} Write cpu, cuda or cuda:1.")
+    return "cuda:0" if device == "cuda" else device
+
+
+def check_words(identity: Identity, listen: str | None) -> None:
+    """UsageError or ModelNotFound where the model, the attention or the address cannot be meant as it is written."""
+    _check_attention(identity.attention)
+    if listen is not None and _LISTEN.fullmatch(listen) is None:
+        raise UsageError(f"{listen!r} is no address to listen on; write tcp://127.0.0.1:7777, or :* for any port.")
+    _check_model(identity.model)
+
+
+def require_engine_parts() -> None:
+    """MissingDependency where this environment has the client alone."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        what = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
+        are = "are" if len(missing) > 1 else "is"
+        raise MissingDependency(
+            f"An engine needs {what}, which {are} not installed here: pip install 'djinn-jupyter[engine]'."
+        )
+
+
+def closest(word: str, known: Iterable[str], **meant: str) -> str:
+    """`; did you mean float32?` for a word near a known one, else nothing. `meant` are other words for known ones."""
+    found = [meant[word]] if word in meant else get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def _check_attention(attention: str | None) -> None:
+    if attention is None or attention in ATTENTIONS or "/" in attention:  # a kernel from the hub
+        return
+    raise UsageError(f"{attention!r} is no attention{closest(attention, ATTENTIONS) or '.'} Write sdpa or eager.")
+
+
+def _check_model(model: str) -> None:
+    path = Path(model).expanduser()
+    if model == "demo" or path.is_file():
+        return
+    if model and path.is_dir():
+        if not any(True for name in ("config.json", *_WEIGHTS_ALONE) for _ in path.glob(name)):
+            raise ModelNotFound(f"The folder {model} holds no config.json; give a folder saved by save_pretrained.")
+        return
+    if model.startswith((".", "/", "~")) or model.count("/") > 1 or model.endswith("/"):
+        raise ModelNotFound(f"There is no folder {model}; give a folder, a hub name (owner/model) or demo.")
+    if get_close_matches(model.lower(), ["demo"], cutoff=0.75):
+        raise ModelNotFound(f"There is no model {model}; did you mean demo?")
+    if _HUB_NAME.fullmatch(model) is None:
+        raise ModelNotFound(
+            f"{model!r} is neither a folder nor the name of a model on the hub, which is spelled owner/model in "
+            "letters, digits, -, _ and single dots."
+        )
