@@ -34,14 +34,17 @@ LOOK_SECONDS = 1.0  # how often it is seen whether the engine's process still li
 class Adapter:
     """`engine`, `tree` and `followed` are there from launch or attach on; the first of `followed` is the session that
     was asked for. The numbers of threads and references begin where those of another debugger in the same conversation
-    never come."""
+    never come. `names_sessions`: the stack says whose it is, for a client that shows no threads."""
 
-    def __init__(self, say: Say, *, first_thread: int = 1, first_reference: int = 1) -> None:
+    def __init__(
+        self, say: Say, *, first_thread: int = 1, first_reference: int = 1, names_sessions: bool = False
+    ) -> None:
         self.conversation = Conversation(say)
         self.client = Initialize()
         self.plan: Launch | Attach | None = None
         self.references = References(first_reference)
         self.first_thread = first_thread
+        self.names_sessions = names_sessions
         self.book = BreakpointBook()
         self.followed: dict[int, Followed] = {}
         self.over = False

@@ -21,7 +21,7 @@ from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.followed import Followed, state_of
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, IllegalMove, UnknownSession, UsageError
-from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.names import label, told_apart
 from djinn_jupyter.wire.registry import Entry
 
 if TYPE_CHECKING:
@@ -121,11 +121,11 @@ def _means(plan: arguments.Attach, entry: Entry) -> bool:
 
 
 def _chosen_session(engine: RemoteEngine, wanted: str | None) -> RemoteSession:
-    names = [one.name for one in engine.sessions()]
-    fitting = [n for n in names if n == wanted] or [n for n in names if wanted is None or label(n) == wanted]
+    shown = told_apart(one.name for one in engine.sessions())
+    fitting = [n for n in shown if n == wanted] or [n for n in shown if wanted in (None, shown[n], label(n))]
     if len(fitting) == 1:
         return RemoteSession(engine.line, fitting[0])
-    known = ", ".join(label(name) for name in names) or "none"
+    known = ", ".join(shown.values()) or "none"
     asked = "there is no such session" if not fitting else "name the `session`"
     raise UnknownSession(f"attach: {asked}; there are: {known}.")
 

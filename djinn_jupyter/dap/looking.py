@@ -14,6 +14,7 @@ from djinn_jupyter.dap.scopes import scopes_of
 from djinn_jupyter.dap.tree import REFERENCE, Enclosing
 from djinn_jupyter.dap.values import Activation, Look
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.sites import MODEL_POINTS
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ _SITE = re.compile(r"^[A-Za-z_][\w.]*(\[[-\d:, ]+\])?$")
 
 def threads(adapter: Adapter, asked: Asked) -> Body:
     """The sessions; what another one is called says where it stands."""
-    return {"threads": [{"id": one.number, "name": one.session.label} for one in adapter.followed.values()]}
+    shown = told_apart(one.name for one in adapter.followed.values())
+    return {"threads": [{"id": one.number, "name": shown[one.name]} for one in adapter.followed.values()]}
 
 
 # --- the stack -------------------------------------------------------------------------------------------------------
@@ -38,7 +40,8 @@ def stack_trace(adapter: Adapter, asked: Asked) -> Body:
     one = adapter.thread(given.thread_id)
     look = looked_at(one)
     around = adapter.tree.enclosing(look.stop.site)
-    lines = [(f"{look.stop.site}, step {look.stop.step}", adapter.tree.line_of(look.stop.site))]
+    whose = f" of {one.session.label}" if adapter.names_sessions else ""
+    lines = [(f"{look.stop.site}, step {look.stop.step}{whose}", adapter.tree.line_of(look.stop.site))]
     lines += [(frame.name, frame.line) for frame in around]
     frames = [_frame(adapter, one, index, *line) for index, line in enumerate(lines)]
     shown = frames[given.start_frame :][: given.levels or None]

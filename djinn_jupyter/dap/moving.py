@@ -14,9 +14,11 @@ from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.followed import Followed, Move, MoveName
 from djinn_jupyter.dap.values import Look
 from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
+from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import (
     Event,
     SessionClosed,
+    SessionEdited,
     SessionFailed,
     SessionFinished,
     SessionOpened,
@@ -138,6 +140,8 @@ def hear(adapter: Adapter, event: Event) -> None:
         case SessionFailed():
             one.state = "idle"
             adapter.conversation.write(f"{event.message}\n", "stderr")
+        case SessionEdited(stop=stop):
+            _edited(adapter, one, stop)
         case SessionClosed():
             _closed(adapter, one)
 
@@ -153,6 +157,22 @@ def follow_session(adapter: Adapter, session: RemoteSession) -> Followed:
     if one is not adapter.first:
         adapter.conversation.tell("thread", {"reason": "started", "threadId": one.number})
     return one
+
+
+def _edited(adapter: Adapter, one: Followed, stop: StopIdentity) -> None:
+    """By somebody else, where the edition is not the one that is shown."""
+    if one.look is not None and one.move is None and stop != one.look.identity:
+        try:
+            one.look.refresh()
+        except IllegalMove:
+            return  # it has gone on already, which will be heard
+        tell_invalidated(adapter, one)
+
+
+def tell_invalidated(adapter: Adapter, one: Followed) -> None:
+    """What is shown of the stopped value is not what it is any more."""
+    if adapter.client.supports_invalidated_event:
+        adapter.conversation.tell("invalidated", {"areas": ["variables"], "threadId": one.number})
 
 
 def _continued(adapter: Adapter, one: Followed) -> None:

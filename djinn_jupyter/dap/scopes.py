@@ -51,6 +51,7 @@ def _lens_rows(look: Look, positions: tuple[int, ...]) -> tuple[tuple[LensRow, .
         layer = parse_site(look.stop.site).layer
         site = f"resid_pre.{look.stop.layer if layer is None else layer}"
         read = look.session.lens(TOP, site=site, positions=positions)
+    look.check(read.reply.stop)
     return read.rows, read.site
 
 

@@ -85,11 +85,10 @@ def speak(adapter: Adapter, one: Followed, asked: Asked, text: str) -> Body | No
 
 
 def tell_changed(adapter: Adapter, one: Followed) -> None:
-    """What is shown of the stopped value is not what it is any more."""
+    """It was edited here: read it again, and have the editor do so."""
     if one.look is not None:
         one.look.refresh()
-    if adapter.client.supports_invalidated_event:
-        adapter.conversation.tell("invalidated", {"areas": ["variables"], "threadId": one.number})
+    moving.tell_invalidated(adapter, one)
 
 
 def _edit_of(said: argparse.Namespace) -> Any:

@@ -15,25 +15,37 @@ from djinn_jupyter.dap import readings
 from djinn_jupyter.dap.changes import read_change, read_number
 from djinn_jupyter.dap.containers import Container, Variable
 from djinn_jupyter.dap.readings import Values
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.errors import IllegalMove, UsageError
+from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.sites import Site, parse_site, spell_selector
 
 FETCHED_ENTRIES = 2**22
 
 
 class Look:
-    """A stopped pass and what was fetched of it. Fetched again when it was edited."""
+    """A stopped pass and what was fetched of it, in the edition in which it is shown. Fetched again when that is
+    another."""
 
     def __init__(self, session: RemoteSession, stop: Paused) -> None:
         self.session, self.stop = session, stop
-        self._fetched: dict[str | None, tuple[int, Snapshot]] = {}
+        self._fetched: dict[str | None, Snapshot] = {}
 
     def snapshot(self, site: str | None = None) -> Snapshot:
         """The value at a site, by default the stopped one; of a very long pass its last positions."""
-        kept = self._fetched.get(site)
-        if kept is None or kept[0] != self.session.changes:
-            kept = self._fetched[site] = (self.session.changes, self.session.inspect(site, self._positions()))
-        return kept[1]
+        if site not in self._fetched:
+            read = self.session.inspect(site, self._positions())
+            self.check(read.reply.snapshot.stop)
+            self._fetched[site] = read
+        return self._fetched[site]
+
+    @property
+    def identity(self) -> StopIdentity:
+        return self.stop.reply.stop
+
+    def check(self, read_from: StopIdentity) -> None:
+        """IllegalMove where a value is no more of the stop that is shown: the editor will hear of the present one."""
+        if read_from != self.identity:
+            raise IllegalMove(f"Session {self.session.label!r} has moved on or was edited; ask for its present stop.")
 
     def _positions(self) -> tuple[int, ...] | None:
         entries = 1
@@ -45,6 +57,7 @@ class Look:
     def refresh(self) -> None:
         """After an edit: the stop as the engine tells it now."""
         self.stop = self.session.stop
+        self._fetched.clear()
 
     @property
     def writable(self) -> str:

@@ -37,8 +37,8 @@ class Session:
     stands, None between runs. `waiting` are letters that came while somebody looked at the stop, or while its bytes
     were elsewhere; `blobs` the engine's account of tensors that are not pages, once the session is one of its. `lost`:
     its rows and states went with an earlier process, and are made again from the trail before they are needed. `runs`
-    counts the prompts that it was given.
-    `stop` and `edition` number where it stands and what value is there, None while it runs."""
+    counts the prompts that it was given. `stop` and `edition` number where it stands and what value is there, None
+    while it runs. `used_by` is the holder whose magics act on it."""
 
     name: str
     owner: str
@@ -61,6 +61,7 @@ class Session:
     watches: dict[str, Watch] = field(default_factory=dict)
     numbers_given: int = 0
     runs: int = 0
+    used_by: str | None = None
     stop: int | None = None
     edition: int | None = None
     last_edition: int = 0
@@ -228,4 +229,5 @@ class Session:
             disk_bytes=own.disk,
             dirty_bytes=own.dirty,
             last_transfer=self.residence.last_transfer,
+            in_use=self.holder is not None and self.used_by == self.holder,
         )

@@ -24,6 +24,7 @@ from djinn_jupyter.dap.tree import Enclosing, ModelTree
 from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
 from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.showing import look_of
+from djinn_jupyter.wire.replies import SessionEdited
 
 if TYPE_CHECKING:
     from djinn_jupyter.magics.workbench import Workbench
@@ -38,7 +39,9 @@ Message = dict[str, Any]
 
 
 class NativePanel:
-    """On from `start` until `stop`. Follows the sessions that this kernel holds."""
+    """On from `start` until `stop`. Follows the sessions that this kernel holds, and shows the one in use: JupyterLab
+    shows one thread of those that stand, and presses Continue for the next. `_shown` is the one it was last told of,
+    `_armed` are its breakpoints in our sources, by path, as it set them."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -47,6 +50,8 @@ class NativePanel:
         self._adapter: Adapter | None = None
         self._numbers = count(1)
         self._waiting: dict[int, tuple[str, int, Future[Message]]] = {}
+        self._shown: int | None = None
+        self._armed: dict[str, list[Message]] = {}
 
     def start(self) -> None:
         self._kernel.do_debug_request = self._answer
@@ -71,10 +76,11 @@ class NativePanel:
         if self._adapter is not None:
             adapter = self._adapter
             adapter.post(lambda: self._follow_sessions(adapter))
+            adapter.post(lambda: self._show_in_use(adapter))
 
     def _follow_engine(self) -> None:
         engine = self._bench.engine
-        adapter = Adapter(self._say, first_thread=FIRST_THREAD, first_reference=FIRST_REFERENCE)
+        adapter = Adapter(self._say, first_thread=FIRST_THREAD, first_reference=FIRST_REFERENCE, names_sessions=True)
         adapter.client, adapter.plan = Initialize(supports_variable_paging=False), Attach()
         tree = ModelTree(engine.description, engine.modules())
         adapter.work_with(engine, tree, lambda event: self._hear(adapter, event))
@@ -84,6 +90,11 @@ class NativePanel:
     def _hear(self, adapter: Adapter, event: Event) -> None:
         if adapter.named(event.session) is None:
             self._follow_sessions(adapter)
+        one = adapter.named(event.session)
+        if isinstance(event, SessionEdited) and one is not None and one.look is not None:
+            if one.move is None and one.look.identity != event.stop:
+                moving.show_stop(adapter, one)  # a stop that is told again is read again
+            return
         moving.hear(adapter, event)
 
     def _follow_sessions(self, adapter: Adapter) -> None:
@@ -97,14 +108,29 @@ class NativePanel:
             if one.state == "paused":
                 moving.show_stop(adapter, one)
 
+    def _in_use(self, adapter: Adapter) -> Followed | None:
+        """The session that the notebook's magics act on."""
+        present = self._bench.present
+        return None if present is None else adapter.named(present)
+
+    def _show_in_use(self, adapter: Adapter) -> None:
+        """The notebook may have gone over to another session."""
+        one = self._in_use(adapter)
+        if self._shown is None or one is None or one.number != self._shown:
+            self._clear()
+            if one is not None and one.state == "paused":
+                moving.show_stop(adapter, one)
+
+    def _clear(self) -> None:
+        if self._shown is not None:
+            self._publish("continued", {"threadId": self._shown, "allThreadsContinued": False})
+
     def _leave(self) -> None:
         adapter, self._adapter = self._adapter, None
-        if adapter is None:
-            return
-        for one in tuple(adapter.followed.values()):
-            if one.state == "paused":
-                self._publish("continued", {"threadId": one.number, "allThreadsContinued": False})
-        adapter.end()
+        self._armed.clear()
+        if adapter is not None:
+            self._clear()
+            adapter.end()
 
     # --- what JupyterLab asks ----------------------------------------------------------------------------------------
 
@@ -120,7 +146,10 @@ class NativePanel:
         elif command == "copyToGlobals":
             body = await self._done(adapter, lambda: self._copied(adapter, given))
         else:
-            return await self._asked(adapter, message, self._aimed(adapter, str(command), given))
+            reply = await self._asked(adapter, message, self._aimed(adapter, str(command), given))
+            if command == "setBreakpoints" and reply.get("success"):
+                self._armed[given["source"]["path"]] = [b for b in reply["body"]["breakpoints"] if b["verified"]]
+            return reply
         return {"type": "response", "seq": message["seq"], "request_seq": message["seq"], "command": command, **body}
 
     def _is_ours(self, adapter: Adapter, command: str | None, given: Message) -> bool:
@@ -137,7 +166,7 @@ class NativePanel:
         )
 
     def _aimed(self, adapter: Adapter, command: str, given: Message) -> Message:
-        """JupyterLab's Pause and Continue name thread 1 whatever it shows; then the pass is meant that can do it."""
+        """JupyterLab's Pause and Continue name thread 1 whatever it shows; then the session in use is meant."""
         meant = self._meant(adapter, command)
         if meant is not None and (given.get("threadId") or 0) < FIRST_THREAD:
             return {**given, "threadId": meant.number}
@@ -148,7 +177,8 @@ class NativePanel:
         state = {"pause": "running", "continue": "paused"}.get(command)
         if self._kernel.debugger.stopped_threads:
             return None
-        return next((one for one in tuple(adapter.followed.values()) if one.state == state), None)
+        one = self._in_use(adapter)
+        return one if one is not None and one.state == state else None
 
     async def _asked(self, adapter: Adapter, message: Message, given: Message) -> Message:
         number = next(self._numbers)
@@ -172,12 +202,16 @@ class NativePanel:
         return await asyncio.wrap_future(done)
 
     def _with_ours(self, adapter: Adapter | None, reply: Message) -> Message:
-        """Python's state, and which of our threads stand."""
+        """Python's state, our thread if it stands, and the breakpoints that were set in our source: what is not told
+        here, JupyterLab takes for gone."""
         if adapter is None or not reply.get("success"):
             return reply
         body = dict(reply["body"])
-        stopped = [one.number for one in tuple(adapter.followed.values()) if one.state == "paused"]
+        one = self._in_use(adapter)
+        stopped = [one.number] if one is not None and one.state == "paused" else []
         body["stoppedThreads"] = [*body.get("stoppedThreads", []), *stopped]
+        armed = [{"source": path, "breakpoints": points} for path, points in self._armed.items() if points]
+        body["breakpoints"] = [*body.get("breakpoints", []), *armed]
         return {**reply, "body": body}
 
     # --- what a variable looks like ----------------------------------------------------------------------------------
@@ -211,20 +245,28 @@ class NativePanel:
             self._pass_on(message["event"], message.get("body", {}))
             return
         command, thread, answer = self._waiting.pop(message["request_seq"])
-        if message["success"] and command in MOVES:
+        if message["success"] and command in MOVES and self._concerns(thread):
             self._publish("continued", {"threadId": thread, "allThreadsContinued": False})
         answer.set_result(message)
 
     def _pass_on(self, event: str, body: Message) -> None:
-        """Stops and their ends. Output belongs to cells, and while Python is stopped the panel is Python's."""
-        if (event == "stopped" and not self._kernel.debugger.stopped_threads) or event == "continued":
+        """Stops of the session in use and their ends. Output belongs to cells, and while Python is stopped the panel is
+        Python's."""
+        if event == "terminated":
+            self._clear()
+        elif event == "stopped" and self._kernel.debugger.stopped_threads:
+            return
+        elif event in ("stopped", "continued") and self._concerns(body["threadId"]):
             self._publish(event, body)
-        elif event == "terminated" and self._adapter is not None:
-            for one in tuple(self._adapter.followed.values()):
-                self._publish("continued", {"threadId": one.number, "allThreadsContinued": False})
+
+    def _concerns(self, thread: int) -> bool:
+        """Whether JupyterLab shows the thread, or should: that of the session in use."""
+        one = None if self._adapter is None else self._in_use(self._adapter)
+        return thread == self._shown or (one is not None and thread == one.number)
 
     def _publish(self, event: str, body: Message) -> None:
         """From the control thread, as ipykernel's own debugger does."""
+        self._shown = body["threadId"] if event == "stopped" else None
         said = {"type": "event", "seq": 0, "event": event, "body": body}
         self._kernel.control_thread.io_loop.add_callback(self._kernel._publish_debug_event, said)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
-from djinn_jupyter.magics.lazily import naming, owning
+from djinn_jupyter.magics.lazily import naming, owning, requests
 from djinn_jupyter.magics.screen import Screen
 
 if TYPE_CHECKING:
@@ -73,11 +73,13 @@ class Workbench:
     def meant(self, name: str) -> SessionDescription:
         """The one session of that full name, or that is shown by it; it is not opened."""
         known = {one.name: one for one in self.engine.sessions()}
-        matching = [name] if name in known else [full for full in known if naming.label(full) == name]
+        shown = naming.told_apart(known)
+        matching = [name] if name in known else [one for one in known if name in (shown[one], naming.label(one))]
         if len(matching) > 1:
-            raise UnknownSession(f"{name!r} may be {' or '.join(sorted(matching))}; write the full name.")
+            meant = " or ".join(sorted(shown[one] for one in matching))
+            raise UnknownSession(f"{name!r} may be {meant}; write it with its folder.")
         if not matching:
-            there = ", ".join(sorted(naming.told_apart(known).values())) or "none"
+            there = ", ".join(sorted(shown.values())) or "none"
             raise UnknownSession(f"There is no session {name!r}. There are: {there}.")
         return known[matching[0]]
 
@@ -120,7 +122,9 @@ class Workbench:
         return session
 
     def use(self, session: RemoteSession) -> None:
+        """The sidebar is told too, through the engine; the answer is not waited for."""
         self._present = session.name
+        self.engine.line.ask(requests.Note(session=session.name, activity="in_use"))
 
     def drop(self, session: RemoteSession) -> None:
         """The session has been closed."""

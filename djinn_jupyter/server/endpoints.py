@@ -27,7 +27,7 @@ from djinn_jupyter.wire.replies import Failed
 
 RESOURCE = "djinn"
 NOT_OURS = 1007  # "invalid frame payload data", RFC 6455
-REASON_CHARACTERS = 120  # what a closing frame has room for
+REASON_BYTES = 123  # what a closing frame has room for, RFC 6455 section 5.5
 
 
 class EnginesEndpoint(APIHandler):
@@ -53,10 +53,12 @@ class AskEndpoint(APIHandler):
     @web.authenticated
     @authorized
     async def post(self, engine: str) -> None:
+        refused_as = self.get_query_argument("refused", None)
         try:
             status, body = await self._ask(engine)
         except DjinnError as error:
-            status, body = status_of(error), as_json.write(Failed(code=error.code, message=str(error)))
+            status = HTTPStatus.OK if refused_as == "200" else status_of(error)
+            body = as_json.write(Failed(code=error.code, message=str(error)))
         self.set_status(status)
         self.finish(body)
 
@@ -106,7 +108,7 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
         try:
             said = as_json.read_said(message)
         except DjinnError as error:
-            self.close(NOT_OURS, str(error)[:REASON_CHARACTERS])
+            self.close(NOT_OURS, closing_reason(str(error)))
             return
         if isinstance(said, Focus):
             self._reader.focus = said.notebook
@@ -122,6 +124,11 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     async def _send(self, message: bytes) -> None:
         await self.write_message(message.decode())
+
+
+def closing_reason(sentence: str) -> str:
+    """As much of it as a closing frame takes; no character is cut in two."""
+    return sentence.encode(errors="replace")[:REASON_BYTES].decode(errors="ignore")
 
 
 def _seen(sending: asyncio.Task[None]) -> None:

@@ -15,7 +15,7 @@ from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink, engine_id
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import LiveEngine, LiveSession
-from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import Event, SessionClosed, SessionOpened
 
@@ -167,13 +167,14 @@ class Lookout:
         self._picture.event(link.id, event)
 
     def _described(self, link: EngineLink) -> LiveEngine:
-        sessions = {session.name: self._session(session, link.read_at) for session in link.sessions}
+        labels = told_apart(session.name for session in link.sessions)
+        sessions = {one.name: self._session(one, labels[one.name], link.read_at) for one in link.sessions}
         return LiveEngine(found=link.found(), statistics=link.statistics, sessions=sessions)
 
-    def _session(self, session: SessionDescription, at: float) -> LiveSession:
+    def _session(self, session: SessionDescription, label: str, at: float) -> LiveSession:
         return LiveSession(
             described=session,
-            label=label(session.name),
+            label=label,
             notebook=self._kernels.notebook_of(session),
             kernel=self._kernels.holding(session),
             idle_since=at - session.idle_seconds,

@@ -1,4 +1,4 @@
-"""How the name of a session is shown: a notebook's path by its stem, and in full where that would fit several."""
+"""How the name of a session is shown: a notebook's path by its stem, with its folder where that would fit several."""
 
 from __future__ import annotations
 
@@ -15,7 +15,29 @@ def label(name: str) -> str:
 
 
 def told_apart(names: Iterable[str]) -> dict[str, str]:
-    """Names as they are shown side by side: by their labels, and in full those whose label others have too."""
-    every = tuple(names)
-    counts = Counter(map(label, every))
-    return {name: label(name) if counts[label(name)] == 1 else name for name in every}
+    """Names as they are shown side by side: by their labels; those whose label others have too, with as many of their
+    folders as it takes (`ada/01_quickstart`)."""
+    every = tuple(dict.fromkeys(names))
+    shown = {name: label(name) for name in every}
+    folders = 0
+    while len(alike := _alike(shown)) and folders <= max(map(_depth, alike)):
+        folders += 1
+        shown |= {name: _with_folders(name, folders) for name in alike}
+    return shown
+
+
+def _alike(shown: dict[str, str]) -> list[str]:
+    counts = Counter(shown.values())
+    return [name for name, text in shown.items() if counts[text] > 1]
+
+
+def _depth(name: str) -> int:
+    return len(PurePosixPath(name).parts)
+
+
+def _with_folders(name: str, folders: int) -> str:
+    """The label behind so many of the path's last folders. A name that is no notebook's stays as it is."""
+    if not name.endswith(NOTEBOOK):
+        return name
+    parents = PurePosixPath(name).parent.parts[-folders:]
+    return str(PurePosixPath(*parents, label(name)))

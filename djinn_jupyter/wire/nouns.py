@@ -22,7 +22,7 @@ FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
 Tier = Literal["host", "disk"]
 Residency = Literal["resident", "storing", "host", "loading", "disk"]
 Exactness = Literal["exact", "recomputed"]
-Activity = Literal["busy", "idle", "focused", "blurred", "expected", "gone"]
+Activity = Literal["busy", "idle", "focused", "blurred", "expected", "in_use", "gone"]
 
 
 class Sampling(Noun, frozen=True):
@@ -215,7 +215,8 @@ class SessionDescription(Noun, frozen=True):
     `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
     user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
     runs: who shows what was read from another stop or edition reads it again. `kept` is false while the journal does
-    not have its latest state, so that an engine that dies loses it."""
+    not have its latest state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open,
+    the one that it works with, where it has said so."""
 
     name: str
     owner: str
@@ -240,6 +241,7 @@ class SessionDescription(Noun, frozen=True):
     exactness: Exactness = "exact"
     last_transfer: Transfer | None = None
     kept: bool = True
+    in_use: bool = False
 
 
 class TopToken(Noun, frozen=True):

@@ -330,7 +330,8 @@ class AcceptRecomputed(SessionRequest, frozen=True, tag="AcceptRecomputed"):
 
 class Note(SessionRequest, frozen=True, tag="Note"):
     """What its notebook is doing, which says how soon the session will be wanted: a cell of its kernel runs or has
-    ended, it has the focus or lost it, a cell that uses it is about to run, its kernel is gone."""
+    ended, it has the focus or lost it, a cell that uses it is about to run, its magics act on this session from now on,
+    its kernel is gone."""
 
     activity: Activity
 

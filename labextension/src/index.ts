@@ -10,6 +10,7 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
 import { version } from '../package.json';
 import { addCommands } from './commands';
+import { Front } from './front';
 import { Preferences } from './model';
 import { CommandIDs, MOVES, SESSION_COMMANDS } from './names';
 import { RunningEngines } from './running';
@@ -65,10 +66,10 @@ const focus: JupyterFrontEndPlugin<void> = {
   autoStart: true,
   requires: [IDjinn, IDocumentManager],
   activate: (app: JupyterFrontEnd, djinn: DjinnService, documents: IDocumentManager) => {
+    const front = new Front(djinn);
     const follow = (): void => {
       const { currentWidget } = app.shell;
-      const path = currentWidget ? documents.contextForWidget(currentWidget)?.path : null;
-      djinn.focus(path?.endsWith('.ipynb') ? path : null);
+      front.show((currentWidget && documents.contextForWidget(currentWidget)) ?? null);
     };
     app.shell.currentChanged?.connect(follow);
     void app.restored.then(follow);

@@ -135,26 +135,6 @@ export function places(state: LiveState): { place: Place; session: LiveSession }
   );
 }
 
-/**
- * The session to show: the one chosen as long as it is there, else one of the notebook in front, else one that is
- * stopped, else any.
- */
-export function choose(
-  state: LiveState,
-  chosen: Place | null,
-  notebook: string | null
-): Place | null {
-  if (find(state, chosen)) {
-    return chosen;
-  }
-  const all = places(state);
-  const best =
-    ofNotebook(state, notebook)[0] ??
-    all.find(({ session }) => session.described.state === 'paused')?.place ??
-    all[0]?.place;
-  return best ?? null;
-}
-
 /** Whether a session may be asked to leave the device: it is there, and no pass of it runs. */
 export function canLeave({ described }: LiveSession): boolean {
   return (
@@ -176,13 +156,4 @@ export function bytesOf({ described }: LiveSession): number {
     : residency === 'host' || residency === 'loading'
       ? host_bytes || disk_bytes
       : device_bytes;
-}
-
-/** The sessions that belong to `notebook`. */
-export function ofNotebook(state: LiveState, notebook: string | null): Place[] {
-  return notebook === null
-    ? []
-    : places(state)
-        .filter(({ session }) => session.notebook === notebook)
-        .map(({ place }) => place);
 }

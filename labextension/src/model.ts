@@ -3,7 +3,8 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Connection } from './line';
-import { LiveState, NOTHING, Place, choose, find, key, ofNotebook } from './live';
+import { Choice, NO_CHOICE, ownOf, pick, renamed, same, settle, toFront } from './choice';
+import { LiveState, NOTHING, Place, find } from './live';
 import { NO_PAST, Past, markSwap, readingOf, remember } from './memory';
 import { LiveEngine, LiveSession, SessionSwapped } from './wire';
 
@@ -32,12 +33,8 @@ export class DjinnModel {
 
   set live(live: LiveState) {
     this._remember(live);
-    const before = ofNotebook(this._live, this._notebook);
     this._live = live;
-    if (before.length === 0) {
-      this._follow();
-    }
-    this._settle();
+    this._choose(settle(this._choice, live));
   }
 
   get connection(): Connection {
@@ -51,32 +48,48 @@ export class DjinnModel {
 
   /** The session that commands act on. */
   get chosen(): Place | null {
-    return this._chosen;
+    return this._choice.shown;
   }
 
   /** What a person chose, here or in an earlier visit; it stands as soon as that session is there. */
   choose(place: Place | null): void {
-    this._wanted = place;
-    this._settle();
+    this._choose(pick(this._choice, this._live, place));
   }
 
   get notebook(): string | null {
     return this._notebook;
   }
 
-  /** The notebook in front. Its session is shown, unless a session of it is shown already. */
+  /** The notebook in front: its session is shown. */
   set notebook(path: string | null) {
     this._notebook = path;
-    this._follow();
-    this._settle();
+    this._choose(toFront(this._choice, this._live, this._followed));
+  }
+
+  /** The notebook in front has got another path. */
+  rename(path: string): void {
+    if (this._notebook !== null) {
+      this._formerly.set(path, this._notebook);
+    }
+    this._notebook = path;
+    if (this._followed !== null) {
+      this._choose(renamed(this._choice, this._live, path));
+    }
+  }
+
+  /** The session that the notebook in front had under its former name, when it does not work with it any more. */
+  get left(): Place | null {
+    const before = this._notebook === null ? undefined : this._formerly.get(this._notebook);
+    const left = before === undefined ? null : ownOf(this._live, before);
+    return find(this._live, left)?.described.tokens ? left : null;
   }
 
   get session(): LiveSession | null {
-    return find(this._live, this._chosen);
+    return find(this._live, this.chosen);
   }
 
   get engine(): LiveEngine | null {
-    return this._chosen ? (this._live.engines[this._chosen.engine] ?? null) : null;
+    return this.chosen ? (this._live.engines[this.chosen.engine] ?? null) : null;
   }
 
   get stopped(): boolean {
@@ -115,7 +128,7 @@ export class DjinnModel {
 
   set preferences(preferences: Preferences) {
     this._preferences = preferences;
-    this._changed.emit();
+    this._choose(toFront(this._choice, this._live, this._followed));
   }
 
   /** The memory of an engine over the last minutes. */
@@ -129,16 +142,9 @@ export class DjinnModel {
     this._changed.emit();
   }
 
-  /** To the session of the notebook in front, when it has one. */
-  private _follow(): void {
-    const own = ofNotebook(this._live, this._notebook);
-    if (
-      this._preferences.followNotebook &&
-      own.length &&
-      !own.some(place => same(place, this._chosen))
-    ) {
-      this._wanted = own[0];
-    }
+  /** The notebook that decides what is shown. */
+  private get _followed(): string | null {
+    return this._preferences.followNotebook ? this._notebook : null;
   }
 
   private _remember(live: LiveState): void {
@@ -151,30 +157,23 @@ export class DjinnModel {
     [...this._past.keys()].filter(id => !(id in live.engines)).forEach(id => this._past.delete(id));
   }
 
-  private _settle(): void {
-    const before = this._chosen;
-    this._chosen = choose(this._live, this._wanted ?? this._chosen, this._notebook);
-    if (find(this._live, this._wanted)) {
-      this._wanted = null;
-    }
-    if (this._remark?.place && !same(before, this._chosen)) {
+  private _choose(choice: Choice): void {
+    const before = this.chosen;
+    this._choice = choice;
+    if (this._remark?.place && !same(before, choice.shown)) {
       this._remark = null;
     }
     this._changed.emit();
   }
 
   private readonly _changed = new Signal<this, void>(this);
+  private readonly _formerly = new Map<string, string>();
   private readonly _past = new Map<string, Past>();
   private _preferences: Preferences = { followNotebook: true, memoryMinutes: 10, lensTop: 5 };
   private _live: LiveState = NOTHING;
   private _connection: Connection = { kind: 'connecting' };
-  private _wanted: Place | null = null;
-  private _chosen: Place | null = null;
+  private _choice: Choice = NO_CHOICE;
   private _notebook: string | null = null;
   private _opened: ReadonlySet<string> = new Set();
   private _remark: Remark | null = null;
-}
-
-export function same(a: Place | null, b: Place | null): boolean {
-  return a === b || (a !== null && b !== null && key(a) === key(b));
 }

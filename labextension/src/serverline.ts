@@ -36,15 +36,18 @@ export class ServerLine implements ILine, IDisposable {
 
   async ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
     const body = JSON.stringify(request);
+    // A refusal is an answer: told by a status, the browser would write it to its console as an error of the page.
     const response = await this._request(`engines/${encodeURIComponent(engine)}/ask`, {
       method: 'POST',
-      body
+      body,
+      query: '?refused=200'
     });
     const reply = await readJson<Answers[K] | Failed>(response);
+    if (isFailed(reply)) {
+      throw new AskFailed(reply);
+    }
     if (!response.ok) {
-      throw new AskFailed(
-        isFailed(reply) ? reply : { code: 'ServerError', message: statusText(response) }
-      );
+      throw new AskFailed({ code: 'ServerError', message: statusText(response) });
     }
     return reply as Answers[K];
   }
@@ -131,8 +134,11 @@ export class ServerLine implements ILine, IDisposable {
     this._connectionChanged.emit(connection);
   }
 
-  private _request(path: string, init: RequestInit): Promise<Response> {
-    const address = URLExt.join(this._settings.baseUrl, 'djinn/api', path);
+  private _request(
+    path: string,
+    { query = '', ...init }: RequestInit & { readonly query?: string }
+  ): Promise<Response> {
+    const address = URLExt.join(this._settings.baseUrl, 'djinn/api', path) + query;
     return ServerConnection.makeRequest(address, init, this._settings);
   }
 

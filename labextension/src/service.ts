@@ -52,6 +52,14 @@ export class DjinnService {
     }
   }
 
+  /** The notebook in front was renamed. */
+  renamed(notebook: string): void {
+    if (notebook !== this.model.notebook) {
+      this.model.rename(notebook);
+      this._line.say({ say: 'focus', notebook });
+    }
+  }
+
   ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
     return this._line.ask<K>(engine, request);
   }

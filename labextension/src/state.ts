@@ -4,7 +4,7 @@ import { IStateDB } from '@jupyterlab/statedb';
 import { ReadonlyPartialJSONValue } from '@lumino/coreutils';
 
 import { Place } from './live';
-import { same } from './model';
+import { same } from './choice';
 import { DjinnService } from './service';
 import { Sidebar } from './sidebar';
 

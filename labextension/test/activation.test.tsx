@@ -13,7 +13,10 @@ const STOPPED: Partial<SessionDescription> = {
   step: 0
 };
 
+const HERE = { session: 'a', number: 1, edition: 1 };
+const ELSEWHERE = { session: 'a', number: 2, edition: 2 };
 const PAUSED = {
+  stop: HERE,
   site: 'resid_post.1',
   step: 0,
   positions: [0, 1],
@@ -27,6 +30,7 @@ const PAUSED = {
 const bytes = new Uint8Array(new Float32Array([1, -1, 2, 0]).buffer);
 const base64 = btoa(String.fromCharCode(...bytes));
 const SNAPSHOT = {
+  stop: HERE,
   positions: [0, 1],
   exactness: 'exact',
   value: { dtype: 'float32', shape: [2, 2], base64 }
@@ -40,7 +44,7 @@ function answer(request: WireRequest): unknown {
       return { snapshot: SNAPSHOT };
     case 'Lens': {
       const text = request.positions?.[0] === 0 ? ' first' : ' last';
-      return { rows: [{ top: [{ token: 5, text, probability: 0.25, logit: 1 }] }] };
+      return { stop: HERE, rows: [{ top: [{ token: 5, text, probability: 0.25, logit: 1 }] }] };
     }
     default:
       return { reply: 'Swapped' };
@@ -103,18 +107,61 @@ test('it is read again when it was edited, and not when it was looked at or its 
   await has({ ...same, kernel: { id: 'k', state: 'busy' }, idle_since: 61 });
   expect(line.verbs).toHaveLength(3);
   await has(session('a', { ...STOPPED, stop: { session: 'a', number: 1, edition: 2 } }));
-  expect(line.verbs).toHaveLength(6);
+  expect(line.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
 });
 
 test('another prompt that meets the same breakpoint is read, though nothing else of it is other', async () => {
   const { line, has } = await stopped();
-  await has(session('a', { ...STOPPED, stop: { session: 'a', number: 2, edition: 2 } }));
-  expect(line.verbs).toHaveLength(6);
+  await has(session('a', { ...STOPPED, stop: ELSEWHERE }));
+  expect(line.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
+});
+
+test('until another stop is read, what is shown of the one before says that it is past', async () => {
+  const { line, has } = await stopped();
+  line.answer = () => new Promise(() => undefined);
+  await has(session('a', { ...STOPPED, stop: ELSEWHERE }));
+  expect(screen.getByText(/where it stood/)).toBeTruthy();
+  expect(document.querySelector('.djinn-mod-past')).not.toBeNull();
+});
+
+test('a session that went on and then left the device shows nothing of the stop before', async () => {
+  const { has } = await stopped();
+  await has(session('a', { ...STOPPED, stop: ELSEWHERE, residency: 'host' }));
+  expect(screen.queryByText('resid_post.1')).toBeNull();
+  expect(screen.getByRole('button', { name: 'Bring it back' })).toBeTruthy();
+});
+
+test('what was read of two stops is not shown as one', async () => {
+  const panel = drawn(Activation, request =>
+    request.request === 'Inspect' ? { snapshot: { ...SNAPSHOT, stop: ELSEWHERE } } : answer(request)
+  );
+  await panel.has(session('a', STOPPED));
+  expect(screen.queryByText('resid_post.1')).toBeNull();
+});
+
+test('a pass of one token names it by its position in the line', async () => {
+  const decode = {
+    ...PAUSED,
+    step: 1,
+    positions: [5],
+    texts: ['The', ' capital', ' of', ' Italy', ' is', ' Rome']
+  };
+  const panel = drawn(Activation, request =>
+    request.request === 'ReadStop' ? { ...decode, norms: [3] } : answer(request)
+  );
+  await panel.has(session('a', { ...STOPPED, step: 1 }));
+  expect(screen.getByText('\u00b7Rome')).toBeTruthy();
+  expect(screen.queryByText('The')).toBeNull();
+});
+
+test('the stop says whose it is', async () => {
+  await stopped();
+  expect(document.querySelector('.djinn-Stop-session')?.textContent).toBe('a');
 });
 
 test('while the session runs on, the last stop stays and says that it is past', async () => {
   const { has } = await stopped();
-  await has(session('a', { state: 'running' }));
+  await has(session('a', { state: 'running', stop: null }));
   expect(screen.getByText(/where it stood/)).toBeTruthy();
   await has(session('a', { state: 'idle' }));
   expect(screen.queryByRole('img')).toBeNull();

@@ -171,6 +171,7 @@ export function session(
     exactness: 'exact',
     last_transfer: null,
     kept: true,
+    in_use: false,
     ...more
   };
   return {

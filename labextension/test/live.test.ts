@@ -1,4 +1,4 @@
-import { choose, find, follows, NOTHING, ofNotebook, places, reduce } from '../src/live';
+import { find, follows, NOTHING, places, reduce } from '../src/live';
 import { LiveDelta } from '../src/wire';
 import { engine, session, snapshot } from './double';
 
@@ -40,24 +40,4 @@ test('an engine that ends is remembered with its reason until that model runs ag
 
 test('sessions are listed by engine and label', () => {
   expect(places(begun).map(({ place }) => place.session)).toEqual(['a', 'b', 'c']);
-});
-
-test('the chosen session stands while it is there; then the notebook in front, then a stopped one', () => {
-  const chosen = { engine: 'e2', session: 'c' };
-  expect(choose(begun, chosen, 'a.ipynb')).toBe(chosen);
-  expect(choose(begun, { engine: 'e2', session: 'gone' }, 'a.ipynb')).toEqual({
-    engine: 'e1',
-    session: 'a'
-  });
-  const stopped = reduce(
-    NOTHING,
-    snapshot(1, [engine('e1', session('a'), session('z', { state: 'paused' }))])
-  );
-  expect(choose(stopped, null, null)).toEqual({ engine: 'e1', session: 'z' });
-  expect(choose(NOTHING, chosen, null)).toBeNull();
-});
-
-test('a notebook without a session has none', () => {
-  expect(ofNotebook(begun, 'b.ipynb')).toEqual([]);
-  expect(ofNotebook(begun, null)).toEqual([]);
 });

@@ -1,5 +1,5 @@
 import { DjinnService, IHeardEvent } from '../src/service';
-import { LiveOutcome, WireReply } from '../src/wire';
+import { LiveOutcome, LiveSession, WireReply } from '../src/wire';
 import { LineDouble, engine, refuse, session, snapshot } from './double';
 
 const HERE = { engine: 'e1', session: 'a' };
@@ -42,13 +42,29 @@ test('the notebook in front is told once, and again after each snapshot', () => 
   expect(line.said.slice(2)).toEqual([focused]);
 });
 
-test('a session that a person chose stays shown when another one of the same notebook is in front', () => {
-  const { line, service } = started();
+test('beside a notebook that has no session a person\u2019s pick is not moved any more', () => {
+  const { service } = started();
   service.model.choose({ engine: 'e1', session: 'b' });
   service.focus('c.ipynb');
-  expect(service.model.chosen?.session).toBe('b');
-  line.tell(snapshot(0, [engine('e1', STOPPED)]));
-  expect(service.model.chosen).toEqual(HERE);
+  expect(service.model.chosen).toBeNull();
+  expect(service.model.stopped).toBe(false);
+});
+
+test('a notebook that is renamed keeps its session, and what it left behind is known', () => {
+  const { line, service } = started();
+  const held = (name: string, path: string): LiveSession => ({
+    ...session(name, {}, path),
+    kernel: { id: 'k', state: 'idle' }
+  });
+  line.tell(snapshot(0, [engine('e1', held('/w/a.ipynb', 'a.ipynb'))]));
+  service.focus('a.ipynb');
+  service.renamed('z.ipynb');
+  expect(line.said.at(-1)).toEqual({ say: 'focus', notebook: 'z.ipynb' });
+  expect(service.model.chosen?.session).toBe('/w/a.ipynb');
+  const orphan = session('/w/a.ipynb', { tokens: 9 }, 'a.ipynb');
+  line.tell(snapshot(0, [engine('e1', orphan, held('/w/z.ipynb', 'z.ipynb'))]));
+  expect(service.model.chosen?.session).toBe('/w/z.ipynb');
+  expect(service.model.left?.session).toBe('/w/a.ipynb');
 });
 
 test('a session that the notebook in front opens later is shown, whatever was shown before', () => {

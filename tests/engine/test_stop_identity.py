@@ -11,7 +11,7 @@ from djinn_jupyter.engine import session as sessions
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import Paused, SessionEdited, SessionFinished, SessionPaused
-from tests.engine.desk import Desk
+from tests.engine.desk import ME, Desk
 
 PROMPT = (5, 9, 23, 7)
 
@@ -138,3 +138,18 @@ def test_no_two_readings_with_one_identity_differ(desk: Desk, seed: int, monkeyp
             latest[name] = read.stop.edition
     assert len(values) > 10
     assert len({(stop.session, stop.edition) for stop in values}) == len(values)
+
+
+def test_one_session_of_a_holder_is_in_use_and_none_when_the_holder_has_gone(desk: Desk) -> None:
+    def in_use() -> set[str]:
+        return {one.name for one in desk.ask(ask.ListSessions()).sessions if one.in_use}
+
+    desk.fork("b")
+    assert in_use() == set()
+    desk.ask(ask.Note(session="a", activity="in_use"))
+    assert in_use() == {"a"}
+    desk.ask(ask.Note(session="b", activity="in_use"))
+    assert in_use() == {"b"}
+    desk.engine.depart(ME)
+    desk.settle()
+    assert in_use() == set()

@@ -92,7 +92,7 @@ def test_a_stop_is_shown_and_the_buttons_move_it(panel: Panel) -> None:
     assert panel.body("debugInfo")["stoppedThreads"] == [thread]
     stack = panel.stack(thread)
     assert [frame["name"] for frame in stack][:3] == [
-        "resid_post.20, step 0",
+        "resid_post.20, step 0 of panel",
         "model.layers.20 (LlamaDecoderLayer)",
         "model (LlamaModel)",
     ]
@@ -107,10 +107,10 @@ def test_a_stop_is_shown_and_the_buttons_move_it(panel: Panel) -> None:
     rich = panel.body("richInspectVariables", variableName="value", frameId=stack[0]["id"])
     assert "resid_post.20" in rich["data"]["text/plain"]
     assert "<svg" in rich["data"]["text/html"] or "<img" in rich["data"]["text/html"]
-    for command, place in (("next", "resid_post.21, step 0"), ("stepIn", "attn_in.22, step 0")):
+    for command, place in (("next", "resid_post.21, step 0 of panel"), ("stepIn", "attn_in.22, step 0 of panel")):
         assert panel.moved(command, thread) == place
     kernel.do("%djinn_clear")
-    assert panel.moved("stepOut", thread) == "attn_in.22, step 1"
+    assert panel.moved("stepOut", thread) == "attn_in.22, step 1 of panel"
     assert panel.ask("continue", threadId=1)["success"]  # as JupyterLab asks, whatever it shows
     assert panel.event("continued")["threadId"] == thread
     while panel.body("debugInfo")["stoppedThreads"]:
@@ -134,7 +134,7 @@ def test_a_magic_moves_what_the_panel_shows_and_python_sees_the_panels_moves(pan
     assert panel.event("continued")["threadId"] == thread
     panel.event("stopped")
     kernel.outputs(cell)
-    assert panel.stack(thread)[0]["name"] == "resid_post.6, step 0"
+    assert panel.stack(thread)[0]["name"] == "resid_post.6, step 0 of panel"
     assert panel.ask("variables", variablesReference=reference)["success"] is False
     assert panel.ask("next", threadId=thread)["success"]
     panel.event("stopped")
@@ -162,13 +162,13 @@ def test_pythons_own_debugging_goes_on_as_before(panel: Panel) -> None:
     assert frame["line"] == 4
     names = panel.variables(frame["id"], panel.body("scopes", frameId=frame["id"])["scopes"][0]["name"])
     assert names["total"]["value"] == "3"
-    assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0"
+    assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0 of panel"
     assert panel.ask("continue", threadId=pythons)["success"]
     assert "sum 3\n" in kernel.outputs(cell)
     while panel.body("debugInfo")["stoppedThreads"] != [ours]:
         pass  # ipykernel hears of debugpy's going on a little later
     assert panel.ask("disconnect", restart=False, terminateDebuggee=False)["success"]
-    assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0"
+    assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0 of panel"
 
 
 def test_off_is_as_if_it_had_never_been_on(panel: Panel) -> None:
@@ -224,3 +224,47 @@ def test_an_engine_starts_while_pythons_debugger_is_on(kernels: Callable[[str], 
     assert "resid_post.3" in "".join(kernel.do("%djinn_break 3\n%djinn_run --ids [3,4,5]"))
     assert panel.body("debugInfo")["isStarted"]
     kernel.do("%djinn_stop --force")
+
+
+def test_the_session_in_use_is_shown_named_and_moved_and_no_fork_of_it(panel: Panel) -> None:
+    kernel = panel.kernel
+    kernel.do("%djinn_break 4")
+    kernel.do("%djinn_run --ids ids")
+    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    kernel.do("%djinn_fork parked")
+    assert panel.body("debugInfo")["stoppedThreads"] == [thread]
+    assert panel.moved("next", thread) == "resid_post.5, step 0 of panel"
+    kernel.do("%djinn_use parked")
+    [parked] = panel.body("debugInfo")["stoppedThreads"]
+    assert parked != thread
+    assert panel.stack(parked)[0]["name"] == "resid_post.4, step 0 of parked"
+    assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
+    assert panel.ask("continue", threadId=1)["success"]
+    while panel.body("debugInfo")["stoppedThreads"]:
+        pass
+    assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
+
+
+def test_what_is_edited_in_a_cell_is_told_again(panel: Panel) -> None:
+    kernel = panel.kernel
+    kernel.do("%djinn_break 4")
+    kernel.do("%djinn_run --ids ids")
+    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    before = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
+    cell = kernel.begin("%djinn_edit scale 0.5")
+    assert panel.event("stopped")["threadId"] == thread
+    kernel.outputs(cell)
+    after = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
+    assert float(after) == pytest.approx(float(before) / 2, rel=1e-4)
+
+
+def test_breakpoints_in_the_models_source_are_still_told_when_the_panel_asks_anew(panel: Panel) -> None:
+    kernel = panel.kernel
+    kernel.do("%djinn_break 4")
+    kernel.do("%djinn_run --ids ids")
+    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    source = panel.stack(thread)[0]["source"]
+    line = panel.stack(thread)[0]["line"] + 1
+    panel.body("setBreakpoints", source={"path": source["path"]}, breakpoints=[{"line": line}], sourceModified=False)
+    [told] = panel.body("debugInfo")["breakpoints"]
+    assert (told["source"], [point["line"] for point in told["breakpoints"]]) == (source["path"], [line])

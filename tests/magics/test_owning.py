@@ -77,11 +77,11 @@ def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:
 
 def test_a_word_that_fits_two_sessions_names_both_and_an_exact_name_wins(beside: Notebook) -> None:
     beside.engine.sessions["other/rome.ipynb"] = samples.session("other/rome.ipynb", holder=None)
-    said = "'rome' may be other/rome.ipynb or work/rome.ipynb; write the full name."
+    said = "'rome' may be other/rome or work/rome; write it with its folder."
     assert beside.fails("%djinn_close rome --force") == said
     shown = beside.cell("%djinn_sessions")
-    assert "other/rome.ipynb" in shown
-    assert "work/rome.ipynb" in shown
+    assert "other/rome " in shown
+    assert "work/rome " in shown
     assert "work/paris.ipynb" not in shown
     beside.engine.sessions["rome"] = samples.session("rome", holder=None)
     assert beside.cell("%djinn_close rome").startswith("rome closed")

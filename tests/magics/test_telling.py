@@ -14,7 +14,16 @@ from tests.magics.conftest import Notebook
 
 
 def notes(notebook: Notebook) -> list[tuple[str, str]]:
-    return [(r.session, r.activity) for r in notebook.engine.line.requests if isinstance(r, Note)]
+    """What was told of cells; which session is in use is told when it is chosen."""
+    told = [(r.session, r.activity) for r in notebook.engine.line.requests if isinstance(r, Note)]
+    return [one for one in told if one[1] != "in_use"]
+
+
+def test_which_session_the_magics_act_on_is_told_when_it_is_chosen(notebook: Notebook) -> None:
+    notebook.cell("%djinn_fork alt")
+    notebook.cell("%djinn_use alt")
+    told = [r.session for r in notebook.engine.line.requests if isinstance(r, Note) and r.activity == "in_use"]
+    assert told == ["work/paris.ipynb", "alt"]
 
 
 def hooks(notebook: Notebook) -> list[Any]:

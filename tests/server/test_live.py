@@ -117,7 +117,10 @@ async def test_an_engine_that_starts_later_appears_and_one_that_ends_goes_with_i
     await window.close()
 
 
-@pytest.mark.parametrize("frame", ["", "{}", '{"say": "shout"}', '{"say": "focus", "notebook": 3}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "frame",
+    [f'{{"{chr(0x20AC) * 90}": 3}}', "", "{}", '{"say": "shout"}', '{"say": "focus", "notebook": 3}', b"\xff\xfe"],
+)
 async def test_a_frame_that_is_none_of_ours_closes_with_a_reason(jupyter: Jupyter, frame: str | bytes) -> None:
     window = await jupyter.listen()
     await window.hear()

@@ -199,3 +199,11 @@ async def test_two_servers_see_one_engine_and_each_others_doings(engine: Served,
         await ask(other, "Close", session="paris")
         assert (await ask(one, "Describe", session="paris"))[0] == 404
         await window.close()
+
+
+async def test_a_page_may_have_refusals_as_answers(engine: Served, jupyter: Jupyter) -> None:
+    """A browser writes every other status to its console."""
+    address = f"djinn/api/engines/{await engine_id(jupyter)}/ask?refused=200"
+    for body in ({"request": "Describe", "session": "nobody"}, {"request": "Fly"}):
+        answer = await jupyter.fetch(address, body)
+        assert (answer.code, json.loads(answer.body)["reply"]) == (200, "Failed")

@@ -41,6 +41,7 @@ class Signals:
 _CHANGES: Final[dict[Activity, dict[str, bool]]] = {
     "busy": {},
     "expected": {"used": True},
+    "in_use": {},
     "idle": {"used": False},
     "focused": {"focused": True},
     "blurred": {"focused": False},

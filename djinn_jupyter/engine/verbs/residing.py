@@ -40,8 +40,20 @@ def swap_in(engine: Engine, request: ask.SwapIn, holder: Holder) -> Steps:
 
 def note(engine: Engine, request: ask.Note, holder: Holder) -> Noted:
     """Anyone may say what a notebook does: its kernel, or the server that its window belongs to."""
-    engine.notebooks.note(engine.session(request.session), request.activity)
+    session = engine.session(request.session)
+    if request.activity == "in_use":
+        _use(engine, session, holder)
+    engine.notebooks.note(session, request.activity)
     return Noted()
+
+
+def _use(engine: Engine, session: Session, holder: Holder) -> None:
+    """Of all sessions this one is what the holder's magics act on."""
+    for other in engine.sessions.values():
+        if other.used_by == holder.name:
+            other.used_by = None
+            engine.bulletin.touch(other.name)
+    session.used_by = holder.name
 
 
 def _swapped(session: Session, before: Transfer | None) -> Swapped:

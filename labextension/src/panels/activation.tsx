@@ -4,11 +4,11 @@ import * as React from 'react';
 
 import { Pooled, pool } from '../arrays';
 import { reasonOf } from '../line';
-import { Place } from '../live';
-import { same } from '../model';
+import { Place, find } from '../live';
+import { same } from '../choice';
 import { DjinnService } from '../service';
 import { spellNumber, spellToken } from '../spell';
-import { LensRow, LiveEngine, LiveSession, Paused, Snapshot } from '../wire';
+import { LensRow, LiveEngine, LiveSession, Paused, Snapshot, StopIdentity } from '../wire';
 import { Empty, Meter, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 import { Thumbnail } from './thumbnail';
@@ -35,12 +35,13 @@ export function Activation({ service, trans }: PanelProps): React.JSX.Element {
   const model = useModel(service);
   const [sight, seen] = useInSight<HTMLDivElement>();
   const { chosen, session } = model;
-  const stopped = session?.described.state === 'paused' ? session : null;
-  const stop = useStop(service, seen, chosen, stopped);
-  const past = session?.described.state === 'running' && stop !== null && 'value' in stop;
+  const state = session?.described.state;
+  const read = useStop(service, seen, chosen, state === 'paused' ? session : null);
+  const past = read !== null && 'value' in read && !isPresent(read.value, session);
+  const stop = past && session !== null && isAway(session) ? null : read;
   return (
     <div ref={sight} className={`djinn-Activation-body${past ? ' djinn-mod-past' : ''}`}>
-      {stopped === null && !past ? (
+      {state !== 'paused' && (state !== 'running' || stop === null) ? (
         <Empty>
           {trans.__('The activation appears here while the chosen session is stopped.')}
         </Empty>
@@ -55,6 +56,12 @@ export function Activation({ service, trans }: PanelProps): React.JSX.Element {
       )}
     </div>
   );
+}
+
+/** Whether what was read is what is there now: of another stop, or another edition of it, it is shown as past. */
+function isPresent({ paused }: Stop, session: LiveSession | null): boolean {
+  const there = session?.described.stop ?? null;
+  return there !== null && spellStop(paused.stop) === spellStop(there);
 }
 
 /** Reading would bring the session back, which is the person's to ask for. */
@@ -79,7 +86,11 @@ function standing(session: LiveSession | null): string | null {
     return null;
   }
   const { stop } = session.described;
-  return stop === null ? null : `${stop.number} ${stop.edition}`;
+  return stop === null ? null : spellStop(stop);
+}
+
+function spellStop({ session, number, edition }: StopIdentity): string {
+  return `${session} ${number} ${edition}`;
 }
 
 /** Read again when the session stands otherwise. What was read stays until then. */
@@ -96,7 +107,7 @@ function useStop(
     let wanted = true;
     if (seen && place !== null && stands !== null) {
       readStop(service, place).then(
-        value => wanted && setLast({ place, read: { value } }),
+        value => wanted && value && setLast({ place, read: { value } }),
         error => wanted && setLast({ place, read: { refused: reasonOf(error) } })
       );
     }
@@ -107,7 +118,8 @@ function useStop(
   return last && same(last.place, place) ? last.read : null;
 }
 
-async function readStop(service: DjinnService, place: Place): Promise<Stop> {
+/** Null where it went on or was edited between the two questions: then it is read again. */
+async function readStop(service: DjinnService, place: Place): Promise<Stop | null> {
   const { engine, session } = place;
   const paused = await service.ask<'ReadStop'>(engine, { request: 'ReadStop', session });
   const positions = paused.positions.slice(-POSITIONS);
@@ -116,7 +128,9 @@ async function readStop(service: DjinnService, place: Place): Promise<Stop> {
     session,
     positions
   });
-  return { place, paused, snapshot, pooled: pool(snapshot.value, 96, 128) };
+  return spellStop(snapshot.stop) === spellStop(paused.stop)
+    ? { place, paused, snapshot, pooled: pool(snapshot.value, 96, 128) }
+    : null;
 }
 
 interface StopProps extends PanelProps {
@@ -136,6 +150,7 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
   return (
     <>
       <p className="djinn-Stop-head">
+        <span className="djinn-Stop-session">{labelOf(stop, service)}</span>{' '}
         <span className="djinn-mono">{paused.site}</span>{' '}
         <span className="djinn-soft">{headOf(stop, past, trans)}</span>
       </p>
@@ -155,7 +170,7 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
       />
       <Norms paused={paused} position={position} choose={setChosen} trans={trans} />
       {hasLens(paused, service.model.engine) ? (
-        <Lens stop={stop} position={position} service={service} trans={trans} />
+        <Lens stop={stop} past={past} position={position} service={service} trans={trans} />
       ) : (
         <Empty>
           {trans.__('The logit lens reads the residual stream; %1 is none.', paused.site)}
@@ -168,6 +183,11 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
 /** Asking where there is none would be refused, and the browser would note that as an error. */
 function hasLens({ axes, shape }: Paused, engine: LiveEngine | null): boolean {
   return axes === 'T D' && shape.at(-1) === engine?.found.description?.hidden_size;
+}
+
+/** What is shown says whose it is: keys and buttons move that session. */
+function labelOf({ place }: Stop, service: DjinnService): string {
+  return find(service.model.live, place)?.label ?? place.session;
 }
 
 function headOf({ paused, snapshot }: Stop, past: boolean, trans: Trans): string {
@@ -213,9 +233,7 @@ function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Eleme
                   {at}
                 </button>
               </td>
-              <td className="djinn-mono djinn-token">
-                {spellToken(paused.texts[first + index] ?? '')}
-              </td>
+              <td className="djinn-mono djinn-token">{spellToken(paused.texts[at] ?? '')}</td>
               <td>
                 <Meter share={(paused.norms[first + index] ?? 0) / largest} />
               </td>
@@ -230,17 +248,17 @@ function Norms({ paused, position, choose, trans }: NormsProps): React.JSX.Eleme
   );
 }
 
-interface LensProps extends StopProps {
+interface LensProps extends StopViewProps {
   readonly position: number;
 }
 
-function Lens({ stop, position, service, trans }: LensProps): React.JSX.Element {
-  const read = useLens(service, stop, position);
+function Lens({ stop, past, position, service, trans }: LensProps): React.JSX.Element {
+  const read = useLens(service, stop, position, past);
   return (
     <div className="djinn-Lens" role="group" aria-label={trans.__('Logit lens')}>
       <h4 className="djinn-subhead">{trans.__('Logit lens at position %1', position)}</h4>
       {read === null ? (
-        <Empty>{trans.__('Reading the lens.')}</Empty>
+        !past && <Empty>{trans.__('Reading the lens.')}</Empty>
       ) : 'refused' in read ? (
         <Empty>{read.refused}</Empty>
       ) : (
@@ -262,19 +280,32 @@ function Lens({ stop, position, service, trans }: LensProps): React.JSX.Element 
   );
 }
 
-function useLens(service: DjinnService, stop: Stop, position: number): Read<LensRow> | null {
-  const [read, setRead] = React.useState<Read<LensRow> | null>(null);
+/** What the lens reads at a position of this very stop; null until it is there. A past stop is not asked about. */
+function useLens(
+  service: DjinnService,
+  stop: Stop,
+  position: number,
+  past: boolean
+): Read<LensRow> | null {
+  const [last, setLast] = React.useState<{ of: string; read: Read<LensRow> } | null>(null);
+  const of = `${spellStop(stop.paused.stop)} ${position}`;
   React.useEffect(() => {
     let wanted = true;
     const { engine, session } = stop.place;
     const top = service.model.preferences.lensTop;
+    if (past) {
+      return;
+    }
     service.ask<'Lens'>(engine, { request: 'Lens', session, positions: [position], top }).then(
-      ({ rows }) => wanted && setRead({ value: rows[0] }),
-      error => wanted && setRead({ refused: reasonOf(error) })
+      ({ rows, stop: from }) =>
+        wanted &&
+        spellStop(from) === spellStop(stop.paused.stop) &&
+        setLast({ of, read: { value: rows[0] } }),
+      error => wanted && setLast({ of, read: { refused: reasonOf(error) } })
     );
     return () => {
       wanted = false;
     };
-  }, [service, stop, position]);
-  return read;
+  }, [service, stop, position, past]);
+  return last?.of === of ? last.read : null;
 }

@@ -11,8 +11,8 @@ import * as React from 'react';
 
 import { attachCell, dragFrom } from '../attaching';
 import { swapInIcon, swapOutIcon } from '../icons';
-import { Place, bytesOf, canLeave, canReturn, key, places } from '../live';
-import { same } from '../model';
+import { Place, bytesOf, canLeave, canReturn, find, key, places } from '../live';
+import { same } from '../choice';
 import { CommandIDs, Execute } from '../names';
 import { spellBytes, spellSeconds } from '../spell';
 import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
@@ -47,6 +47,7 @@ export function Sessions(props: SessionsProps): React.JSX.Element {
         {model.session && `${model.session.label}: ${stateText(model.session, trans)}`}
       </p>
       {model.live.current && engines.length === 0 && <NoEngine trans={trans} />}
+      {model.left && <Left place={model.left} {...props} />}
       {engines.map(([id, engine]) => (
         <Engine key={id} id={id} engine={engine} now={now} {...props} />
       ))}
@@ -59,6 +60,33 @@ function NoEngine({ trans }: { trans: Trans }): React.JSX.Element {
     <div className="djinn-Notice" role="status">
       <p>{trans.__('No engine runs. Load a model in a notebook, and its sessions appear here:')}</p>
       <pre className="djinn-code">{'%load_ext djinn_jupyter\n%djinn_load demo'}</pre>
+    </div>
+  );
+}
+
+/** A notebook that was renamed has another session from its kernel's next start on. */
+function Left({
+  place,
+  service,
+  trans,
+  execute
+}: SessionsProps & { readonly place: Place }): React.JSX.Element {
+  const label = find(service.model.live, place)?.label ?? place.session;
+  const args = { engine: place.engine, session: place.session };
+  return (
+    <div className="djinn-Notice" role="status">
+      <p>
+        {trans.__(
+          'This notebook was renamed, and its session of before is still called %1. To go on with it:',
+          label
+        )}
+      </p>
+      <button
+        className="djinn-textButton"
+        onClick={() => execute(CommandIDs.insertAttachCell, args)}
+      >
+        {trans.__('Insert a cell that attaches to it')}
+      </button>
     </div>
   );
 }

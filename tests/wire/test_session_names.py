@@ -1,0 +1,32 @@
+"""Sessions side by side are told apart by as little of their paths as it takes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from djinn_jupyter.wire.names import told_apart
+
+FOLDERS = st.lists(st.sampled_from(("a", "b", "work")), max_size=4).map("/".join)
+NAMES = st.one_of(
+    st.builds(lambda folder, stem: f"/{folder}/{stem}.ipynb".replace("//", "/"), FOLDERS, st.sampled_from(("x", "y"))),
+    st.sampled_from(("x", "fork", "a/x")),
+)
+
+
+def test_two_notebooks_of_one_name_are_told_apart_by_their_folders() -> None:
+    names = ("/home/ada/one/quick.ipynb", "/home/ada/two/quick.ipynb", "/home/ada/two/other.ipynb", "fork")
+    assert list(told_apart(names).values()) == ["one/quick", "two/quick", "other", "fork"]
+
+
+def test_folders_of_one_name_need_one_more() -> None:
+    assert list(told_apart(("/ada/work/x.ipynb", "/bob/work/x.ipynb")).values()) == ["ada/work/x", "bob/work/x"]
+
+
+@given(st.sets(NAMES, max_size=8))
+def test_no_two_names_are_shown_alike(names: set[str]) -> None:
+    """But for a session that is called what another's path is shown by, which an engine refuses to open."""
+    shown = told_apart(names)
+    assert set(shown) == names
+    paths = [text for name, text in shown.items() if name.endswith(".ipynb")]
+    assert len(set(paths)) == len(paths)
