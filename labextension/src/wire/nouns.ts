@@ -21,7 +21,7 @@ export type Residency = 'resident' | 'storing' | 'host' | 'loading' | 'disk';
 
 export type Exactness = 'exact' | 'recomputed';
 
-export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'gone';
+export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'in_use' | 'gone';
 
 /**
  * How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0
@@ -189,7 +189,8 @@ export interface StopIdentity {
  * `dirty_bytes` have no copy yet. `exactness` is `recomputed` after a recovery that had to run tokens again, until the
  * user accepts. `last_transfer` says why the last resume was slow, if it was. `stop` is where it stands, None while it
  * runs: who shows what was read from another stop or edition reads it again. `kept` is false while the journal does
- * not have its latest state, so that an engine that dies loses it.
+ * not have its latest state, so that an engine that dies loses it. `in_use`: of the sessions that its holder has open,
+ * the one that it works with, where it has said so.
  */
 export interface SessionDescription {
   readonly name: string;
@@ -215,6 +216,7 @@ export interface SessionDescription {
   readonly exactness: 'exact' | 'recomputed';
   readonly last_transfer: Transfer | null;
   readonly kept: boolean;
+  readonly in_use: boolean;
 }
 
 /** A token with its probability under the softmax of fp32 logits. */
