@@ -1,7 +1,7 @@
 """Engine processes that begin in a tenth of the time: forked from one that has imported torch and computed nothing.
 
-As a program it reads lines (a number, then arguments for `python -m djinn_jupyter.engine`), forks so many engines at
-once, and answers with the entry under which each can be found.
+As a program it reads lines (a number, seconds that forcing to the disk takes, then arguments for `python -m
+djinn_jupyter.engine`), forks so many engines at once, and answers with the entry under which each can be found.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -28,11 +29,12 @@ class Nursery:
             text=True,
         )
 
-    def start(self, count: int, *arguments: str) -> list[str]:
-        """Engines that answer, begun at the same time; the notices in which they said so."""
+    def start(self, count: int, *arguments: str, forcing: float | None = None) -> list[str]:
+        """Engines that answer, begun at the same time; the notices in which they said so. `forcing`: instead of waiting
+        for the disk they sleep so many seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(shlex.join([str(count), *arguments]) + "\n")
+        self._process.stdin.write(shlex.join([str(count), str(forcing), *arguments]) + "\n")
         self._process.stdin.flush()
         return [self._process.stdout.readline() for _ in range(count)]
 
@@ -50,17 +52,19 @@ def _serve() -> None:
     torch.set_num_threads(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin:
-        count, *arguments = shlex.split(line)
-        for reader in [_fork(arguments) for _ in range(int(count))]:
+        count, forcing, *arguments = shlex.split(line)
+        for reader in [_fork(arguments, forcing) for _ in range(int(count))]:
             with os.fdopen(reader) as notices:
                 sys.stdout.write(list(notices)[-1])
             sys.stdout.flush()
 
 
-def _fork(arguments: list[str]) -> int:
+def _fork(arguments: list[str], forcing: str) -> int:
     """An engine of one's own; where its notices can be read."""
     reader, writer = os.pipe()
     if os.fork() == 0:
+        if forcing != "None":
+            os.fsync = os.fdatasync = lambda descriptor: time.sleep(float(forcing))
         _become_an_engine([*arguments, f"--launcher-pipe={writer}"])
     os.close(writer)
     return reader
