@@ -13,6 +13,7 @@ from queue import SimpleQueue
 from typing import TypeVar
 
 from djinn_jupyter.client.io_thread import settled
+from djinn_jupyter.client.line import Unkept
 from djinn_jupyter.client.subscriptions import Heard
 from djinn_jupyter.client.transport import WireBytes
 from djinn_jupyter.errors import DjinnError, from_code
@@ -44,7 +45,7 @@ class DirectLine:
         self, welcome: Welcome, send: Send, pump: Callable[[], object] | None = None, *, holder: str = "direct"
     ) -> None:
         self.welcome, self.holder = welcome, holder
-        self.wire_bytes = WireBytes()
+        self.wire_bytes, self.unkept = WireBytes(), Unkept()
         self.requests: list[Request] = []
         self._send, self._pump = send, pump
         self._listeners: list[tuple[str, Heard]] = []
@@ -82,4 +83,5 @@ class DirectLine:
 
     def _answer(self, future: Future[Reply], reply: Reply) -> None:
         received = codec.decode_reply(codec.encode(0, reply)).body
+        self.unkept.heed(received)
         settled(future, from_code(received.code, received.message) if isinstance(received, Failed) else received)

@@ -15,7 +15,7 @@ from djinn_jupyter.client.subscriptions import Heard
 from djinn_jupyter.client.transport import Connection, WireBytes
 from djinn_jupyter.errors import WireError
 from djinn_jupyter.wire.registry import Entry
-from djinn_jupyter.wire.replies import Reply, Welcome
+from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
 from djinn_jupyter.wire.requests import Request
 
 Kind = TypeVar("Kind")
@@ -31,6 +31,8 @@ class Line(Protocol):
     def holder(self) -> str: ...
     @property
     def wire_bytes(self) -> WireBytes: ...
+    @property
+    def unkept(self) -> Unkept: ...
     def ask(self, request: Request) -> Future[Reply]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
@@ -38,6 +40,21 @@ class Line(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Unkept:
+    """What replies have said since it was last read of work that the engine's journal could not keep."""
+
+    def __init__(self) -> None:
+        self._said: str | None = None
+
+    def heed(self, reply: object) -> None:
+        if isinstance(reply, ReplyBase) and reply.not_kept is not None:
+            self._said = reply.not_kept
+
+    def read(self) -> str | None:
+        said, self._said = self._said, None
+        return said
 
 
 def ask_for(line: Line, request: Request, kind: type[Kind]) -> Kind:
@@ -57,6 +74,7 @@ class SocketLine:
     def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str) -> None:
         self._thread = thread
         self._holder = holder
+        self.unkept = Unkept()
         self._connection = thread.wait(Connection.open(entry, holder=holder, user=user))
 
     @property
@@ -82,8 +100,12 @@ class SocketLine:
     def ask(self, request: Request) -> Future[Reply]:
         future: Future[Reply] = Future()
         future.set_running_or_notify_cancel()  # a request that was sent cannot be taken back
-        self._thread.call(lambda: self._connection.post(request, lambda outcome: settled(future, outcome)))
+        self._thread.call(lambda: self._connection.post(request, lambda outcome: self._settle(future, outcome)))
         return future
+
+    def _settle(self, future: Future[Reply], outcome: Reply | BaseException) -> None:
+        self.unkept.heed(outcome)
+        settled(future, outcome)
 
     def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         forget = self._thread.wait(self._connection.listen(session, heard))

@@ -83,6 +83,8 @@ def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[
                 method(self, reader(made.parser, line), *body)
             except DjinnError as error:
                 raise OneLine(" ".join(str(error).split())) from None
+            finally:
+                self.bench.tell_unkept()
 
         made: Any = (line_cell_magic if cell else line_magic)(magic)
         for each in reversed(options):

@@ -117,6 +117,12 @@ class Workbench:
         self.outcomes.clear()
         self._engine = self._present = None
 
+    def tell_unkept(self) -> None:
+        """One line where what a magic did is not in the engine's journal."""
+        said = None if self._engine is None else self._engine.line.unkept.read()
+        if said is not None:
+            self.screen.say(f"Not kept: {said}")
+
     def hold(self, session: RemoteSession) -> RemoteSession:
         self._held[session.name] = session
         return session

@@ -75,6 +75,7 @@ def status_view(
         *((tier.tier, tier_line(tier)) for tier in books.tiers),
         *((("last move", moved),) if moved else ()),
         *((("journal", books.journal_trouble),) if books.journal_trouble else ()),
+        *((("came back", _came_back(books)),) if books.recovered_exact or books.recovered_recomputed else ()),
         ("process", megabytes(books.process_bytes)),
         ("device", _device(books)),
     ]  # fmt: skip
@@ -91,6 +92,10 @@ def _checks(model: ModelDescription) -> str:
     if failed:
         return f"{plural(len(failed), 'check')} failed: {', '.join(failed)}"
     return f"{plural(len(model.checks), 'check')} passed"
+
+
+def _came_back(books: EngineStatistics) -> str:
+    return f"{books.recovered_exact:,} as they were, {books.recovered_recomputed:,} to be computed again"
 
 
 def _device(books: EngineStatistics) -> str:

@@ -138,6 +138,8 @@ def armed(session: SessionDescription) -> str:
             "recomputed after a recovery: tokens were run again after the engine had died, which on this machine gives "
             "the same bits (%djinn_accept takes note of it)"
         )
+    if not session.kept:
+        parts.append("not in the journal as it is (%djinn_status says why)")
     return ", ".join(parts) or "nothing armed"
 
 

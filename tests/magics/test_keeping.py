@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 
-from djinn_jupyter.wire import requests
+from djinn_jupyter.wire import replies, requests
 from tests.magics.conftest import Notebook
 
 PARIS = "work/paris.ipynb"
@@ -88,3 +91,20 @@ def test_a_recovered_session_says_so_until_that_is_accepted(stopped: Notebook) -
     assert stopped.cell("%djinn_accept") == "paris counts as exact from now on\n"
     assert any(isinstance(r, requests.AcceptRecomputed) for r in stopped.engine.line.requests)
     assert "recomputed" not in stopped.cell("%djinn_sessions")
+
+
+def test_what_is_not_kept_is_one_line_below_the_cell_that_did_it(
+    stopped: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a later magic of the cell did something that is."""
+    why = "The journal does not have the latest of session 'paris': No space left on device."
+    real = stopped.engine._reply
+
+    def reply(request: Any) -> replies.Reply:
+        made = real(request)
+        return msgspec.structs.replace(made, not_kept=why) if isinstance(request, requests.ApplyEdit) else made
+
+    monkeypatch.setattr(stopped.engine, "_reply", reply)
+    said = stopped.cell("%djinn_edit scale 0.5\n%djinn_breaks")
+    assert said.count(f"Not kept: {why}\n") == 1
+    assert "Not kept" not in stopped.cell("%djinn_breaks")

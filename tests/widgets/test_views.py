@@ -338,6 +338,12 @@ def test_the_status_of_a_model_that_streams() -> None:
     assert "ring" not in views.status_view(samples.model(), samples.statistics(), None).plain
 
 
+def test_the_status_counts_what_came_back_exact_and_recomputed_apart() -> None:
+    back = samples.statistics(recovered_exact=2, recovered_recomputed=1)
+    assert "2 as they were, 1 to be computed again" in views.status_view(samples.model(), back, None).plain
+    assert "came back" not in views.status_view(samples.model(), samples.statistics(), None).plain
+
+
 def test_the_status_says_when_the_journal_cannot_be_written() -> None:
     said = "The journal does not have the latest of session 'a': No space left on device."
     for trouble in (said, None):

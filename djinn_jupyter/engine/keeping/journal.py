@@ -88,6 +88,10 @@ class Journal:
         """Where its files are."""
         return self._berth.folder
 
+    def files(self, suffix: str) -> list[Path]:
+        """Plain files of its folder."""
+        return self._berth.files(suffix)
+
     @property
     def unkept(self) -> frozenset[str]:
         """Sessions whose last state is not in the journal; closed ones that are still in it."""

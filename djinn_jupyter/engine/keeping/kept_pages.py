@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -140,15 +140,14 @@ class KeptPages:
         return self._adopted[key]
 
 
-def keep_pages(engine: Engine, folder: Path) -> KeptPages | None:
-    """From now on the engine's disk tier is a file in `folder`, one that is there or a new one. None where the engine
-    has no disk tier. Raises StorageFailed."""
+def keep_pages(engine: Engine, folder: Path, there: Sequence[Path]) -> KeptPages | None:
+    """From now on the engine's disk tier is a file in `folder`, the first of those that are `there` or a new one. None
+    where the engine has no disk tier. Raises StorageFailed."""
     if engine.tiers.disk is None:
         return None
     engine.blobs.purge()
     if engine.tiers.disk.places:
         raise BooksBroken("The disk tier was to get another file while something lies in it.")
-    there = sorted(folder.glob(f"*{SUFFIX}"))
     path = there[0] if there else folder / f"{secrets.token_hex(8)}{SUFFIX}"
     for other in there[1:]:
         with suppress(OSError):

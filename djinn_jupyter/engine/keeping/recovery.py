@@ -11,7 +11,7 @@ import torch
 
 from djinn_jupyter.engine.keeping.elsewhere import values_of
 from djinn_jupyter.engine.keeping.image import SessionImage
-from djinn_jupyter.engine.keeping.kept_pages import KeptPages, keep_pages
+from djinn_jupyter.engine.keeping.kept_pages import SUFFIX, KeptPages, keep_pages
 from djinn_jupyter.engine.keeping.rebuilding import rebuild
 from djinn_jupyter.engine.registration import identity_of
 from djinn_jupyter.engine.session import Session
@@ -32,7 +32,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
     journal = engine.keeping.open_journal(identity_of(engine.config).slug(), engine.mailbox.wake)
     journal.values = partial(values_of, engine)
     left = journal.recover()
-    journal.pages = keep_pages(engine, journal.folder)
+    journal.pages = keep_pages(engine, journal.folder, journal.files(SUFFIX))
     brought_back: list[tuple[Session, SessionImage]] = []
     for found in left:
         name = _free_name(found.image.name, engine.sessions)
