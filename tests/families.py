@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedModel
 
 from tests.family_parts import (
     COMMON,
@@ -30,6 +30,7 @@ from tests.family_parts import (
     sliding,
 )
 from tests.more_families import SERVED, UNSERVED
+from tests.wrappers import UNSERVED_WRAPPERS, WRAPPERS, sections
 
 _SPECIAL: dict[str, Overrides] = {
     "llama": lambda n: {},
@@ -213,9 +214,14 @@ _SPECIAL_REFUSED: dict[str, Overrides] = {
 }
 
 
+_TOWERS: dict[str, Overrides] = {**WRAPPERS, **UNSERVED_WRAPPERS}
+
+
 def configuration(name: str, layers: int = 8) -> Any:
     """The tiny configuration of a family. `falcon:new` is a variant of `falcon`."""
     kind = CONFIG_MAPPING[name.partition(":")[0]]
+    if name in _TOWERS:
+        return kind(**sections(kind, layers, _knows, _TOWERS[name](layers)))
     special = {**_SPECIAL, **_SPECIAL_REFUSED, **SERVED, **UNSERVED}[name](layers)
     fields = {**{key: value for key, value in COMMON.items() if _knows(kind, key)}, **special}
     if not isinstance(getattr(kind, "num_hidden_layers", None), property):
@@ -257,13 +263,19 @@ def build(
     config = configuration(name, layers)
     options = {} if attention is None else {"attn_implementation": attention}
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(config, dtype=dtype, **options)
+    builder = AutoModelForMultimodalLM if name in _TOWERS else AutoModelForCausalLM
+    model: Any = builder.from_config(config, dtype=dtype, **options)
     randomise(model, seed)
     model.tie_weights()
-    return model.eval().requires_grad_(False)
+    served: PreTrainedModel = model.eval().requires_grad_(False)
+    return served
 
 
 FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL}
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL_REFUSED}
 MORE: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in SERVED}
+WITH_TOWERS: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in WRAPPERS}
+TOWERS_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
+    name: functools.partial(build, name) for name in UNSERVED_WRAPPERS
+}
 MORE_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in UNSERVED}

@@ -72,8 +72,16 @@ def describe(
         feeding="token by token" if one_by_one else "chunks",
         generation_defaults=generation_defaults(model),
         checks=tuple(checks),
-        notes=loaded.notes,
+        notes=(*loaded.notes, *_absent(anatomy.stack.absent)),
     )
+
+
+def _absent(paths: Sequence[str]) -> tuple[str, ...]:
+    """That the layers are counted otherwise here than in the model."""
+    if not paths:
+        return ()
+    shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
+    return (f"A text does not run {shown}: these layers are absent, and layers are counted without them.",)
 
 
 def eos_tokens(model: PreTrainedModel) -> tuple[int, ...]:

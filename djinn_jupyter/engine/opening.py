@@ -19,6 +19,7 @@ from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.anatomy import study
 from djinn_jupyter.engine.model.load import LoadedModel, choose_device, load_model
+from djinn_jupyter.engine.model.other_parts import leave_out
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.residency.opening import open_disk, open_host
@@ -42,7 +43,7 @@ def open_engine(
     loaded = load_model(config)
     for note in loaded.notes:
         progress(note)
-    settled = settle(config, loaded, progress, lambda: load_model(config).model, foreseen)
+    settled = settle(config, loaded, progress, lambda: leave_out(load_model(config).model), foreseen)
     engine = build_engine(config, loaded, publish, progress, settled)
     if config.journal:
         brought_back = open_journal(engine)

@@ -130,8 +130,13 @@ class _Trial:
     def _plain(self) -> Outcome:
         """Tokens and last logits of the model's own greedy `generate`, cache in use."""
         model: Any = self.engine.model
-        with _plain_settings(model):
-            made = self._generated(model)
+        try:
+            with _plain_settings(model):
+                made = self._generated(model)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelRefused(
+                f"{type(model).__name__} cannot be served exactly: its own generate fails on a text ({error!r})."
+            ) from error
         return Outcome(
             tokens=tuple(made.sequences[0, LENGTH:].tolist()), logits=made.logits[-1][0].to("cpu", torch.float32)
         )

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.device import free_for_pages
 from djinn_jupyter.engine.keeping.identity import ModelIdentity, identity_of
 from djinn_jupyter.engine.memory.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.model.load import LoadedModel, choose_device, empty_model
+from djinn_jupyter.engine.model.other_parts import leave_out
 from djinn_jupyter.engine.model.probe import LENGTHS, spread_tokens
 from djinn_jupyter.engine.model.stack import find_stack
 from djinn_jupyter.engine.weights.flat import HOST
@@ -49,7 +50,7 @@ def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
     allowed = _allowed(config, device)
     if allowed is None:
         return None
-    model = empty_model(config)
+    model = leave_out(empty_model(config))
     layers: list[nn.Module] = max(
         (list(module) for module in model.modules() if isinstance(module, nn.ModuleList)),
         key=lambda group: sum(parameter.numel() for layer in group for parameter in layer.parameters()),
@@ -73,7 +74,8 @@ def settle(
 ) -> Settled:
     """Bring a loaded model's weights to where they will be computed with. ModelDoesNotFit, ModelRefused."""
     allowed = _allowed(config, loaded.device)
-    identity = identity_of(loaded.model, loaded.device)
+    identity = identity_of(loaded.model, loaded.device)  # of the whole: journals know it by that
+    leave_out(loaded.model)
     total = sizes_of(loaded.model, ()).total
     if allowed is None or fits(total, allowed):
         weights = ResidentWeights(_on_device(loaded), loaded.device, reload)

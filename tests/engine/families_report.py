@@ -15,9 +15,10 @@ import torch
 import transformers
 
 from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.model.other_parts import other_parts
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.desk import build_desk
-from tests.families import FAMILIES, MORE, MORE_REFUSED, REFUSED, build
+from tests.families import FAMILIES, MORE, MORE_REFUSED, REFUSED, TOWERS_REFUSED, WITH_TOWERS, build
 
 PAGE = Path(__file__).parents[2] / "docs" / "families.md"
 HEAD = f"""# Families
@@ -33,15 +34,36 @@ of them then is not listed. Attention is the library's default; under eager atte
 edited too.
 """
 
+EXACT = """## What exact means
+
+The bits are those of `generate` in plain Hugging Face on the same machine, in the same dtype and attention, for one
+prompt at a time. They depend on what they depend on there too:
+
+- All tokens of a prompt are attended to, the padding token as well: what is compared with is `generate` given an
+  attention mask of ones. Without a mask it may make one that hides padding tokens.
+- The number of threads, the alignment of weights in memory and, for Mamba, whether parameters require gradients choose
+  other orders of summing. Bits are compared under one number of threads, weights lie as a plain load leaves them, and
+  no parameter requires gradients.
+- Gemma 4 with shared keys is asked for the last logits by an index, which leaves every layer all positions. `generate`
+  drops all but the last on the way; the two differ at the first step by rounding (2.5e-6 in float32).
+"""
+TOWERS = """Served is what the model computes of a text alone, bit for bit as the class with its tower does. The towers
+are not loaded to the device; what joins them to the text is small and stays. What transformers can also build as a
+language model alone (llama4, qwen3_5 and others) is loaded as that where the checkpoint fits.
+"""
+
 
 def row(name: str) -> tuple[bool, str]:
     """Whether a family is served, and its row in the table."""
+    model = build(name)
+    towers = ", ".join(other_parts(model))
     try:
-        engine = build_desk(build(name)).engine
+        engine = build_desk(model).engine
     except ModelRefused as error:
         return False, f"| {name} | {error} |"
     fed = "token by token" if engine.one_by_one else "in chunks"
-    return True, f"| {name} | {engine.description.architecture} | {fed} | {absent(engine)} |"
+    left_out = f" {towers} |" if name in WITH_TOWERS else ""
+    return True, f"| {name} | {engine.description.architecture} | {fed} |{left_out} {absent(engine)} |"
 
 
 def absent(engine: Engine) -> str:
@@ -58,21 +80,34 @@ def absent(engine: Engine) -> str:
     return "; ".join(parts)
 
 
-def page(names: Iterable[str] = (*FAMILIES, *MORE, *REFUSED, *MORE_REFUSED)) -> str:
-    rows = [row(name) for name in names]
-    served, refused = ([text for is_served, text in rows if is_served is wanted] for wanted in (True, False))
+def page() -> str:
+    alone, towers = (
+        rows(names) for names in ((*FAMILIES, *MORE, *REFUSED, *MORE_REFUSED), (*WITH_TOWERS, *TOWERS_REFUSED))
+    )
     return "\n".join(
         [
             HEAD,
-            f"## Served: {len(served)}\n",
+            EXACT,
+            f"## Served: {len(alone[True])}\n",
             "| family | class | fed | absent |\n|---|---|---|---|",
-            *served,
-            f"\n## Refused: {len(refused)}\n",
+            *alone[True],
+            f"\n## The language part of models with images or sound: {len(towers[True])}\n",
+            TOWERS,
+            "| family | class | fed | left out | absent |\n|---|---|---|---|---|",
+            *towers[True],
+            f"\n## Refused: {len(alone[False]) + len(towers[False])}\n",
             "| family | why |\n|---|---|",
-            *refused,
+            *alone[False],
+            *towers[False],
             "",
         ]
     )
+
+
+def rows(names: Iterable[str]) -> dict[bool, list[str]]:
+    """The rows of the served and of the refused."""
+    found = [row(name) for name in names]
+    return {wanted: [text for served, text in found if served is wanted] for wanted in (True, False)}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 from transformers import cache_utils
 
@@ -42,6 +43,19 @@ class PagedRows:
 
     def get_seq_length(self) -> int:
         return self.cumulative_length
+
+    @property
+    def keys(self) -> Tensor | None:
+        """Keys without contents, on no device: families ask whether there are any. `update` alone returns rows."""
+        if not self.is_initialized:
+            return None
+        shape = 1, self.geometry.kv_heads, self.cumulative_length, self.geometry.key_dim
+        return torch.empty(shape, dtype=self.geometry.dtype, device="meta")
+
+    @keys.setter
+    def keys(self, given: Tensor | None) -> None:
+        """The library's own constructor sets None."""
+        assert given is None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """k_1HqD and v_1HqD at the layer's length; returns k_1HRD and v_1HRD, the library's own bits."""

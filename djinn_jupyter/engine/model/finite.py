@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,9 @@ from djinn_jupyter.engine.model.probe import Recording
 from djinn_jupyter.errors import ModelRefused
 
 
-def check_finite(model: PreTrainedModel, path: str, layers: Sequence[nn.Module], recording: Recording) -> None:
+def check_finite(model: PreTrainedModel, layers: Mapping[str, nn.Module], recording: Recording) -> None:
     """ModelRefused where a few ordinary tokens made NaN or infinity, naming the weight or the layer."""
-    where = _first_overflow(path, layers, recording)
+    where = _first_overflow(layers, recording)
     if where is None:
         return
     damaged = next((name for name, weight in model.named_parameters() if not _finite(weight)), None)
@@ -30,12 +30,12 @@ def check_finite(model: PreTrainedModel, path: str, layers: Sequence[nn.Module],
     )
 
 
-def _first_overflow(path: str, layers: Sequence[nn.Module], recording: Recording) -> str | None:
-    for index, layer in enumerate(layers):
+def _first_overflow(layers: Mapping[str, nn.Module], recording: Recording) -> str | None:
+    for path, layer in layers.items():
         for call in recording.of(layer):
             made = call.first_output
             if made is not None and made.value is not None and not _finite(made.value):
-                return f"what {path}.{index} returns is"
+                return f"what {path} returns is"
     assert recording.logits is not None
     return "its logits are" if recording.logits.isnan().any() else None  # minus infinity bars a token
 

@@ -13,10 +13,11 @@ import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.model.pretrained import attention_wish, builder_of, read_pretrained
+from djinn_jupyter.engine.model.pretrained import attention_wish, read_pretrained
 from djinn_jupyter.engine.model.reasons import missing, on_one_line
 from djinn_jupyter.engine.model.source import (
     TOKENIZER_FILES,
+    auto_classes,
     find_file,
     find_source,
     has_tokenizer,
@@ -132,7 +133,7 @@ def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.random_seed)
         try:
-            model = builder_of(configuration).from_config(
+            model = auto_classes(configuration)[0].from_config(
                 configuration, dtype=dtype, trust_remote_code=config.trust_remote_code, **attention_wish(config)
             )
         except ImportError as error:

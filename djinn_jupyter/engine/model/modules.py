@@ -21,6 +21,8 @@ class Modules:
     def __init__(self, model: nn.Module, probes: Probes, boundaries: tuple[Tap, ...], fixed: str | None) -> None:
         self.probes, self.boundaries, self.fixed = probes, boundaries, fixed
         self._modules = dict(model.named_modules(remove_duplicate=False))
+        self._numbers = {path: index for index, path in enumerate(probes.stack.paths)}
+        self._list = probes.stack.paths[0].rpartition(".")[0] + "."
         self._layers = {layer: index for index, layer in enumerate(probes.stack.layers)}
         self.described = tuple(self._describe(path) for path in self._modules if path)
 
@@ -31,11 +33,12 @@ class Modules:
         """The module's path below the layer that contains it; outside the layers its path in the model."""
         path = self.path_of(module)
         layer = self.layer_of(path)
-        return path if layer is None else path.removeprefix(f"{self.probes.stack.path}.{layer}").removeprefix(".")
+        return path if layer is None else path.removeprefix(self.probes.stack.paths[layer]).removeprefix(".")
 
     def layer_of(self, path: str) -> int | None:
-        start = f"{self.probes.stack.path}."
-        return int(path.removeprefix(start).split(".")[0]) if path.startswith(start) else None
+        if not path.startswith(self._list):
+            return None
+        return self._numbers.get(self._list + path.removeprefix(self._list).split(".")[0])
 
     def _describe(self, path: str) -> ModuleDescription:
         module, layer = self._modules[path], self.layer_of(path)

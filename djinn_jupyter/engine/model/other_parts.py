@@ -8,35 +8,57 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 
+class LeftOut(nn.Module):
+    """Stands where another part was: without weights, but with what a text pass may ask of a part that it does not run
+    (its configuration, its device). Refuses to run."""
+
+    def __init__(self, path: str, part: PreTrainedModel, whole: PreTrainedModel) -> None:
+        super().__init__()
+        plain = (bool, int, float, str)
+        vars(self).update({name: value for name, value in vars(part).items() if isinstance(value, plain)})
+        self.config, self.dtype = part.config, part.dtype
+        self._path, self._whole = path, (whole,)  # in a tuple: it is no child of its part
+
+    @property
+    def device(self) -> torch.device:
+        return self._whole[0].device
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        raise ValueError(f"it runs {self._path} also without an image or sound")
+
+
 def other_sections(configuration: Any) -> tuple[Any, ...]:
-    """The configurations, within this one, of parts beside the text."""
+    """The configurations, within this one, of parts that have no text model in them."""
     sections = getattr(type(configuration), "sub_configs", None) or {}
     text = configuration.get_text_config(decoder=True)
     found = (getattr(configuration, name, None) for name in sections)
-    return tuple(section for section in found if section is not None and section is not text)
+    present = [section for section in found if section is not None]
+    return tuple(section for section in present if section.get_text_config(decoder=True) is not text)
 
 
-def other_parts(model: PreTrainedModel) -> dict[str, nn.Module]:
-    """The outermost modules, by their path, that were built from a section of the configuration beside the text's."""
+def other_parts(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
+    """The outermost models within this one, by their path, that were built from a section beside the text's."""
     sections = [id(section) for section in other_sections(model.config)]
-    parts: dict[str, nn.Module] = {}
+    parts: dict[str, PreTrainedModel] = {}
     for path, module in model.named_modules():
         within = any(path.startswith(f"{outer}.") for outer in parts)
-        if not within and id(getattr(module, "config", None)) in sections:
+        if not within and isinstance(module, PreTrainedModel) and id(module.config) in sections:
             parts[path] = module
     return parts
 
 
-def leave_out(model: PreTrainedModel) -> None:
-    """Take the other parts out of the model: a text pass does not run them, and their weights need no device. One that
-    is run after all fails at the first probe, in an error that names it."""
-    for path in other_parts(model):
+def leave_out(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model without the weights of its other parts: a text pass does not run them, and they need no device. A
+    family that runs one after all is refused at the first probe, by the name of that part."""
+    for path, part in other_parts(model).items():
         above, _, name = path.rpartition(".")
-        setattr(model.get_submodule(above), name, None)
+        setattr(model.get_submodule(above), name, LeftOut(path, part, model))
+    return model
 
 
 def around_text(model: PreTrainedModel) -> list[str]:

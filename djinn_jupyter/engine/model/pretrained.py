@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.import_utils import is_peft_available
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.leftovers import Leftovers
 from djinn_jupyter.engine.model.reasons import unloadable
-from djinn_jupyter.engine.model.source import ADAPTER, auto_class, find_file, folder_of
+from djinn_jupyter.engine.model.source import ADAPTER, auto_classes, find_file, folder_of
 from djinn_jupyter.engine.model.weight_files import weight_names
 from djinn_jupyter.errors import MissingDependency, ModelRefused
 
@@ -23,22 +23,41 @@ def read_pretrained(
     """The model as it was saved, and sentences on what of it is not served. ModelNotFound, ModelRefused,
     MissingDependency."""
     notes = _adapter_notes(config, source)
-    try:
-        model, report = _from_pretrained(config, source, configuration, dtype)
-    except Exception as error:  # a library at a file that somebody else wrote: it raises anything
-        raise unloadable(config, folder_of(config, source), error) from error
-    if report["mismatched_keys"]:
-        raise ModelRefused(_mismatched(config, report["mismatched_keys"]))
-    if absent := sorted(report["missing_keys"]):
-        raise ModelRefused(
-            f"The checkpoint of {config.model} lacks {len(absent)} of the weights of {type(model).__name__}, "
-            f"such as {absent[0]}; nothing is drawn in their place."
-        )
+    model, report = _whole(config, source, configuration, dtype)
     return model, notes + _left_out(config, source, configuration, model, report["unexpected_keys"])
 
 
-def _from_pretrained(config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None) -> Any:
-    return builder_of(configuration).from_pretrained(
+def _whole(
+    config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
+) -> tuple[PreTrainedModel, Any]:
+    """The model with all its weights, by the first class that the checkpoint has all weights of: one that was saved
+    with its tower may name them otherwise than the language model alone. ModelRefused says what the first lacks."""
+    refused: list[ModelRefused] = []
+    for auto in auto_classes(configuration):
+        try:
+            model, report = _from_pretrained(auto, config, source, configuration, dtype)
+        except Exception as error:  # a library at a file that somebody else wrote: it raises anything
+            raise unloadable(config, folder_of(config, source), error) from error
+        if not report["mismatched_keys"] and not report["missing_keys"]:
+            return model, report
+        refused.append(ModelRefused(_lacking(config, model, report)))
+    raise refused[0]
+
+
+def _lacking(config: EngineConfig, model: PreTrainedModel, report: Any) -> str:
+    if report["mismatched_keys"]:
+        return _mismatched(config, report["mismatched_keys"])
+    absent = sorted(report["missing_keys"])
+    return (
+        f"The checkpoint of {config.model} lacks {len(absent)} of the weights of {type(model).__name__}, "
+        f"such as {absent[0]}; nothing is drawn in their place."
+    )
+
+
+def _from_pretrained(
+    auto: Any, config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
+) -> Any:
+    return auto.from_pretrained(
         source,
         config=configuration,
         revision=config.revision,
@@ -48,11 +67,6 @@ def _from_pretrained(config: EngineConfig, source: str, configuration: Any, dtyp
         ignore_mismatched_sizes=True,  # they are refused by name, with their sizes
         **attention_wish(config),
     )
-
-
-def builder_of(configuration: Any) -> Any:
-    """Code of its own comes with a model for causal language models only."""
-    return auto_class(configuration) or AutoModelForCausalLM
 
 
 def _mismatched(config: EngineConfig, mismatched: set[tuple[str, tuple[int, ...], tuple[int, ...]]]) -> str:

@@ -91,9 +91,10 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
         raise unknown_configuration(config, error) from error
     if getattr(found, "is_encoder_decoder", False):
         raise ModelRefused(f"{config.model} is an encoder-decoder; only decoder-only language models can be served.")
-    if runs_own_code(found) and not config.trust_remote_code and auto_class(found) is None:
+    known = any(_builds(auto, found) for auto in auto_classes(found))
+    if runs_own_code(found) and not config.trust_remote_code and not known:
         raise needs_code(config)
-    if not runs_own_code(found) and auto_class(found) is None:
+    if not auto_classes(found):
         raise ModelRefused(
             f"{config.model} is a {found.model_type} model, which is not a causal language model to transformers: "
             "neither AutoModelForCausalLM nor AutoModelForMultimodalLM builds it."
@@ -105,13 +106,17 @@ def runs_own_code(configuration: Any) -> bool:
     return AutoModelForCausalLM.__name__ in (getattr(configuration, "auto_map", None) or {})
 
 
-def auto_class(configuration: Any) -> Any:
-    """The auto class of transformers that builds a configuration, None where none does: as a language model by itself
-    if it can be, else as one with images or sound, of which the language part is served."""
-    for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM):
-        if type(configuration) in auto._model_mapping:
-            return auto
-    return None
+def auto_classes(configuration: Any) -> tuple[Any, ...]:
+    """The auto classes of transformers that build a configuration: as a language model by itself where that can be,
+    and as one with images or sound, of which the language part is served."""
+    known = [auto for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM) if _builds(auto, configuration)]
+    if not known and runs_own_code(configuration):
+        return (AutoModelForCausalLM,)
+    return tuple(known)
+
+
+def _builds(auto: Any, configuration: Any) -> bool:
+    return type(configuration) in auto._model_mapping
 
 
 def has_tokenizer(config: EngineConfig, source: str) -> bool:

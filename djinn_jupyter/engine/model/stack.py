@@ -22,17 +22,17 @@ Handed = tuple[Slot, int | str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """The decoder layers with their paths, and how each takes and returns the hidden state."""
+    """The decoder layers with their paths, and how each takes and returns the hidden state.
 
-    path: str
+    Layers are counted as they run. `absent` are the paths of elements of their list that a text pass does not run."""
+
+    paths: tuple[str, ...]
+    absent: tuple[str, ...]
     layers: tuple[nn.Module, ...]
     forms: tuple[LayerForm, ...]
     mappings: tuple[str, ...]  # keyword arguments whose contents change while the layers run
     handed: tuple[Handed, ...]
     keep_last: KeepLast  # the argument that asks for the last logits and leaves every layer all positions
-
-    def path_of(self, layer: int) -> str:
-        return f"{self.path}.{layer}"
 
     def spans(self, recording: Recording) -> list[Call]:
         return [recording.of(layer)[0] for layer in self.layers]
@@ -81,13 +81,15 @@ def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tup
             f"{name} keeps nothing in the cache it is given, so it cannot be stopped and resumed exactly."
         )
     path, group = _with_cache(name, lists, recording)
-    layers = tuple(group)
-    check_finite(model, path, layers, recording)
-    spans = _spans(name, path, layers, recording)
+    elements_by_path = {f"{path}.{index}": element for index, element in enumerate(group)}
+    run = {where: element for where, element in elements_by_path.items() if recording.of(element)}
+    check_finite(model, run, recording)
+    spans = _spans(name, path, run, recording)
     stack = Stack(
-        path=path,
-        layers=layers,
-        forms=_forms(name, path, spans),
+        paths=tuple(run),
+        absent=tuple(where for where in elements_by_path if where not in run),
+        layers=tuple(run.values()),
+        forms=_forms(name, list(run), spans),
         mappings=mappings.changed(),
         handed=_handed(spans),
         keep_last=keep_last,
@@ -121,14 +123,14 @@ def _enclosing(call: Call | None) -> Iterator[nn.Module]:
         call = call.parent
 
 
-def _spans(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recording) -> list[Call]:
+def _spans(name: str, path: str, layers: dict[str, nn.Module], recording: Recording) -> list[Call]:
     """The one call of each layer, in order."""
     spans: list[Call] = []
-    for index, layer in enumerate(layers):
+    for where, layer in layers.items():
         calls = recording.of(layer)
         if len(calls) != 1:
             raise ModelRefused(
-                f"{name} runs its layer {path}.{index} {len(calls)} times in one pass; "
+                f"{name} runs its layer {where} {len(calls)} times in one pass; "
                 "only layers that run once can be stopped at."
             )
         spans.append(calls[0])
@@ -137,11 +139,14 @@ def _spans(name: str, path: str, layers: tuple[nn.Module, ...], recording: Recor
     return spans
 
 
-def _forms(name: str, path: str, spans: list[Call]) -> tuple[LayerForm, ...]:
-    arguments = [_chained(name, path, index, spans) for index in range(1, len(spans))]
+def _forms(name: str, paths: list[str], spans: list[Call]) -> tuple[LayerForm, ...]:
+    arguments = [
+        _chained(name, f"{paths[index - 1]} and {paths[index]}", spans[index - 1], spans[index])
+        for index in range(1, len(spans))
+    ]
     first = arguments[0] if arguments else _only(spans[0])
     return tuple(
-        LayerForm(argument=argument, length=_length(name, f"{path}.{index}", spans[index]))
+        LayerForm(argument=argument, length=_length(name, paths[index], spans[index]))
         for index, argument in enumerate([first, *arguments])
     )
 
@@ -160,11 +165,9 @@ def _new_to(before: Call, after: Call) -> Iterator[Handed]:
         yield from ((made, given) for given, other in after.inputs.items() if same(seen.value, other.value))
 
 
-def _chained(name: str, path: str, index: int, spans: list[Call]) -> int | str:
-    """The argument by which layer `index` gets what the layer before returned, bit for bit."""
-    before, after = spans[index - 1], spans[index]
+def _chained(name: str, between: str, before: Call, after: Call) -> int | str:
+    """The argument by which the layer `after` gets what the one before returned, bit for bit."""
     handed = before.first_output
-    between = f"{path}.{index - 1} and {path}.{index}"
     slots = [slot for slot, given in after.inputs.items() if handed and same(handed.value, given.value)]
     if slots:
         return slots[0]

@@ -61,6 +61,7 @@ class Study:
         many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
         step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
         self.probes = Probes(self.stack, (first, longer, many, step))
+        self._check_absent()
         self.fixed = self._check_by_editing()
         self.ends = self._ends(many)
 
@@ -78,6 +79,15 @@ class Study:
             raise ModelRefused(
                 f"{type(self.model).__name__}: what a position holds depends on tokens after it; "
                 "it is no causal language model."
+            )
+
+    def _check_absent(self) -> None:
+        """That layers which one text did not run are run by no other."""
+        run = {call.module for recording in self.probes.recordings for call in recording.calls}
+        changing = next((path for path in self.stack.absent if self.model.get_submodule(path) in run), None)
+        if changing is not None:
+            raise ModelRefused(
+                f"{type(self.model).__name__} runs its layer {changing} for some texts and not for others."
             )
 
     def _position_axis(self, first: Recording, longer: Recording) -> int:

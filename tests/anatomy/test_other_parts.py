@@ -1,0 +1,77 @@
+"""Checkpoints with a tower for images or sound: which class reads them, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.model.load import LoadedModel, load_model
+from djinn_jupyter.engine.model.other_parts import LeftOut, leave_out, other_parts
+from djinn_jupyter.errors import ModelRefused
+from tests.families import build
+
+
+def saved(name: str, where: Path, **more: torch.Tensor) -> LoadedModel:
+    """A tiny model as its own class saves it, with `more` in the file, loaded from there."""
+    build(name).save_pretrained(where)
+    if more:
+        path = where / "model.safetensors"
+        save_file({**load_file(path), **{key.replace("__", "."): value.clone() for key, value in more.items()}}, path)
+    return load_model(EngineConfig(model=str(where), device="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("name", "read_as", "left_out"),
+    [
+        ("llava", "LlavaForConditionalGeneration", r"model\.vision_tower \(39 weights\)"),
+        ("qwen2_audio", "Qwen2AudioForConditionalGeneration", r"model\.audio_tower \(\d+ weights\)"),
+        ("llama4", "Llama4ForCausalLM", r"multi_modal_projector \(1 weight\), vision_model \(\d+ weights\)"),
+        ("qwen3_5", "Qwen3_5ForCausalLM", r"model\.visual \(\d+ weights\)"),
+        ("emu3", "Emu3ForConditionalGeneration", r"model\.vqmodel \(\d+ weights\)"),
+    ],
+)
+def test_a_checkpoint_with_a_tower_is_read_whole_and_says_what_is_left_out(
+    tmp_path: Path, name: str, read_as: str, left_out: str
+) -> None:
+    """Llama 4's tower is unexpected to its causal class, Qwen 3.5's is declared as ignored, and Emu3's causal class
+    finds none of its weights by their names."""
+    loaded = saved(name, tmp_path)
+    assert type(loaded.model).__name__ == read_as
+    (note,) = loaded.notes
+    assert re.search(left_out, note)
+
+
+def test_what_is_left_over_beside_the_text_is_left_out_and_within_it_refused(tmp_path: Path) -> None:
+    scale = torch.ones(1)
+    beside = saved("llava", tmp_path / "beside", model__vision_tower__scale=scale, new_tower__norm__weight=scale)
+    assert "new_tower (1 weight)" in beside.notes[0]
+    with pytest.raises(ModelRefused, match=r"language_model\.layers\.3\.mlp\.up_proj\.weight_scale"):
+        saved("llava", tmp_path / "within", model__language_model__layers__3__mlp__up_proj__weight_scale=scale)
+    with pytest.raises(ModelRefused, match=r"model\.language_model\.layers\.8\."):
+        saved("llava", tmp_path / "more", model__language_model__layers__8__mlp__up_proj__weight=scale)
+
+
+def test_a_part_that_is_left_out_has_no_weights_and_still_says_where_it_is() -> None:
+    model = build("qwen2_audio")
+    tower = other_parts(model)["model.audio_tower"]
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    leave_out(model)
+    stand_in = model.get_submodule("model.audio_tower")
+    assert isinstance(stand_in, LeftOut)
+    assert (stand_in.config, stand_in.dtype, stand_in.device) == (tower.config, tower.dtype, tower.device)
+    assert sum(parameter.numel() for parameter in model.parameters()) == weights - tower.num_parameters()
+    assert other_parts(model) == {}
+    with pytest.raises(ValueError, match=r"runs model\.audio_tower also without an image or sound"):
+        stand_in(torch.ones(1))
+
+
+def test_a_model_without_towers_is_left_as_it_is() -> None:
+    model = build("llama")
+    before = list(model.named_modules())
+    assert leave_out(model) is model
+    assert list(model.named_modules()) == before
