@@ -118,6 +118,7 @@ WRAPPERS: dict[str, Overrides] = {
     "granite_speech_plus": _plain,
     "moss_transcribe_diarize": _plain,
     "mllama": _plain,
+    "mistral_large4": _text(**LATENT, **MOE),
     "voxtral": _plain,
 }
 UNSERVED_WRAPPERS: dict[str, Overrides] = {
@@ -127,7 +128,6 @@ UNSERVED_WRAPPERS: dict[str, Overrides] = {
     "idefics": _plain,
     "kosmos-2": _plain,
     "kosmos-2.5": _plain,
-    "mistral_large4": _text(**LATENT, **MOE),
     "paligemma": _plain,
     "pix2struct": _plain,
     "voxtral_realtime": _plain,
