@@ -22,6 +22,7 @@ from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, Usa
 from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.texts import faults_line
 
 KILL_SECONDS = 25.0  # it may have sessions to put away first
 
@@ -153,13 +154,15 @@ def _row(entry: Entry, name: str) -> tuple[str, ...]:
 
 
 def _sessions(entry: Entry) -> list[str]:
-    """A line for each session of an engine, or the one that says why they are not known."""
+    """A line for each session of an engine, or the one that says why they are not known; one for what it met inside."""
     try:
-        sessions = attach(entry).sessions()
+        sessions, books = attach(entry).sessions(), attach(entry).statistics()
     except DjinnError as error:
         return [f"{error.code}: {error}"]
     shown = told_apart(one.name for one in sessions)
-    return [f"{shown[one.name]} ({_stands(one)}), {one.tokens} tokens" for one in sessions] or ["no sessions"]
+    faults = [f"{faults_line(books.faults, books.last_fault)}."] if books.faults else []
+    told = [f"{shown[one.name]} ({_stands(one)}), {one.tokens} tokens" for one in sessions] or ["no sessions"]
+    return told + faults
 
 
 def _stands(session: SessionDescription) -> str:

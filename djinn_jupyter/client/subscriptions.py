@@ -20,22 +20,23 @@ Heard = Callable[[Event], None]
 
 
 class Subscriptions:
-    """Owns a SUB socket. zmq matches topics by prefix, so what is not exactly the session's is passed over here."""
+    """Owns a SUB socket. Who listens to all sessions and to some hears an event once."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._events = Inlet(socket, self._take)
         self._listeners: dict[str, list[Heard]] = {}
-        self._confirmed: dict[str, asyncio.Event] = {}
+        self._confirmed: dict[bytes, asyncio.Event] = {}
 
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
         """Returns once the engine has confirmed; the returned function ends it and may be called twice."""
+        topic = codec.topic_of(session)
         if session not in self._listeners:
             self._listeners[session] = []
-            self._confirmed[session] = asyncio.Event()
-            self._events.subscribe(session)
+            self._confirmed[topic] = asyncio.Event()
+            self._events.subscribe(topic)
         self._listeners[session].append(heard)
         try:
-            await asyncio.wait_for(self._confirmed[session].wait(), CONFIRMED_SECONDS)
+            await asyncio.wait_for(self._confirmed[topic].wait(), CONFIRMED_SECONDS)
         except TimeoutError:
             self._forget(session, heard)
             raise EngineUnavailable("The engine does not publish its events; see its log with `djinn log`.") from None
@@ -52,8 +53,9 @@ class Subscriptions:
         if heard in listeners:
             listeners.remove(heard)
         if not listeners and self._listeners.pop(session, None) is not None:
-            self._confirmed.pop(session)
-            self._events.unsubscribe(session)
+            topic = codec.topic_of(session)
+            self._confirmed.pop(topic)
+            self._events.unsubscribe(topic)
 
     def _take(self, frames: list[zmq.Frame]) -> None:
         try:
@@ -62,12 +64,12 @@ class Subscriptions:
             log.warning("An event could not be read: %s", error)
             return
         if event is None:
-            self._confirm(frames[0].bytes.decode(errors="replace"))
+            self._confirm(frames[0].bytes)
             return
         for heard in (*self._listeners.get(event.session, ()), *self._listeners.get("", ())):
             heard(event)
 
-    def _confirm(self, topic: str) -> None:
+    def _confirm(self, topic: bytes) -> None:
         confirmed = self._confirmed.get(topic)
         if confirmed is not None:
             confirmed.set()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.descriptors import allow_all
 from djinn_jupyter.engine.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.restart import Restarts
 from djinn_jupyter.errors import DjinnError, MissingDependency
@@ -83,6 +84,7 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     if options.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read once, when torch is imported
     restarts = Restarts(options.restarted_at)
+    allow_all()
     broken = _daemon(options, launcher, restarts).run()
     if broken is not None and restarts.allowed:
         restarts.begin()

@@ -15,7 +15,7 @@ from typing import Protocol
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
-from djinn_jupyter.wire.names import told_apart
+from djinn_jupyter.wire.names import require_showable, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import Departed, Failed, Pong, Reply, Sessions, ShuttingDown, Statistics, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Hello, ListSessions, Open, Ping, ReadStatistics, Request, Shutdown
@@ -128,6 +128,8 @@ class Door:
                 f"This engine runs djinn-jupyter {__version__}, the client {hello.version}: stop the engine with "
                 "`djinn stop --force` and load again, or install the engine's version."
             )
+        require_showable(hello.holder, "The name of a holder")
+        require_showable(hello.user, "The name of a user")
         holder = Holder(name=hello.holder, user=hello.user)
         self._clients[peer] = Client(holder=holder, observer=hello.observer, last_heard=self._clock())
         self._return(holder)

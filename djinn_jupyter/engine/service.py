@@ -1,7 +1,7 @@
 """The ZMQ sockets in front of an engine: ROUTER for commands, XPUB for events, one polling thread. Decides nothing.
 
     client DEALER  <->  ROUTER  [client][envelope][array]...     each request is answered exactly once
-    client SUB     <->  XPUB    [session name][event]            a subscription is confirmed by [topic][]
+    client SUB     <->  XPUB    [topic of the session][event]    a subscription is confirmed by [topic][]
 
 Bytes that are no message of ours are answered with Failed where a request number can be read in them; else they are
 dropped, counted and logged. On TCP nobody gets in without the key from the registry entry (CURVE).
@@ -28,7 +28,9 @@ from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
 
-SUBSCRIPTION_BYTES = 8192
+SUBSCRIPTION_BYTES = 64  # zmq keeps about 47 bytes for each byte that somebody subscribed to
+CURVE_BYTES = 512  # what its handshake needs besides
+HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key gives its file descriptor back
 REQUESTS_PER_TURN = 64
 SWEEP_SECONDS = 1.0
 POLL_MILLISECONDS = 1000
@@ -112,7 +114,7 @@ class Service:
         self._router = self._socket(zmq.ROUTER, message_bytes, keys)
         self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._router.setsockopt(zmq.SNDHWM, 0)
-        self._publisher = self._socket(zmq.XPUB, SUBSCRIPTION_BYTES, keys)
+        self._publisher = self._socket(zmq.XPUB, SUBSCRIPTION_BYTES + (CURVE_BYTES if keys else 0), keys)
         self._publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._publisher.setsockopt(zmq.SNDHWM, 100_000)
         self.commands, self.events = self._bind(self._router, commands), self._bind(self._publisher, events)
@@ -273,6 +275,7 @@ class Service:
         socket = self._context.socket(kind)
         socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
         socket.setsockopt(zmq.LINGER, 1000)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
         if keys is not None:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)

@@ -10,6 +10,7 @@ from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import expected_line, streaming_rows, weights_line
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, WeightsStatistics
+from djinn_jupyter.wire.texts import faults_line
 
 
 def loaded_view(model: ModelDescription, session: SessionDescription, weights: WeightsStatistics | None = None) -> View:
@@ -76,6 +77,7 @@ def status_view(
         *((("last move", moved),) if moved else ()),
         *((("journal", books.journal_trouble),) if books.journal_trouble else ()),
         *((("came back", _came_back(books)),) if books.recovered_exact or books.recovered_recomputed else ()),
+        *((("faults", faults_line(books.faults, books.last_fault)),) if books.faults else ()),
         ("process", megabytes(books.process_bytes)),
         ("device", _device(books)),
     ]  # fmt: skip

@@ -2,8 +2,11 @@
 
     request    [envelope msgpack {id, body}] [array 0] [array 1] ...
     reply      [envelope msgpack {id, body}] [array 0] ...
-    event      [session name, utf-8]  [msgpack {event ...}]
+    event      [topic of its session] [msgpack {event ...}]
     listened   [topic as subscribed]  []          to whoever subscribed: from here on nothing is missed
+
+The topic of a session is a short hash of its name, so that what somebody subscribes to takes little room; the empty
+one is of all sessions.
 
 Inside the envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames that
 nobody refers to and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; what no noun can
@@ -12,6 +15,7 @@ be made of, with the noun's own UsageError. No pickle.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +32,7 @@ from djinn_jupyter.wire.texts import sendable
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
 MAX_FRAMES: Final = 4096
+TOPIC_BYTES: Final = 16
 
 _LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 
@@ -180,7 +185,12 @@ def _check_sizes(frames: Sequence[Frame]) -> None:
 def encode_event(event: Event) -> list[Frame]:
     """Raises NotEncodable."""
     with _sayable(event):
-        return [event.session.encode(), msgspec.msgpack.encode(event)]
+        return [topic_of(event.session), msgspec.msgpack.encode(event)]
+
+
+def topic_of(session: str) -> bytes:
+    """What to subscribe to for the events of a session; for those of all, of the name ""."""
+    return hashlib.blake2b(session.encode(), digest_size=TOPIC_BYTES).digest() if session else b""
 
 
 def encode_listened(topic: bytes) -> list[Frame]:
@@ -189,7 +199,7 @@ def encode_listened(topic: bytes) -> list[Frame]:
 
 
 def decode_event(frames: Sequence[Frame]) -> Event | None:
-    """The event, whose topic frame must be its session's name; None for the confirmation of a subscription."""
+    """The event, whose topic frame must be its session's; None for the confirmation of a subscription."""
     if len(frames) != 2:
         raise MalformedMessage(f"An event has two frames, this has {len(frames)}.")
     topic, body = bytes(frames[0]), memoryview(frames[1])
@@ -201,6 +211,6 @@ def decode_event(frames: Sequence[Frame]) -> Event | None:
         event: Event = msgspec.msgpack.decode(body, type=Event)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedMessage(f"Not an event of this protocol: {error}.") from None
-    if topic != event.session.encode():
+    if topic != topic_of(event.session):
         raise MalformedMessage(f"An event of session {event.session!r} came under another topic.")
     return event

@@ -6,29 +6,33 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.texts import shown, unshown
+
 NOTEBOOK = ".ipynb"
 
 
 def label(name: str) -> str:
-    """A session's name as it is shown: a notebook's path by its stem, another name as it is."""
-    return PurePosixPath(name).stem if name.endswith(NOTEBOOK) else name
+    """A session's name as it is shown: a notebook's path by its stem, another name as it is. What a terminal would obey
+    is spelled out."""
+    return shown(PurePosixPath(name).stem if name.endswith(NOTEBOOK) else name)
 
 
 def told_apart(names: Iterable[str]) -> dict[str, str]:
     """Names as they are shown side by side: by their labels; those whose label others have too, with as many of their
     folders as it takes (`ada/01_quickstart`)."""
     every = tuple(dict.fromkeys(names))
-    shown = {name: label(name) for name in every}
+    labels = {name: label(name) for name in every}
     folders = 0
-    while len(alike := _alike(shown)) and folders <= max(map(_depth, alike)):
+    while len(alike := _alike(labels)) and folders <= max(map(_depth, alike)):
         folders += 1
-        shown |= {name: _with_folders(name, folders) for name in alike}
-    return shown
+        labels |= {name: _with_folders(name, folders) for name in alike}
+    return labels
 
 
-def _alike(shown: dict[str, str]) -> list[str]:
-    counts = Counter(shown.values())
-    return [name for name, text in shown.items() if counts[text] > 1]
+def _alike(labels: dict[str, str]) -> list[str]:
+    counts = Counter(labels.values())
+    return [name for name, text in labels.items() if counts[text] > 1]
 
 
 def _depth(name: str) -> int:
@@ -38,6 +42,13 @@ def _depth(name: str) -> int:
 def _with_folders(name: str, folders: int) -> str:
     """The label behind so many of the path's last folders. A name that is no notebook's stays as it is."""
     if not name.endswith(NOTEBOOK):
-        return name
+        return label(name)
     parents = PurePosixPath(name).parent.parts[-folders:]
-    return str(PurePosixPath(*parents, label(name)))
+    return shown(str(PurePosixPath(*parents, label(name))))
+
+
+def require_showable(name: str, what: str) -> None:
+    """UsageError where a terminal or a log would obey a part of the name instead of showing it."""
+    strange = unshown(name)
+    if strange is not None:
+        raise UsageError(f"{what} cannot hold {strange!r}, which is obeyed and not shown; choose another.")

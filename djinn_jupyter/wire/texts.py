@@ -25,3 +25,10 @@ def shown(text: str) -> str:
     if text.isprintable() or unshown(text) is None:
         return text
     return "".join(c if unshown(c) is None else c.encode("unicode_escape").decode() for c in text)
+
+
+def faults_line(count: int, last: str | None) -> str:
+    """What an engine met inside that belonged to no request, and went on after."""
+    met = "1 error" if count == 1 else f"{count:,} errors"
+    last = shown(last or "unknown")
+    return f"{met} that belonged to no request, the last {last}; it went on, and its log has the trace"

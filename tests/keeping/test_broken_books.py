@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from djinn_jupyter.engine.memory.budget import BooksBroken
@@ -89,3 +92,23 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
 
 def _fails(*_: object, **__: object) -> None:
     raise BooksBroken("It is not as it should be.")
+
+
+def test_an_engine_that_may_open_no_file_goes_on_with_its_last_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = office(tmp_path)
+    desk.open()
+    before = desk.engine.reading.statistics.process_bytes
+    with monkeypatch.context() as patch:
+        patch.setattr(psutil.Process, "memory_info", _too_many)
+        patch.setattr(desk.engine.bulletin, "_published", 0.0)
+        desk.run(PROMPT, 2)
+    told = desk.engine.reading.statistics
+    assert told.process_bytes == before
+    assert "it measured memory: OSError: [Errno 24] Too many open files" in str(told.last_fault)
+    forget(desk)
+
+
+def _too_many(*_: object) -> None:
+    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

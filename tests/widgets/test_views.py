@@ -352,6 +352,13 @@ def test_the_status_says_when_the_journal_cannot_be_written() -> None:
         assert ("No space left on device" in status.html) == (trouble is not None)
 
 
+def test_the_status_says_what_the_engine_met_that_belonged_to_no_request() -> None:
+    last = "while it measured memory: OSError: Too many open files"
+    told = views.status_view(samples.model(), samples.statistics(faults=2, last_fault=last), None)
+    assert f"2 errors that belonged to no request, the last {last}; it went on" in " ".join(told.plain.split())
+    assert "faults" not in views.status_view(samples.model(), samples.statistics(), None).plain
+
+
 def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
     ring = samples.streamed().ring
     readings = [dataclasses.replace(reading, ring=ring) for reading in samples.readings(3)]

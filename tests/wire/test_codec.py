@@ -55,7 +55,13 @@ def test_every_event_comes_back_as_it_went(kind: type, data: st.DataObject) -> N
 
 
 def test_a_confirmed_subscription_is_no_event() -> None:
-    assert codec.decode_event(codec.encode_listened(b"paris")) is None
+    assert codec.decode_event(codec.encode_listened(codec.topic_of("paris"))) is None
+
+
+def test_a_topic_is_short_whatever_the_name_and_empty_for_all() -> None:
+    assert codec.topic_of("") == b""
+    assert {len(codec.topic_of(name)) for name in ("a", "é" * 512)} == {codec.TOPIC_BYTES}
+    assert not codec.topic_of("paris2").startswith(codec.topic_of("paris"))
 
 
 def test_an_event_under_the_topic_of_another_session_is_refused() -> None:

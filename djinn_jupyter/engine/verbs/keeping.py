@@ -18,7 +18,7 @@ from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.verbs.sessions import require_free
 from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.names import NOTEBOOK, told_apart
+from djinn_jupyter.wire.names import NOTEBOOK, require_showable, told_apart
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
 
 if TYPE_CHECKING:
@@ -104,6 +104,7 @@ def _check_place(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder)
     """Whether a session of that name may be opened or replaced now."""
     there = engine.sessions.get(request.session)
     if there is None:
+        require_showable(request.session, "The name of a session")
         if not request.session.endswith(NOTEBOOK):
             require_free(request.session, engine.sessions)
         return

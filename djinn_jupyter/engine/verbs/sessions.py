@@ -13,7 +13,7 @@ from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.names import NOTEBOOK, label, told_apart
+from djinn_jupyter.wire.names import NOTEBOOK, label, require_showable, told_apart
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened, SessionClosed
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def open_(engine: Engine, request: ask.Open, holder: Holder) -> Opened:
     session = engine.sessions.get(request.session)
     if session is None:
+        require_showable(request.session, "The name of a session")
         if not request.session.endswith(NOTEBOOK):  # a notebook's own path is free, whatever it is shown by
             require_free(request.session, engine.sessions)
         session = engine.add_session(_empty(engine, request.session, holder))
@@ -90,6 +91,7 @@ def close(engine: Engine, request: ask.Close, holder: Holder) -> Closed:
 
 def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
     parent = engine.session(request.session)
+    require_showable(request.name, "The name of a session")
     require_free(request.name, engine.sessions)
     lines = LineCopies()
     child = Session(
