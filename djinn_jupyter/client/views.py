@@ -51,10 +51,11 @@ class Lens:
         self.reply = reply
         self.site = reply.site
         self.rows: tuple[LensRow, ...] = reply.rows
+        self.notes = reply.notes
 
     def __repr__(self) -> str:
         lines = [f"{row.position:>5} {row.text!r:<16} {spell_top(row.top)}" for row in self.rows]
-        return "\n".join([f"Lens at {self.site}", *lines])
+        return "\n".join([f"Lens at {self.site}", *lines, *self.notes])
 
 
 class Effect:

@@ -23,7 +23,7 @@ TokenIds = Callable[[str], int]
 
 @dataclass(slots=True, kw_only=True)
 class Breakpoint:
-    """`hits` counts the passes in which the condition held."""
+    """`hits` counts the passes in which the condition held, `note` says what may be meant otherwise in it."""
 
     number: int
     site: Site
@@ -34,6 +34,7 @@ class Breakpoint:
     id_of: TokenIds
     enabled: bool = True
     hits: int = 0
+    note: str | None = None
 
     def meets(self, moment: Moment) -> int | None:
         """The absolute position to report when this moment is one to stop at (the first one for which the condition
@@ -57,6 +58,7 @@ class Breakpoint:
             once=self.once,
             enabled=self.enabled,
             hits=self.hits,
+            note=self.note,
         )
 
 

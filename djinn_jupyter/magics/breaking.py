@@ -18,6 +18,7 @@ class BreakingMagics(Group):
         option("--once", action="store_true", help="gone after its first hit"),
         KEEP,
         SESSION,
+        literal=True,
     )
     def djinn_break(self, args: Namespace) -> None:
         """Stop the forward pass at a site, at every pass that meets it."""
@@ -26,6 +27,8 @@ class BreakingMagics(Group):
         made = session.breakpoint(args.site, when=phrase(args.when), once=args.once)
         self.bench.keep(args.keep, made)
         self.bench.screen.say(views.breakpoint_line(made, existed=made.number in known))
+        if made.note is not None:
+            self.bench.screen.say(made.note)
 
     @verb(KEEP, SESSION)
     def djinn_breaks(self, args: Namespace) -> None:

@@ -75,6 +75,7 @@ class LookingMagics(Group):
         ),
         KEEP,
         SESSION,
+        literal=True,
     )
     def djinn_lens(self, args: Namespace) -> None:
         """The logit lens: what the model would say if it ended at this site."""
@@ -82,9 +83,11 @@ class LookingMagics(Group):
         if args.layers:
             if args.site is not None:
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
-            by_layer = lens_by_layer(session, args.positions, args.token)
+            by_layer, notes = lens_by_layer(session, args.positions, args.token)
             self.bench.keep(args.keep, by_layer)
             self.bench.screen.show(views.lens_grid_view(by_layer, session=session.name))
+            for note in notes:
+                self.bench.screen.say(note)
             return
         if args.token:
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")

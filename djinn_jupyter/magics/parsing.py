@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as OneLine
-from IPython.core.magic import Magics, line_cell_magic, line_magic
+from IPython.core.magic import Magics, line_cell_magic, line_magic, no_var_expand
 from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_arguments
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
@@ -58,6 +58,7 @@ def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
     line = line.strip()
     found = list(_WORD.finditer(line))
     args = parser.parse_args(_with_negatives(parser, [m.group() for m in found]))
+    args.late = None
     prompt = line[found[-len(args.prompt)].start() :] if args.prompt else ""
     quoted = _QUOTED.match(prompt)
     if quoted and not quoted["rest"].strip():
@@ -68,13 +69,16 @@ def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
             raise UsageError("A prompt in quotes is followed by options only.")
         args.prompt = quoted["text"]
     else:
-        _refuse_late_options(parser, prompt)
+        args.late = _late_option(parser, prompt)
         args.prompt = prompt
     return args
 
 
-def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[[Callable[..., None]], Any]:
-    """Make a method a magic: it is handed the parsed line (and the cell); errors of the domain become one line."""
+def verb(
+    *options: Option, cell: bool = False, reader: Read = read, literal: bool = False
+) -> Callable[[Callable[..., None]], Any]:
+    """Make a method a magic: it is handed the parsed line (and the cell); errors of the domain become one line.
+    `literal`: its line is a text or an expression, in which IPython replaces no `$x` and `{x}`."""
 
     def decorate(method: Callable[..., None]) -> Any:
         @functools.wraps(method)
@@ -90,7 +94,7 @@ def verb(*options: Option, cell: bool = False, reader: Read = read) -> Callable[
         for each in reversed(options):
             made = each(made)
         made = magic_arguments()(made)  # type: ignore[no-untyped-call]
-        return made
+        return no_var_expand(made) if literal else made
 
     return decorate
 
@@ -155,9 +159,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> No
             raise UsageError(f"There is no option {name}{closest(name, known) or '.'}")
 
 
-def _refuse_late_options(parser: argparse.ArgumentParser, prompt: str) -> None:
-    """An option behind the prompt would silently become part of it."""
+def _late_option(parser: argparse.ArgumentParser, prompt: str) -> str | None:
+    """An option behind the prompt, which is part of it."""
     known = {name for name in option_strings(parser) if name.startswith("--")}
-    late = [word for word in prompt.split() if word.partition("=")[0] in known]
-    if late:
-        raise UsageError(f"{late[0]} stands behind the prompt: write options first, or put the prompt in quotes.")
+    return next((word for word in prompt.split() if word.partition("=")[0] in known), None)

@@ -31,6 +31,7 @@ class RunningMagics(Group):
             "--stop", action="append", metavar="TEXT", type=unquoted, help="end where this text appears; repeatable"
         ),
         option("--chat", action="store_true", help="put the prompt into the model's chat template"),
+        option("--text-from", metavar="NAME", help="the text in this variable, instead of one on the line"),
         option("--ids", metavar="NAME", help="a list of token ids in this variable, instead of a text"),
         option("--continue", dest="extend", action="store_true", help="go on from the present line of tokens"),
         option("--free", action="store_true", help="do not stop at breakpoints"),
@@ -42,9 +43,11 @@ class RunningMagics(Group):
         SESSION,
         cell=True,
         reader=read_prompt,
+        literal=True,
     )
     def djinn_run(self, args: Namespace, cell: str | None = None) -> None:
-        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell."""
+        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell. The
+        prompt is run as it stands, `$x` and `{x}` too: --text-from takes a text from a variable."""
         session = self.bench.session(args.session)
         options = given(
             max_new_tokens=args.max_tokens,
@@ -55,6 +58,8 @@ class RunningMagics(Group):
             stop=args.stop,
         )
         prompt = self._prompt(args, cell)
+        if args.late is not None:
+            self.bench.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         self._move(
             args,
             session,
@@ -71,16 +76,24 @@ class RunningMagics(Group):
         )
 
     def _prompt(self, args: argparse.Namespace, cell: str | None) -> Any:
-        given_as = [p for p in (args.prompt or None, cell, args.ids) if p is not None]
+        given_as = [p for p in (args.prompt or None, cell, args.text_from, args.ids) if p is not None]
         if len(given_as) > 1:
-            raise UsageError("Give the prompt once: on the line, as the cell, or as --ids.")
+            raise UsageError("Give the prompt once: on the line, as the cell, as --text-from or as --ids.")
         if not given_as:
             if args.extend:
                 return None
             raise UsageError("There is no prompt: %djinn_run The capital of France is")
         if args.ids is not None:
             return self.bench.value(args.ids)
+        if args.text_from is not None:
+            return self._text(args.text_from)
         return given_as[0].removesuffix("\n") if cell is not None else given_as[0]
+
+    def _text(self, name: str) -> str:
+        text = self.bench.value(name)
+        if not isinstance(text, str):
+            raise UsageError(f"{name} is no text but {type(text).__name__}; token ids are given with --ids.")
+        return text
 
     @verb(
         option("--free", action="store_true", help="do not stop at breakpoints again"),

@@ -84,16 +84,19 @@ def _lens(stop: Paused) -> Any:
     return stop.session.lens(CARD_TOP, positions=views.positions_shown(stop.reply)).rows
 
 
-def lens_by_layer(session: RemoteSession, positions: Any, tokens: Sequence[str | int] | None) -> dict[str, Any]:
+def lens_by_layer(
+    session: RemoteSession, positions: Any, tokens: Sequence[str | int] | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The lens's first token after every layer that has run, with `tokens` read besides; without any, those that the
-    last layer finds most probable at the last position."""
+    last layer finds most probable at the last position. And what the deepest layer notes on the tokens."""
     sites = [f"resid_post.{layer}" for layer in range(session.stop.layer)]
     if not sites:
         raise UsageError("No layer has run yet: there is nothing to read by layer.")
     if not tokens:
         deepest = session.lens(FOLLOWED, sites[-1], positions).rows[-1]
         tokens = [top.token for top in deepest.top]
-    return {site: session.lens(1, site, positions, tokens=tokens).rows for site in sites}
+    found = {site: session.lens(1, site, positions, tokens=tokens) for site in sites}
+    return {site: lens.rows for site, lens in found.items()}, found[sites[-1]].notes
 
 
 def look_of(session: RemoteSession, snapshot: Any) -> Look:

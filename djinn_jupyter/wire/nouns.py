@@ -127,12 +127,15 @@ class ModelDescription(Noun, frozen=True):
 
 
 class BreakpointDescription(Noun, frozen=True):
+    """`note`: a sentence on what its condition may have been meant to say."""
+
     number: int
     site: str
     when: str | None
     once: bool
     enabled: bool
     hits: int
+    note: str | None = None
 
 
 class RuleDescription(Noun, frozen=True):

@@ -207,9 +207,12 @@ class Inspected(ReplyBase, frozen=True, tag="Inspected"):
 
 
 class LensRead(ReplyBase, frozen=True, tag="LensRead"):
+    """`notes` are sentences on tokens that may have been meant otherwise."""
+
     stop: StopIdentity
     site: str
     rows: tuple[LensRow, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Evaluated(ReplyBase, frozen=True, tag="Evaluated"):

@@ -139,7 +139,16 @@ export function breakpoint(
   site: string,
   more: Partial<BreakpointDescription> = {}
 ): BreakpointDescription {
-  return { number, site, when: null, once: false, enabled: true, hits: 0, ...more };
+  return {
+    number,
+    site,
+    when: null,
+    once: false,
+    enabled: true,
+    hits: 0,
+    note: null,
+    ...more
+  };
 }
 
 export function session(

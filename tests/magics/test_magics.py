@@ -127,24 +127,6 @@ def test_run_to_a_breakpoint_shows_where_it_stands(notebook: Notebook) -> None:
     assert "activation at resid_post.4" in notebook.html()
 
 
-@pytest.mark.parametrize(
-    ("line", "prompt"),
-    [
-        ("%djinn_run The king's hat", "The king's hat"),
-        ("%djinn_run --max-tokens 5  two  spaces", "two  spaces"),
-        ('%djinn_run "ends with a space " --max-tokens 5', "ends with a space "),
-        ('%djinn_run --max-tokens 5 "quoted --max-tokens"', "quoted --max-tokens"),
-        ('%djinn_run "one" and "two"', '"one" and "two"'),
-        ("%%djinn_run --max-tokens 5\ntwo\nlines\n", "two\nlines"),
-    ],
-)
-def test_a_prompt_is_taken_as_it_stands(notebook: Notebook, line: str, prompt: str) -> None:
-    notebook.cell(line)
-    request = last(notebook, requests.Run)
-    assert request.text == prompt
-    assert request.max_new_tokens == (5 if "--max-tokens 5" in line else 20)
-
-
 def test_run_takes_sampling_and_token_ids(notebook: Notebook) -> None:
     notebook.cell("ids = [5, 6, 7]")
     notebook.cell("%djinn_run --ids ids --temperature 0.7 --seed 3 --top-k 10 --free --stop '. ' --stop x")

@@ -119,6 +119,15 @@ class TokenText:
             return byte
         raise UsageError(f"{text!r} is {len(alone)} tokens of this model ({self._spell(alone)}); name exactly one.")
 
+    def spaced(self, text: str) -> int | None:
+        """The one token of the text with a space before it, where there is one and `text` begins without."""
+        if self.tokenizer is None or not text[:1].isalnum():
+            return None
+        try:
+            return self.token_id(f" {text}")
+        except UsageError:
+            return None
+
     def stream(self, before: Sequence[int] = ()) -> Stream:
         """The text of what follows `before`."""
         return Stream(self, before)

@@ -17,6 +17,7 @@ from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.scheduler import Blocked, Steps
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule, check_rule
+from djinn_jupyter.engine.unspaced import note_of
 from djinn_jupyter.engine.watches import Watch
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownBreakpoint, UnknownRule, UnknownSite
 from djinn_jupyter.wire import requests as ask
@@ -52,6 +53,7 @@ def set_breakpoint(engine: Engine, request: ask.SetBreakpoint, holder: Holder) -
         once=request.once,
         text_of=engine.text_of,
         id_of=engine.token_id,
+        note=None if condition is None else note_of(engine.tokenizer, sorted(condition.tokens)),
     )
     session.breakpoints[made.number] = made
     session.plan_version += 1

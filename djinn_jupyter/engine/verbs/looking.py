@@ -13,6 +13,7 @@ from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.unspaced import Unspaced
 from djinn_jupyter.engine.verbs import changing
 from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
@@ -83,6 +84,7 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
             f"{tap.site.whole()} is {tap.axes} with {tap.width}."
         )
     asked = [_token_id(engine, token) for token in request.tokens]
+    unspaced = Unspaced(engine.tokenizer, request.tokens)
     seen = yield from looks.value_at(engine, session, tap, ahead=False)
     rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
     value = tap.read(seen.raw)[rows]
@@ -93,8 +95,9 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
         positions = [frame.positions[row] for row in chosen]
         tokens = [frame.tokens[row] for row in chosen]
         found.extend(reports.lens_rows(engine, logits, positions, tokens, request.top, asked))
+        unspaced.see(logits, positions)
         yield None
-    return LensRead(stop=reports.standing(session), site=str(site.whole()), rows=tuple(found))
+    return LensRead(stop=reports.standing(session), site=str(site.whole()), rows=tuple(found), notes=unspaced.notes)
 
 
 def evaluate(engine: Engine, request: ask.Evaluate, holder: Holder) -> Steps:

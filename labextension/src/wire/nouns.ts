@@ -104,6 +104,7 @@ export interface ModelDescription {
   readonly notes: readonly string[];
 }
 
+/** `note`: a sentence on what its condition may have been meant to say. */
 export interface BreakpointDescription {
   readonly number: number;
   readonly site: string;
@@ -111,6 +112,7 @@ export interface BreakpointDescription {
   readonly once: boolean;
   readonly enabled: boolean;
   readonly hits: number;
+  readonly note: string | null;
 }
 
 /** A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. */

@@ -243,11 +243,13 @@ export interface Inspected {
   readonly not_kept: string | null;
 }
 
+/** `notes` are sentences on tokens that may have been meant otherwise. */
 export interface LensRead {
   readonly reply: 'LensRead';
   readonly stop: StopIdentity;
   readonly site: string;
   readonly rows: readonly LensRow[];
+  readonly notes: readonly string[];
   readonly not_kept: string | null;
 }
 
