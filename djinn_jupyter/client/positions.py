@@ -6,6 +6,7 @@ Absolute, negative counts from the end of the stopped pass; the end of a slice i
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import SupportsIndex
 
@@ -15,12 +16,14 @@ Positions = int | slice | str | Iterable[SupportsIndex] | None
 MAX_POSITIONS = 4_000_000
 
 
-def spell_positions(positions: Positions, ends: Callable[[], tuple[int, int]]) -> tuple[int, ...] | None:
+def spell_positions(
+    positions: Positions, ends: Callable[[], tuple[int, int]], named: Callable[[str], list[int]] | None = None
+) -> tuple[int, ...] | None:
     """None stays None (all of the pass). `ends` is asked for the first position of the stopped pass and the one after
-    its last, when a slice leaves an end open."""
+    its last, when a slice leaves an end open; `named` for the positions of a token by its text."""
     if positions is None:
         return None
-    found = tuple(_indices(positions, ends))
+    found = tuple(_indices(_by_name(positions, named) if isinstance(positions, str) else positions, ends))
     if not found or len(found) > MAX_POSITIONS:
         raise InvalidEdit(f"Positions {positions!r} select nothing (or too much); write -1, [0, 4] or '2:5'.")
     return found
@@ -37,6 +40,13 @@ def _indices(positions: int | slice | str | Iterable[SupportsIndex], ends: Calla
         return [operator.index(positions)]
     except TypeError:
         raise InvalidEdit(f"{positions!r} are no positions; write -1, [0, 4], slice(2, 5) or '2:5'.") from None
+
+
+def _by_name(positions: str, named: Callable[[str], list[int]] | None) -> str | list[int]:
+    """`last`, and what can only be the text of a token, as indices; all else stays as it is written."""
+    if positions.strip() == "last":
+        return [-1]
+    return positions if named is None or not re.search(r"[^\d\s:,-]", positions) else named(positions)
 
 
 def _parsed(part: str) -> int | slice:

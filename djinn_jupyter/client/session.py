@@ -14,7 +14,7 @@ from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
-from djinn_jupyter.errors import DjinnError, WireError
+from djinn_jupyter.errors import DjinnError, InvalidEdit, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 Kind = TypeVar("Kind")
+TOKENS_TOLD = 24
 
 
 class RemoteSession:
@@ -148,7 +149,10 @@ class RemoteSession:
     def edit(self, edit: object, positions: Positions = None, site: str | None = None) -> replies.Edited:
         """Change the stopped value: an Edit, or an array or number to put there; by default at all positions."""
         request = ask.ApplyEdit(
-            session=self.name, edit=as_edit(edit), site=site, positions=spell_positions(positions, self._ends)
+            session=self.name,
+            edit=as_edit(edit),
+            site=site,
+            positions=self._spelled(positions),
         )
         edited = self._ask(request, replies.Edited)
         self.changes += 1
@@ -167,7 +171,7 @@ class RemoteSession:
 
     def steer(self, site: str | int, edit: object, positions: Positions = None) -> RuleDescription:
         """A rule that applies `edit` at every pass until `unsteer`."""
-        spelled = spell_positions(positions, self._ends)
+        spelled = self._spelled(positions)
         request = ask.Steer(session=self.name, site=str(site), edit=as_edit(edit), positions=spelled)
         return self._ask(request, replies.Steered).rule
 
@@ -179,7 +183,10 @@ class RemoteSession:
     def inspect(self, site: str | int | None = None, positions: Positions = None, *, ahead: bool = False) -> Snapshot:
         """The value at a site of the stopped pass, by default the stopped one; `ahead` also where it has not been."""
         request = ask.Inspect(
-            session=self.name, site=_spelled(site), positions=spell_positions(positions, self._ends), ahead=ahead
+            session=self.name,
+            site=_spelled(site),
+            positions=self._spelled(positions),
+            ahead=ahead,
         )
         return Snapshot(self._ask(request, replies.Inspected))
 
@@ -193,7 +200,7 @@ class RemoteSession:
     ) -> Lens:
         """What the model's own epilogue makes of a residual value: the `k` most probable tokens at each position, and
         those of `tokens` (each the text of exactly one, or its number) in `chosen` of each row."""
-        spelled = spell_positions(positions, self._ends)
+        spelled = self._spelled(positions)
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=tuple(tokens))
         return Lens(self._ask(request, replies.LensRead))
 
@@ -313,6 +320,22 @@ class RemoteSession:
     def _ends(self) -> tuple[int, int]:
         positions = (self._last or self.stop).positions
         return positions[0], positions[-1] + 1
+
+    def _spelled(self, positions: Positions) -> tuple[int, ...] | None:
+        return spell_positions(positions, self._ends, self._named)
+
+    def _named(self, text: str) -> list[int]:
+        """Where the stopped pass has a token of this text; where none has, of this word without its space."""
+        stop = self._last or self.stop
+        exactly = [p for p in stop.positions if stop.texts[p] == text]
+        found = exactly or [p for p in stop.positions if stop.texts[p].strip() == text.strip()]
+        if not found:
+            there = ", ".join(repr(stop.texts[p]) for p in stop.positions[-TOKENS_TOLD:])
+            raise InvalidEdit(
+                f"No token of the stopped pass reads {text!r}. Its tokens are: {there}. Positions are also "
+                "-1, 0,4, 2:5 or last."
+            )
+        return found
 
 
 def _spelled(site: str | int | None) -> str | None:

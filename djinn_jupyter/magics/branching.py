@@ -114,6 +114,14 @@ class BranchingMagics(Group):
         """Two sessions side by side: tokens, next token, and the stopped values where both stand at the same site."""
         second = args.b if args.b is not None else self.bench.session().name
         a, b = line_of(self.bench, args.a), line_of(self.bench, second)
-        positions, layers = residuals_of_both(self.bench, args.a, second) if args.layers else ((), None)
+        finished = [line.name for line in (a, b) if line.site is None]
+        compared = args.layers and not finished
+        positions, layers = residuals_of_both(self.bench, args.a, second) if compared else ((), None)
         self.bench.keep(args.keep, layers)
         self.bench.screen.show(views.diff_view(a, b, positions=positions, layers=layers))
+        if args.layers and finished:
+            ended = naming.label(finished[0])
+            self.bench.screen.say(
+                f"--layers compares two stopped passes and {ended} has finished: its residuals are gone. "
+                f"Go back to one of its stops with %djinn_back --session {ended}."
+            )

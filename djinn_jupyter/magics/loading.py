@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import logs, naming, views
 from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
+
+if TYPE_CHECKING:
+    from djinn_jupyter.wire.nouns import SessionDescription
 
 
 @magics_class
@@ -73,7 +79,20 @@ class LoadingMagics(Group):
         session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
         self.bench.load(engine, session)
         self.bench.keep(args.keep, engine)
-        live.end(views.loaded_view(engine.description, session.describe(), engine.statistics().weights))
+        described = session.describe()
+        live.end(views.loaded_view(engine.description, described, engine.statistics().weights))
+        self._tell_of_a_rename(described)
+
+    def _tell_of_a_rename(self, described: SessionDescription) -> None:
+        """A notebook that was renamed begins with an empty session; what it had is under its former name."""
+        if described.tokens or described.breakpoints or described.rules:
+            return
+        for former in _without_notebook(self.bench.engine.sessions(), beside=described.name):
+            held = views.armed(former)
+            self.bench.screen.say(
+                f"session {naming.label(former.name)} ({held}) is of a notebook of this folder that is not there any "
+                f"more; if this one was renamed: %djinn_use {naming.label(former.name)}"
+            )
 
     @verb()
     def djinn_unload(self, args: Namespace) -> None:
@@ -114,6 +133,17 @@ class LoadingMagics(Group):
         if args.lines < 1:
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
         self.bench.screen.say(logs.last_lines(logs.log_of(entry), args.lines))
+
+
+def _without_notebook(sessions: Iterable[SessionDescription], *, beside: str) -> list[SessionDescription]:
+    """Sessions that hold something, of notebooks of the same folder whose files are gone."""
+    here = Path(beside)
+    return [
+        one
+        for one in sessions
+        if one.tokens and one.name.endswith(here.suffix) and here.is_absolute() and here.suffix
+        if Path(one.name).parent == here.parent and one.name != beside and not Path(one.name).exists()
+    ]
 
 
 def _notebook() -> str:

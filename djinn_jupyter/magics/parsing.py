@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
 from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.magics.lazily import naming
 
 if TYPE_CHECKING:
     from djinn_jupyter.magics.workbench import Workbench
@@ -24,6 +25,9 @@ Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
+_DESTS = {"max_new_tokens": "max_tokens", "top": "k"}  # parameters of Python that an option has another name for
+_PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b")
+_NOTEBOOK = re.compile(r"'(?P<name>[^'\n]*\.ipynb)'")
 _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\s.*)?)$")
 
 
@@ -86,7 +90,7 @@ def verb(
             try:
                 method(self, reader(made.parser, line), *body)
             except DjinnError as error:
-                raise OneLine(" ".join(str(error).split())) from None
+                raise OneLine(as_typed(made.parser, " ".join(str(error).split()))) from None
             finally:
                 self.bench.tell_unkept()
 
@@ -120,7 +124,9 @@ def _identifier(text: str) -> str:
 KEEP = option("-o", "--output", dest="keep", metavar="NAME", type=_identifier, help="keep the result in this variable")
 SESSION = option("--session", metavar="NAME", help="another session than the present one")
 POSITIONS = option(
-    "--positions", metavar="P", help="such as -1, 0,4 or 2:5 (its end excluded); default all of the pass"
+    "--positions",
+    metavar="P",
+    help='such as -1, 0,4 or 2:5 (its end excluded), last, or a token, " Paris"; default all of the pass',
 )
 EFFECT = option("--effect", action="store_true", help="also measure the next token's distribution")
 TOKEN = option(
@@ -135,6 +141,15 @@ TOKEN = option(
 def option_strings(parser: argparse.ArgumentParser, *, with_value: bool = False) -> set[str]:
     actions = (a for a in parser._actions if not with_value or a.nargs != 0)
     return {name for action in actions for name in action.option_strings}
+
+
+def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
+    """An error in the words of whom it meets: parameters of Python by the options of this magic, a notebook's session
+    by the name that it is shown by."""
+    options = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
+    options |= {python: options[dest] for python, dest in _DESTS.items() if dest in options}
+    said = _PARAMETER.sub(lambda found: options.get(found[0], found[0]), said)
+    return _NOTEBOOK.sub(lambda found: repr(naming.label(found["name"])), said)
 
 
 def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:

@@ -273,3 +273,8 @@ def test_parts_of_a_fused_projection_are_edited_one_after_the_other(once: bool) 
     desk.edit(Scale(factor=1.75))
     assert outcomes == [desk.outcome(desk.resume())] * 2
     desk.close_all()
+
+
+def test_a_word_that_is_short_for_points_is_answered_with_the_output_first(desk: Desk) -> None:
+    with pytest.raises(UnknownSite, match=r"did you mean 'resid_post.3' or 'resid_pre.3'\?"):
+        desk.stop_at("resid.3")

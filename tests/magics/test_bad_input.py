@@ -33,12 +33,13 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_break 4 -o 2x", "'2x' is not a name for a variable"),
         ("%djinn_break 4 --sometimes", "There is no option --sometimes."),
         ("%djinn_break 4 --wehn x", "There is no option --wehn; did you mean --when?"),
+        ("%djinn_run --max-tokens -1 x", "--max-tokens: expected int >= 0."),
         ("%djinn_run", "There is no prompt"),
         ("%djinn_run --text-from nothing", "This notebook knows no 'nothing'"),
         ("%djinn_run --text-from print", "print is no text but builtin_function_or_method"),
         ("%djinn_run --temperature nan x", "A temperature is 0 (greedy) or more; it cannot be nan."),
-        ("%djinn_run --temperature 1 --top-p 7 x", "top_p is above 0 and at most 1; it cannot be 7.0."),
-        ("%djinn_run --temperature 1 --top-k -4 x", "top_k counts tokens, 0 for all; it cannot be -4."),
+        ("%djinn_run --temperature 1 --top-p 7 x", "--top-p is above 0 and at most 1; it cannot be 7.0."),
+        ("%djinn_run --temperature 1 --top-k -4 x", "--top-k counts tokens, 0 for all; it cannot be -4."),
         ("%djinn_run --max-tokens many x", "invalid int value: 'many'"),
         ("%djinn_run --ids nothing", "This notebook knows no 'nothing': write a value"),
         ("%djinn_run --ids 1/0", "'1/0' has no value here (ZeroDivisionError"),
@@ -82,7 +83,7 @@ def test_a_mistake_is_answered_in_one_line(notebook: Notebook, line: str, answer
 
 def test_positions_that_are_none_are_refused(notebook: Notebook) -> None:
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
-    assert "'last' is no position" in notebook.fails("%djinn_edit zero --positions last")
+    assert "Positions are also -1, 0,4, 2:5 or last." in notebook.fails("%djinn_edit zero --positions 2;5")
 
 
 def test_torch_is_not_imported_for_the_user(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,3 +103,19 @@ def test_a_session_of_another_kernel_is_not_stopped_silently(notebook: Notebook)
     notebook.engine._change("oslo", holder="kernel-2")
     assert "add --force" in notebook.fails("%djinn_stop")
     assert "stopped" in notebook.cell("%djinn_stop --force")
+
+
+def test_an_error_names_a_notebooks_session_as_it_is_shown(notebook: Notebook) -> None:
+    said = notebook.fails("%djinn_resume")
+    assert "'paris'" in said
+    assert ".ipynb" not in said
+
+
+def test_the_number_of_guesses_is_called_as_it_was_typed(notebook: Notebook) -> None:
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
+    assert notebook.fails("%djinn_lens -k 0").startswith("-k: expected int >= 1")
+
+
+def test_a_token_that_the_pass_does_not_have_is_answered_with_those_it_has(notebook: Notebook) -> None:
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is")
+    assert "reads 'Spain'. Its tokens are: 'The', ' capital'" in notebook.fails("%djinn_inspect --positions Spain")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from djinn_jupyter.wire import requests
 from tests.magics.conftest import Notebook, last
 
@@ -19,3 +23,34 @@ def test_a_head_is_chosen_by_its_number(stopped: Notebook) -> None:
     assert last(stopped, requests.Inspect).site == "pattern.2[3]"
     assert "selects already" in stopped.fails("%djinn_inspect pattern.2[1] --head 3")
     assert "counted from 0" in stopped.fails("%djinn_inspect pattern.2 --head -1")
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("last", (-1,)), ('" France"', (3,)), ("France", (3,)), ("2:4", (2, 3)), ("-1", (-1,))]
+)
+def test_positions_have_names(stopped: Notebook, said: str, meant: tuple[int, ...]) -> None:
+    stopped.cell(f"%djinn_inspect --positions {said}")
+    assert last(stopped, requests.Inspect).positions == meant
+
+
+def test_a_comparison_by_layer_with_a_finished_side_says_what_is_missing(stopped: Notebook) -> None:
+    stopped.cell("%djinn_fork rome\n%djinn_resume --free")
+    said = stopped.cell("%djinn_diff rome paris --layers")
+    assert "rome against paris" in said
+    assert "paris has finished: its residuals are gone" in said
+
+
+def test_after_a_rename_the_former_session_is_pointed_out(
+    bare: Notebook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new, other = (str(tmp_path / f"{name}.ipynb") for name in ("old", "new", "other"))
+    Path(other).touch()
+    for name in (other, old):
+        monkeypatch.setenv("JPY_SESSION_NAME", name)
+        assert "renamed" not in bare.cell("%djinn_load demo\n%djinn_run The capital of France is")
+    monkeypatch.setenv("JPY_SESSION_NAME", new)
+    said = bare.cell("%djinn_load demo")
+    assert "session old (8 tokens) is of a notebook of this folder that is not there any more" in said
+    assert "%djinn_use old" in said
+    assert "other" not in said
+    assert bare.cell("%djinn_use old") == "old is in use\n"

@@ -76,6 +76,15 @@ class Modules:
 
     def _near(self, path: str) -> str:
         word, _, layer = path.rpartition(".")
-        points = [f"{point}.{layer}" for point in get_close_matches(word, POINTS, n=1)] if layer.isdigit() else []
+        points = [f"{point}.{layer}" for point in _points_near(word)] if layer.isdigit() else []
         near = points or get_close_matches(path, [*self._modules, *POINTS], n=1)
-        return f"; did you mean {near[0]!r}?" if near else "."
+        return f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
+
+
+def _points_near(word: str) -> list[str]:
+    """The points that a word may be short for, outputs before inputs; else the one that is spelled like it."""
+    ends = ("post", "out", "pre", "in")
+    short_for = [point for point in POINTS for first, _, end in [point.partition("_")] if first == word and end in ends]
+    return sorted(short_for, key=lambda point: ends.index(point.partition("_")[2]))[:2] or get_close_matches(
+        word, POINTS, n=1
+    )
