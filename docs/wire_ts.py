@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.server import answers, messages
-from djinn_jupyter.wire import edits, nouns, readings, replies, requests
+from djinn_jupyter.wire import edits, holdings, nouns, readings, replies, requests
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
@@ -41,6 +41,7 @@ def wire_ts() -> dict[str, str]:
     parts = {
         "values": [VALUES % " | ".join(f"'{name}'" for name in ITEM_BYTES)],
         "edits": [*_interfaces(edits), _union("Edit", typing.get_args(edits.Edit))],
+        "holdings": [*_interfaces(holdings)],
         "nouns": [*_aliases(nouns), *_interfaces(nouns)],
         "readings": [*_aliases(readings), *_interfaces(readings)],
         "requests": [

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, 
 from djinn_jupyter.engine.residency import states as residency
 from djinn_jupyter.engine.states import MOVES
 from djinn_jupyter.magics import branching, breaking, changing, debugging, keeping, loading, looking, memory, running
-from djinn_jupyter.wire import nouns, readings, replies, requests
+from djinn_jupyter.wire import holdings, nouns, readings, replies, requests
 from djinn_jupyter.wire.edits import Edit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -52,7 +52,7 @@ def wire() -> str:
         _chapter("Replies", typing.get_args(replies.Reply)),
         _chapter("Events", typing.get_args(replies.Event)),
         _chapter("Edits", typing.get_args(Edit)),
-        _chapter("Nouns", (*_structs(nouns), *_structs(readings))),
+        _chapter("Nouns", (*_structs(nouns), *_structs(holdings), *_structs(readings))),
     ]
     return "\n".join(parts)
 

@@ -71,7 +71,7 @@ def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionDescri
     return Reading(
         at=at,
         weights=weights - sum(slot.bytes_allocated for slot in ring),
-        sessions=_by_session(sessions, in_pages + sum(slab.working_bytes for slab in books.slabs)),
+        sessions=_by_session(sessions, in_pages + _beside_pages(books)),
         empty=max(0, sum(slab.bytes_allocated for slab in books.slabs) - in_pages),
         host=tiers.get("host", 0),
         disk=tiers.get("disk", 0),
@@ -82,6 +82,13 @@ def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionDescri
         others=books.other_bytes,
         ring=ring,
     )
+
+
+def _beside_pages(books: EngineStatistics) -> int:
+    """Working copies, stops and states, and whatever else sessions have."""
+    if books.budget is None:
+        return sum(slab.working_bytes for slab in books.slabs)
+    return sum(held.bytes_held for held in books.budget.holdings if held.kind != "pages")
 
 
 def _by_session(sessions: tuple[SessionDescription, ...], held: int) -> tuple[tuple[str, int], ...]:

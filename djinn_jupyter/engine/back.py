@@ -15,6 +15,8 @@ from djinn_jupyter.engine.crossing import Completed, Halted
 from djinn_jupyter.engine.frame import Frame, States
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.plan import Target
+from djinn_jupyter.engine.residency.belongings import tensors_of_states
+from djinn_jupyter.engine.residency.stop_room import admitted, fetched
 from djinn_jupyter.engine.run import arrive_at
 from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
@@ -39,6 +41,7 @@ def to_layer(engine: Engine, session: Session, count: int) -> Steps:
     start = replace(frame.at_start(), inlays=tuple(i for i in frame.inlays if _before(i.tap, boundary)))
     outcome = yield from looks.aside(engine, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
     assert isinstance(outcome, Halted)
+    yield from admitted(engine, session, outcome.frame)
     return _stand(engine, session, outcome.frame)
 
 
@@ -65,10 +68,20 @@ def to_token(engine: Engine, session: Session, count: int) -> Steps:
     committed, end = _pass_of(engine, session, step)
     start, states = _restart(engine, session, committed)
     session.move("rerun")
-    session.frame = None
-    _cut(session, end, start)
-    session.history.drop_from(committed, 0)
-    return _rerun(engine, session, tap, start, states, committed)
+    return _fetch_and_rerun(engine, session, tap, start, states, (committed, end))
+
+
+def _fetch_and_rerun(
+    engine: Engine, session: Session, tap: Tap, start: int, states: States | None, place: tuple[int, int]
+) -> Steps:
+    """The states may have left the device; until they are there the line is what it was."""
+    committed, end = place
+    with engine.older_stops.pinned(tensors_of_states(states or {})) as storages:
+        yield from fetched(engine, session, storages)
+        session.frame = None
+        _cut(session, end, start)
+        session.history.drop_from(committed, 0)
+        return (yield from _rerun(engine, session, tap, start, states, committed))
 
 
 def _rerun(engine: Engine, session: Session, tap: Tap, start: int, states: States | None, committed: int) -> Steps:
@@ -82,6 +95,7 @@ def _rerun(engine: Engine, session: Session, tap: Tap, start: int, states: State
     outcome = yield from looks.replay(engine, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
     if isinstance(outcome, Completed):
         raise UsageError(f"{tap.site} was not met in that pass.")
+    yield from admitted(engine, session, outcome.frame)
     return _arrive_back(engine, session, outcome.frame)
 
 
@@ -153,6 +167,6 @@ def _stand(engine: Engine, session: Session, frame: Frame) -> Paused:
 
 
 def _arrive_back(engine: Engine, session: Session, frame: Frame) -> Paused:
-    arrive_at(session, frame, "back", [])
+    arrive_at(engine, session, frame, "back", [])
     session.recount(engine.forward.layers)
     return reports.paused(engine, session)

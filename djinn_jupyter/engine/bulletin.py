@@ -17,13 +17,16 @@ from msgspec.structs import replace
 
 from djinn_jupyter.engine import device
 from djinn_jupyter.engine.faults import Faults
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.memory.tiers import Tiers
+from djinn_jupyter.engine.process_memory import Footprint
 from djinn_jupyter.engine.residency.notebooks import Notebooks
 from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.weights.residence import Weights
-from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
+from djinn_jupyter.wire.holdings import ProcessMemory
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
 
 PERIOD: Final = 0.2
 
@@ -70,9 +73,11 @@ class Bulletin:
         tiers: Tiers,
         notebooks: Notebooks,
         faults: Faults,
+        budget: Budget,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
         self._weights, self._tiers, self._notebooks, self._faults = weights, tiers, notebooks, faults
+        self._budget = budget
         self._touched: set[str] = set()
         self._described: dict[str, SessionDescription] = {}
         self._published = 0.0
@@ -80,6 +85,7 @@ class Bulletin:
         self._journal_trouble: str | None = None
         self._unkept: frozenset[str] = frozenset()
         self.books = Books()
+        self.footprint: Footprint | None = None  # by `opening`, when the weights are where they will be
         self.reading = self._read()
 
     def touch(self, session: str) -> None:
@@ -128,7 +134,12 @@ class Bulletin:
         used = tuple(self._sessions[one.name].last_used for one in described)
         return EngineReading(statistics=self._statistics(), described=described, used=used)
 
+    def _process(self, weights: WeightsStatistics) -> ProcessMemory:
+        assert self.footprint is not None
+        return self.footprint.reading(self._outside, weights, self._budget, self._tiers)
+
     def _statistics(self) -> EngineStatistics:
+        weights = self._weights.statistics()
         return EngineStatistics(
             pid=os.getpid(),
             uptime_seconds=time.monotonic() - self.books.started,
@@ -144,7 +155,7 @@ class Bulletin:
             process_bytes=self._outside.process_bytes,
             device_bytes_in_use=self._outside.device_in_use,
             device_bytes_total=self._outside.device_total,
-            weights=self._weights.statistics(),
+            weights=weights,
             other_bytes=self._outside.other_bytes,
             tiers=self._tiers.statistics(),
             prefetches=self._notebooks.statistics(),
@@ -153,4 +164,6 @@ class Bulletin:
             last_fault=self._faults.last,
             recovered_exact=self.books.recovered_exact,
             recovered_recomputed=self.books.recovered_recomputed,
+            budget=self._budget.statistics(),
+            process=None if self.footprint is None else self._process(weights),
         )

@@ -28,6 +28,7 @@ from djinn_jupyter.engine.lockstep import Lockstep
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox, TextRead
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.books import check_books
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.geometry import CacheGeometry
@@ -72,6 +73,7 @@ class Engine:
         model: PreTrainedModel,
         anatomy: Anatomy,
         geometry: CacheGeometry,
+        budget: Budget,
         slabs: tuple[Slab, ...],
         forward: Forward,
         tokenizer: TokenText,
@@ -82,7 +84,7 @@ class Engine:
         tokenizer_process: TokenizerProcess | None = None,
     ) -> None:
         self.config, self.model, self.anatomy, self.geometry = config, model, anatomy, geometry
-        self.slabs, self.forward, self.tokenizer, self.weights = slabs, forward, tokenizer, weights
+        self.budget, self.slabs, self.forward, self.tokenizer, self.weights = budget, slabs, forward, tokenizer, weights
         self.publish = publish
         self.mailbox, self.scheduler, self.faults = Mailbox(), Scheduler(), Faults()
         self.tokenizing = Tokenizing(tokenizer, tokenizer_process, self.mailbox.wake, self.faults.reply_to)
@@ -90,16 +92,25 @@ class Engine:
         self.letters, self.turns = Letters(self), Turns(self, Pace.of(forward.device))
         self.mover = ThreadMover(self.mailbox.post, forward.device)
         self.tiers = Tiers(host, disk, self.mover, forward.device)
-        self.blobs = Blobs(forward.device)
-        self.room = Room(self.sessions, self.scheduler, idle_seconds=config.idle_swap_seconds)
-        self.notebooks = Notebooks(self.sessions, slabs, self.room.candidates)
+        self.blobs = Blobs(forward.device, budget)
+        self.room = Room(self.sessions, self.scheduler, budget, idle_seconds=config.idle_swap_seconds)
+        self.notebooks = Notebooks(self.sessions, slabs, budget, self.room.candidates)
         self.room.choose = self.notebooks.choose
         self.swapping = self.room.swapping = self.notebooks.swapping = Swapping(
             self.sessions, slabs, self.tiers, self.blobs, swapped=self.letters.swapped, find_room=self.room.find
         )
+        self.older_stops = self.swapping.older_stops
         self.neighbours = Neighbours(self.sessions, self.room, self.swapping, Usage.read(forward.device))
         self.bulletin = Bulletin(
-            self.sessions, slabs, self.scheduler, forward.device, weights, self.tiers, self.notebooks, self.faults
+            self.sessions,
+            slabs,
+            self.scheduler,
+            forward.device,
+            weights,
+            self.tiers,
+            self.notebooks,
+            self.faults,
+            budget,
         )
         self.one_by_one = False
         self.recurrent = geometry.recurrent_state_bytes > 0
@@ -157,6 +168,8 @@ class Engine:
         busy = moved or advanced or took_up
         if not busy:
             self._rest()
+        with self.faults.during("it made room for stops"):
+            self.room.relieve()
         busy = busy or self.swapping.changes != changes  # who waits for room looks again now, not at the next mail
         self._checked = not busy
         self._send(idle=not busy)

@@ -9,6 +9,7 @@ import torch
 from djinn_jupyter.engine.card import impose, make_current
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.describe import describe
+from djinn_jupyter.engine.device import own_and_mapped
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.keeping.keeping import Keeping
@@ -22,9 +23,11 @@ from djinn_jupyter.engine.model.load import LoadedModel, choose_device, load_mod
 from djinn_jupyter.engine.model.other_parts import leave_out
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.process_memory import footprint_of
 from djinn_jupyter.engine.residency.opening import open_disk, open_host
 from djinn_jupyter.engine.selftest import prove
 from djinn_jupyter.engine.settling import LEAST_PAGES, Settled, foresee, least_page_bytes, page_positions, settle
+from djinn_jupyter.engine.weights.flat import return_freed
 from djinn_jupyter.errors import ModelDoesNotFit
 from djinn_jupyter.wire.replies import Event
 
@@ -39,12 +42,13 @@ def open_engine(
     make_current(device)
     impose(config.card_memory, device)
     foreseen = foresee(config, progress)
+    runtime, _ = own_and_mapped()
     progress(f"loading {config.model}")
     loaded = load_model(config)
     for note in loaded.notes:
         progress(note)
     settled = settle(config, loaded, progress, lambda: leave_out(load_model(config).model), foreseen)
-    engine = build_engine(config, loaded, publish, progress, settled)
+    engine = build_engine(config, loaded, publish, progress, settled, runtime)
     if config.journal:
         brought_back = open_journal(engine)
         if brought_back:
@@ -59,6 +63,7 @@ def build_engine(
     publish: Callable[[Event], None],
     progress: Progress,
     settled: Settled | None = None,
+    runtime: int | None = None,
 ) -> Engine:
     """The engine of a model that is in memory already; its weights are settled here where they are not."""
     where = torch.device(loaded.device)
@@ -76,6 +81,7 @@ def build_engine(
         model=loaded.model,
         anatomy=anatomy,
         geometry=geometry,
+        budget=budget,
         slabs=slabs,
         forward=Forward(loaded.model, anatomy, geometry, weights),
         tokenizer=TokenText(loaded.tokenizer),
@@ -91,6 +97,8 @@ def build_engine(
     proof = prove(engine)
     one_by_one = engine.one_by_one = proof.feeds_one_by_one
     engine.description = describe(loaded, anatomy, geometry, proof.checks, weights.total, one_by_one)
+    return_freed(where)  # what allocators have kept of loading and of the self-test
+    engine.bulletin.footprint = footprint_of(loaded.model, where, runtime)
     engine.start_books(publish)
     return engine
 

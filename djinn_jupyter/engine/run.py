@@ -16,6 +16,8 @@ from djinn_jupyter.engine.history import Checkpoint
 from djinn_jupyter.engine.line import STATE_PERIOD
 from djinn_jupyter.engine.model.tokenizer import Stream
 from djinn_jupyter.engine.plan import Target, make_plan
+from djinn_jupyter.engine.residency.belongings import tensors_of_frame, tensors_of_states
+from djinn_jupyter.engine.residency.stop_room import admitted
 from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
@@ -70,11 +72,15 @@ def run(
         match outcome:
             case Yielded():
                 session.frame = outcome.frame
+                engine.blobs.note(tensors_of_frame(outcome.frame))
                 engine.scheduler.preemptions += 1
                 yield None
                 if session.pause_requested:
-                    return pause(engine, session, _halted_between(engine, session), "interrupt")
+                    halted = _halted_between(engine, session)
+                    yield from admitted(engine, session, halted.frame)
+                    return pause(engine, session, halted, "interrupt")
             case Halted():
+                yield from admitted(engine, session, outcome.frame)
                 return pause(engine, session, outcome, reason)
             case Completed():
                 whole = begun_under is not None and same_rules(begun_under, rules)
@@ -111,7 +117,8 @@ def _keep_states(engine: Engine, session: Session) -> None:
     line, frame = session.line, session.frame
     assert line is not None and frame is not None
     if engine.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.inlays or frame.step == 0):
-        line.states[session.cache.length] = session.cache.capture_all()
+        kept = line.states[session.cache.length] = session.cache.capture_all()
+        engine.blobs.note(tensors_of_states(kept))
 
 
 def _sample(engine: Engine, session: Session, stream: Stream) -> None:
@@ -173,7 +180,7 @@ def pause(engine: Engine, session: Session, halted: Halted, reason: PauseReason)
     met = [hit for hit in halted.hits if isinstance(hit.halt, Breakpoint)]
     for hit in met:
         _count(session, hit)
-    arrive_at(session, halted.frame, "breakpoint" if met else reason, met)
+    arrive_at(engine, session, halted.frame, "breakpoint" if met else reason, met)
     reply = reports.paused(engine, session)
     engine.publish(
         SessionPaused(session=session.name, stop=reply.stop, site=reply.site, step=reply.step, reason=reply.reason)
@@ -188,7 +195,7 @@ def _count(session: Session, hit: Hit) -> None:
         session.breakpoints.pop(hit.halt.number, None)
 
 
-def arrive_at(session: Session, frame: Frame, reason: PauseReason, met: list[Hit]) -> None:
+def arrive_at(engine: Engine, session: Session, frame: Frame, reason: PauseReason, met: list[Hit]) -> None:
     """Make `frame` the session's present stop."""
     assert session.line is not None
     breakpoints = [hit.halt for hit in met if isinstance(hit.halt, Breakpoint)]
@@ -204,6 +211,7 @@ def arrive_at(session: Session, frame: Frame, reason: PauseReason, met: list[Hit
             matched=met[0].position if met else None,
         )
     )
+    engine.older_stops.bound(session)
     session.frame = frame
     session.edits.clear()
     session.pause_requested = False

@@ -99,7 +99,7 @@ class Session:
             line.states = {length: {} for length in line.states}
         if self.blobs is not None:
             self.blobs.untidy = True
-        self.residence.blobs_known = None  # a copy under way may hold storages that are its no more
+        self.residence.storages_known = None  # a copy under way may hold storages that are its no more
         self.lost, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:

@@ -84,9 +84,11 @@ def bytes_of(gigabytes: float | None) -> int | None:
 
 
 def on_device(reading: EngineStatistics) -> int:
-    """Bytes on the device by the books: weights, pages and working copies."""
+    """Bytes on the device by the books: weights, and all that sessions have."""
     slabs = reading.slabs
     weights = reading.weight_bytes if reading.weights is None else reading.weights.bytes_on_device
+    if reading.budget is not None:
+        return weights + reading.budget.bytes_taken
     return weights + sum(slab.bytes_allocated + slab.working_bytes for slab in slabs)
 
 

@@ -8,6 +8,7 @@ from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.weights import expected_line, streaming_rows, weights_line
+from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription, WeightsStatistics
 from djinn_jupyter.wire.texts import faults_line
@@ -73,16 +74,35 @@ def status_view(
         *(streaming_rows(books.weights) if books.weights is not None else ()),
         ("pages", f"{pages - free:,} of {pages:,} in use, {sum(s.pages_shared for s in slabs):,} shared, "
                   f"{megabytes(sum(s.bytes_allocated for s in slabs))}"),
+        *((("budget", _budget(books.budget)),) if books.budget else ()),
         *((tier.tier, tier_line(tier)) for tier in books.tiers),
         *((("last move", moved),) if moved else ()),
         *((("journal", books.journal_trouble),) if books.journal_trouble else ()),
         *((("came back", _came_back(books)),) if books.recovered_exact or books.recovered_recomputed else ()),
         *((("faults", faults_line(books.faults, books.last_fault)),) if books.faults else ()),
-        ("process", megabytes(books.process_bytes)),
+        ("process", megabytes(books.process_bytes) + _process(books.process)),
         ("device", _device(books)),
     ]  # fmt: skip
     html = card(facts(rows), title=mono(model.name), beside="engine", dot="done")
     return View(plain=columns(rows), html=html)
+
+
+def _budget(budget: BudgetStatistics) -> str:
+    """What sessions have of what they may have, and in what."""
+    held = ", ".join(f"{megabytes(one.bytes_held)} in {one.kind}" for one in budget.holdings if one.bytes_held)
+    over = f"; {megabytes(budget.bytes_overdrawn)} have to leave" if budget.bytes_overdrawn else ""
+    return f"{megabytes(budget.bytes_taken)} of {megabytes(budget.bytes_limit)}{f': {held}' if held else ''}{over}"
+
+
+def _process(process: ProcessMemory | None) -> str:
+    """Whose the process's memory is, as far as the system tells."""
+    if process is None or process.anonymous_bytes is None:
+        return ""
+    parts = [f"{megabytes(process.mapped_bytes)} parts of files", f"{megabytes(process.booked_bytes)} by the books"]
+    if process.runtime_bytes is not None:
+        parts.append(f"{megabytes(process.runtime_bytes)} Python and its libraries")
+        parts.append(f"{megabytes(process.beyond_bytes)} beyond")
+    return f": {', '.join(parts)}"
 
 
 def _context(model: ModelDescription) -> str:

@@ -10,6 +10,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory
 
 
 class Noun(Frozen):
@@ -369,6 +370,8 @@ class EngineStatistics(Noun, frozen=True):
     last_fault: str | None = None
     recovered_exact: int = 0
     recovered_recomputed: int = 0
+    budget: BudgetStatistics | None = None
+    process: ProcessMemory | None = None
 
 
 class Snapshot(Noun, frozen=True):

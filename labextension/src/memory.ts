@@ -4,7 +4,7 @@ import { Swap } from './live';
 import { EngineStatistics } from './wire';
 
 /** The bands of the chart, from the bottom up, then what is not on the device. */
-export const BANDS = ['weights', 'pages', 'working', 'free', 'others'] as const;
+export const BANDS = ['weights', 'pages', 'working', 'stops', 'free', 'others'] as const;
 export type Band = (typeof BANDS)[number];
 
 export interface Reading {
@@ -27,9 +27,10 @@ export interface Past {
 
 export const NO_PAST: Past = { readings: [], marks: [] };
 
-/** `pages` hold keys and values, `free` is allocated and holds none; all in bytes, on the device unless named. */
+/** `pages` hold keys and values, `free` is allocated and holds none, `stops` are tensors of sessions that are not pages;
+ * all in bytes, on the device unless named. */
 export function readingOf(statistics: EngineStatistics, at: number): Reading {
-  const { slabs, weights, tiers } = statistics;
+  const { slabs, weights, tiers, budget } = statistics;
   const sum = (value: (slab: EngineStatistics['slabs'][number]) => number): number =>
     slabs.reduce((total, slab) => total + value(slab), 0);
   const allocated = sum(slab => slab.bytes_allocated);
@@ -43,6 +44,7 @@ export function readingOf(statistics: EngineStatistics, at: number): Reading {
       weights: weightBytes,
       pages,
       working: sum(slab => slab.working_bytes),
+      stops: budget?.holdings.find(one => one.kind === 'stops and states')?.bytes_held ?? 0,
       free: Math.max(0, allocated - pages),
       others: statistics.other_bytes ?? 0
     },

@@ -26,13 +26,19 @@ const STATISTICS = {
   slabs: [SLAB],
   tiers: [{ tier: 'host', bytes_used: 70 }],
   weights: null,
-  other_bytes: null
+  other_bytes: null,
+  budget: {
+    bytes_limit: 2000,
+    bytes_taken: 970,
+    bytes_overdrawn: 0,
+    holdings: [{ kind: 'stops and states', bytes_held: 120 }]
+  }
 } as unknown as EngineStatistics;
 
 function reading(at: number, weights: number, budget: number | null = null): Reading {
   return {
     at,
-    bands: { weights, pages: 0, working: 0, free: 0, others: 0 },
+    bands: { weights, pages: 0, working: 0, stops: 0, free: 0, others: 0 },
     budget,
     host: 0,
     disk: 0
@@ -45,7 +51,14 @@ function past(...readings: Reading[]): Past {
 
 test('a reading sorts the bytes: what holds keys and values, what is allocated and free, what is elsewhere', () => {
   const { bands, budget, host, disk } = readingOf(STATISTICS, 5);
-  expect(bands).toEqual({ weights: 1000, pages: 300, working: 50, free: 500, others: 0 });
+  expect(bands).toEqual({
+    weights: 1000,
+    pages: 300,
+    working: 50,
+    stops: 120,
+    free: 500,
+    others: 0
+  });
   expect(budget).toBe(3000);
   expect([host, disk]).toEqual([70, 0]);
 });

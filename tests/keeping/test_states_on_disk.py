@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.keeping import kept_states
+from djinn_jupyter.engine.keeping.elsewhere import values_of
 from djinn_jupyter.engine.keeping.journal import Journal
 from djinn_jupyter.engine.keeping.ledger_names import SUFFIX
 from djinn_jupyter.engine.keeping.left_behind import LeftBehind
 from djinn_jupyter.engine.keeping.taking import take_image
 from djinn_jupyter.engine.keeping.values import dtype_of
-from djinn_jupyter.engine.memory import BooksBroken
+from djinn_jupyter.engine.memory import BooksBroken, Budget
 from djinn_jupyter.engine.memory.blobs import Blob, Blobs
 from djinn_jupyter.engine.memory.disk import DiskTier
 from djinn_jupyter.engine.memory.items import Stored
@@ -74,11 +75,12 @@ def come(desk: Desk, *names: str) -> None:
 
 
 def states(desk: Desk, name: str) -> list[Any]:
-    """Of the layers as they stand, of the pass's beginning, and of what lines kept on the way."""
-    session = desk.session(name)
+    """Of the layers as they stand, of the pass's beginning, and of what lines kept on the way, wherever it is."""
+    session, engine = desk.session(name), desk.engine
     kept = [state for line in session.lines for states in line.states.values() for state in states.values()]
     now = list(session.cache.live_states().values())
-    return [[list(state.tensors()) for state in states] for states in (now, session.journal.values(), kept)]
+    every = [[list(state.tensors()) for state in states] for states in (now, session.journal.values(), kept)]
+    return [[[values_of(engine, t).clone() for t in state] for state in states] for states in every]
 
 
 def spots(desk: Desk, name: str) -> dict[str, list[Blob]]:
@@ -233,7 +235,7 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
 def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     file, whole = FileInMemory(), torch.arange(24.0).reshape(4, 6)
     views = [whole.t()[1:], whole[2:, ::2], whole[3, 5]]
-    before, tier = Blobs(CPU), DiskTier(file, 1 << 30)
+    before, tier = Blobs(CPU, Budget(1 << 30)), DiskTier(file, 1 << 30)
     blob = before.of(whole)
     assert blob is not None
     (place,) = tier.allocate([blob.nbytes])
@@ -244,7 +246,8 @@ def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     (image,) = naming.states({0: state}, {}).values()
     named: list[Any] = [view for _, view in image.entries[0][1].entries]
     assert naming.storages == {blob.identity: (place.start, whole.nbytes, checksum)}
-    adopted, storage = Blobs(CPU).adopt(Stored(keeper=tier, place=place, version=0, checksum=checksum), None)
+    stored = Stored(keeper=tier, place=place, version=0, checksum=checksum)
+    adopted, storage = Blobs(CPU, Budget(1 << 30)).adopt(stored, None)
     made = [adopted.tensor(dtype_of(one.dtype), one.shape, one.strides, one.offset) for one in named]
     assert storage.nbytes() == 0
     with pytest.raises(BooksBroken):

@@ -72,13 +72,16 @@ class Caches(RuleBasedStateMachine):
 
     @initialize()
     def begin(self):
+        self.sets_up()
+        self.open()
+
+    def sets_up(self) -> None:
         self.config, self.geometry = gemma()
         self.page = max(group.page_bytes for group in self.geometry.groups)
         self.budget = Budget(self.limit_pages * self.page)
         self.slabs = [Slab(g, CPU, self.budget, segment_pages=3, poison=True) for g in self.geometry.groups]
         self.lines: list[Line] = []
         self.stamp = 0.0
-        self.open()
 
     def adopt(self, cache: PagedCache) -> Line:
         for group in cache.groups:

@@ -6,6 +6,7 @@ Each is compared with its undisturbed twin: plain lists of what was written. Fre
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from djinn_jupyter.engine.history import History
+from djinn_jupyter.engine.frame import Frame
+from djinn_jupyter.engine.history import Checkpoint, History
 from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.engine.memory import BooksBroken, PagedCache, check_books
@@ -25,11 +27,12 @@ from djinn_jupyter.engine.memory.host import HostTier
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.mover import Moved
 from djinn_jupyter.engine.memory.tiers import Tiers
+from djinn_jupyter.engine.residency.belongings import own_items_of, tensors_of_stop
 from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.errors import IllegalMove, TierFull
+from djinn_jupyter.errors import IllegalMove, SlabFull, StorageFailed, TierFull
 from tests.memory.runs import CPU
 from tests.memory.test_cache_stateful import Caches
 from tests.memory.test_cache_stateful import Line as Rows
@@ -53,12 +56,13 @@ class Leaving(Caches):
         self.mail: list[Moved] = []
         self.file, self.refusing = FileInMemory(), False
         self.mover = HeldMover(self.mail.append)
-        self.blobs = Blobs(CPU)
         disk, host = DiskTier(self.file, 1 << 30), HostTier(self.host_bytes, memory=self.memory)
         self.tiers = Tiers(host, disk, self.mover, CPU)
-        self.room = Room(self.sessions, Scheduler(), idle_seconds=60.0)
         self.slabs: list[Any] = []
-        super().begin()
+        self.sets_up()
+        self.blobs = Blobs(CPU, self.budget)
+        self.room = Room(self.sessions, Scheduler(), self.budget, idle_seconds=60.0)
+        self.open()
         self.swapping = self.room.swapping = Swapping(
             self.sessions, self.slabs, self.tiers, self.blobs, swapped=lambda *_: None, find_room=self.room.find
         )
@@ -85,7 +89,7 @@ class Leaving(Caches):
             line=plan,
             blobs=self.blobs,
         )
-        line.logits = 0.0
+        line.logits, line.stops = 0.0, []
         self.sessions[line.session.name] = line.session
         return line
 
@@ -102,6 +106,7 @@ class Leaving(Caches):
         return lines[which % len(lines)]
 
     def run_layers(self, line: Any, end: int, first: int, stop: int) -> None:
+        self.go_on(line)
         super().run_layers(line, end, first, stop)
         line.logits = self.stamp
         line.session.logits_1V = torch.full((1, 300), self.stamp)
@@ -124,6 +129,8 @@ class Leaving(Caches):
         twin.length, twin.kept, twin.stopped = line.length, line.kept, line.stopped
         twin.rows = [list(rows) for rows in line.rows]
         twin.logits, twin.session.logits_1V = line.logits, line.session.logits_1V
+        twin.stops, twin.session.frame = list(line.stops), line.session.frame
+        twin.session.history = line.session.history.copy(lambda line: line)
 
     @precondition(lambda self: len(self.lines) > 1)
     @rule(which=WHICH)
@@ -136,6 +143,83 @@ class Leaving(Caches):
         del self.sessions[line.session.name]
         self.swapping.changes += 1
         self.swapping.advance_all()
+
+    # --- stops ------------------------------------------------------------------------------------------------------
+
+    @rule(which=WHICH, size=st.sampled_from([10, 700, 5000]))
+    def stop(self, which, size):
+        """One more, as large as a page or two at the most."""
+        line = self.line(which)
+        self.go_on(line)
+        self.stamp += 1
+        frame = Frame(tokens=(1,), committed=line.length, step=0, hidden=torch.full((1, 1, size), self.stamp))
+        draws = torch.full((64,), int(self.stamp), dtype=torch.uint8)
+        history = line.session.history
+        history.arrive(Checkpoint(frame=frame, line=line.session.line, tokens=(), generator=draws, reason="step"))
+        line.stops.append((self.stamp, size))
+        line.session.frame = frame
+        self.something_was_done_to(line)
+        self.swapping.older_stops.bound(line.session)
+        self.blobs.note(tensors_of_stop(history.stops[-1]))
+        del line.stops[: len(line.stops) - len(history.stops)]
+        self.room.relieve()
+
+    @rule(which=WHICH, scale=st.sampled_from([2.0, 3.0]))
+    def edit(self, which, scale):
+        line = self.line(which)
+        here = line.session.history.here
+        if here is not None:
+            line.session.frame = replace(here.frame, hidden=scale * here.frame.hidden)
+            self.something_was_done_to(line)
+
+    @rule(which=WHICH, stop=WHICH)
+    def back(self, which, stop):
+        """To any stop that is kept, wherever it is; or nowhere, where it finds no room or a disk that lies."""
+        line = self.line(which)
+        history = line.session.history
+        if line.stops:
+            target = stop % len(line.stops)
+            if self.fetch(line, history.stops[target]):
+                self.compare_stop(history.stops[target], *line.stops[target])
+                history.present, line.session.frame = target, history.stops[target].frame
+                self.something_was_done_to(line)
+
+    def fetch(self, line: Any, stop: Checkpoint) -> bool:
+        older, find = self.swapping.older_stops, self.room.find
+        with older.pinned(tensors_of_stop(stop)) as storages:
+            try:
+                for _ in older.fetch(storages, lambda need: (lambda: False) if find(line.session, need) else None):
+                    self.all_copies_end()
+            except (SlabFull, StorageFailed):
+                return False
+            assert all(blob.resident for blob in storages)
+        return True
+
+    def compare_stop(self, stop: Checkpoint, stamp: float, size: int) -> None:
+        assert torch.equal(stop.frame.hidden, torch.full((1, 1, size), stamp))
+        assert torch.equal(stop.generator, torch.full((64,), int(stamp), dtype=torch.uint8))
+
+    def go_on(self, line: Any) -> None:
+        """From the present stop; later ones are dropped."""
+        history = line.session.history
+        history.leave(line.session.frame)
+        line.session.frame = None
+        del line.stops[len(history.stops) :]
+
+    def something_was_done_to(self, line: Any) -> None:
+        line.session.residence.touch()
+
+    @rule()
+    def who_is_beyond_the_limit_leaves(self):
+        """With tiers that work, what is overdrawn is gone when all copies have ended, or nobody is left to leave."""
+        self.no_more_faults()
+        for _ in range(50):
+            may_leave = self.room.relieve()
+            self.all_copies_end()
+            if not may_leave or not self.budget.overdrawn:
+                break
+        older = self.swapping.older_stops
+        assert not self.budget.overdrawn or not (self.room.candidates() or list(older._may_leave()))
 
     # --- leaving and coming -----------------------------------------------------------------------------------------
 
@@ -195,7 +279,8 @@ class Leaving(Caches):
     @invariant()
     def the_books_add_up(self):
         check_books(self.slabs, [line.cache for line in self.lines], contents=True, tiers=self.tiers, blobs=self.blobs)
-        assert 0 <= self.budget.taken <= self.budget.limit
+        assert self.budget.taken >= 0
+        assert self.budget.overdrawn <= self.blobs.bytes_held, "pages and working copies never go beyond the limit"
         assert all(line.cache.length == line.length for line in self.lines)
 
     @invariant()
@@ -208,6 +293,9 @@ class Leaving(Caches):
         for group in line.cache.groups:
             for layer in (group.geometry.layers[0], group.geometry.layers[-1]):
                 self.compare_pages(group, layer.cache_layer, line.rows[layer.cache_layer])
+        for stop, (stamp, size) in zip(line.session.history.stops, line.stops, strict=True):
+            if all(blob.resident for blob in self.swapping.older_stops.of(stop)):
+                self.compare_stop(stop, stamp, size)
         if line.session.logits_1V is not None:
             assert torch.equal(line.session.logits_1V, torch.full((1, 300), line.logits))
 
@@ -217,6 +305,7 @@ class Leaving(Caches):
             pages = [group.slab.page(number) for group in line.cache.groups for number in group.table.pages]
             if line.session.residence.state in ("resident", "storing"):
                 assert all(page.resident for page in pages)
+                assert all(item.resident for item in own_items_of(line.session, self.blobs))
             assert all(page.resident or page.copies for page in pages)
 
     def teardown(self):
@@ -230,6 +319,9 @@ class Leaving(Caches):
             self.all_copies_end()
             assert line.session.residence.present, line.session.residence.error
             self.compare(line)
+            for stop, told in zip(line.session.history.stops, line.stops, strict=True):
+                assert self.fetch(line, stop)
+                self.compare_stop(stop, *told)
             self.free(self.lines.index(line)) if len(self.lines) > 1 else None
 
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def values_of(engine: Engine, tensor: Tensor) -> Tensor:
     """The values of a tensor on the host, to be used at once: the memory may be lent. Raises StorageFailed where the
     disk does not give them."""
-    blob = engine.blobs.of(tensor)
-    if blob is None or blob.resident:
+    blob = engine.blobs.of(tensor) if engine.blobs.is_away(tensor) else None  # what is only passing is not counted
+    if blob is None:
         return tensor.detach().to("cpu")
     raw = _copy(engine, blob).view(tensor.dtype)
     return raw.as_strided(tensor.shape, tensor.stride(), raw.storage_offset() + int(tensor.storage_offset()))

@@ -137,7 +137,7 @@ def _view(tensor: Tensor, blob: Blob) -> Kept:
 
 def lines_of(session: Session, image: SessionImage) -> dict[int, Line]:
     """A session's lines by their numbers in an image of it."""
-    pairs = [(stop.line, own.line) for stop, own in zip(image.history.stops, session.history.stops, strict=True)]
+    pairs = [(stop.line, own.line) for stop, own in zip(image.history.stops, session.history.written, strict=True)]
     lines = dict(pairs)
     if image.line is not None and session.line is not None:
         lines[image.line] = session.line

@@ -32,6 +32,7 @@ from djinn_jupyter.errors import CheckpointRefused, DjinnError
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
 
+LEFT_OUT: Final = "Journals and checkpoints have those in memory."
 HAS_MAPPING: Final = "what its layers hand on"
 BEYOND_NUMBERS: Final = 2**53  # browsers count no further
 
@@ -125,7 +126,8 @@ class _Rebuilding:
         stops = [self._stop(stop) for stop in image.stops]
         if image.present is not None and not 0 <= image.present < len(stops):
             raise CheckpointRefused("It stands at a stop that it does not have.")
-        return History(kept=self.engine.config.stops_kept, stops=stops, present=image.present, dropped=image.dropped)
+        kept = self.engine.config.stops_kept
+        return History(kept=kept, stops=stops, present=image.present, dropped=image.dropped, why=LEFT_OUT)
 
     def _stop(self, image: kept.StopImage) -> Checkpoint:
         return Checkpoint(
@@ -175,9 +177,9 @@ class _Rebuilding:
             committed=image.committed,
             step=image.step,
             boundary=image.boundary,
-            hidden=image.hidden,
+            hidden=None if image.hidden is None else image.hidden.to(self.device),
             tap=None if image.tap is None else self._tap(image.tap).at(image.tap.site.whole()),
-            raw=image.raw,
+            raw=None if image.raw is None else image.raw.to(self.device),
             inlays=tuple(self._inlay(inlay) for inlay in image.inlays),
             shared=shared,
             states=None if image.states is None else states_of(self.engine, image.states),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
+import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.breakpoints import Breakpoint
@@ -53,6 +54,31 @@ def take_image(session: Session, rows: tuple[GroupRows, ...] | None) -> SessionI
     the tokens gives again. CheckpointRefused where a stop holds a kind of value that is not known.
     """
     return _Taking(session, light=rows is None).image(rows)
+
+
+def with_values(
+    image: SessionImage, away: Callable[[Tensor], bool], value_of: Callable[[Tensor], Tensor]
+) -> SessionImage:
+    """The same image, with copies in place of the tensors that are away."""
+    made: dict[int, Tensor] = {}
+
+    def there(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in made:
+                made[id(value)] = value_of(value) if away(value) else value
+            return made[id(value)]
+        if isinstance(value, tuple):
+            return tuple(there(part) for part in value)
+        if isinstance(value, dict):
+            return {key: there(part) for key, part in value.items()}
+        if isinstance(value, msgspec.Struct):
+            parts = {name: getattr(value, name) for name in value.__struct_fields__}
+            changed = {name: part for name, old in parts.items() if (part := there(old)) is not old}
+            return msgspec.structs.replace(value, **changed) if changed else value
+        return value
+
+    found: SessionImage = there(image)
+    return found
 
 
 def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
@@ -119,9 +145,9 @@ class _Taking:
         history = self.session.history
         return HistoryImage(
             kept=history.kept,
-            stops=tuple(self._stop(stop) for stop in history.stops),
-            present=history.present if self.paused else None,
-            dropped=history.dropped,
+            stops=tuple(self._stop(stop) for stop in history.written),
+            present=history.present - history.unwritten if self.paused and history.present is not None else None,
+            dropped=history.dropped + history.unwritten,
         )
 
     def _stop(self, stop: Checkpoint) -> StopImage:

@@ -101,7 +101,9 @@ def give_back(kept: Kept, device: torch.device, fetch: Callable[[KeptStored], Te
     match kept:
         case KeptStored():
             return fetch(kept)
-        case KeptTensor() | KeptPlain():
+        case KeptTensor(value=tensor):
+            return tensor.to(device)
+        case KeptPlain():
             return kept.value
         case KeptTuple(items=items):
             return tuple(give_back(item, device, fetch) for item in items)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .books import check_books
-from .budget import BooksBroken, Budget
+from .budget import BooksBroken, Budget, Part
 from .cache import CacheStatistics, PagedCache
 from .geometry import CacheGeometry, GroupGeometry, LayerGeometry, probe_geometry
 from .page_table import PageTable
@@ -16,6 +16,7 @@ __all__ = [
     "LayerGeometry",
     "probe_geometry",
     "Budget",
+    "Part",
     "Slab",
     "PageTable",
     "PagedCache",

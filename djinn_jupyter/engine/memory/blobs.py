@@ -6,7 +6,7 @@ of it stays the object it was. Which storages belong to a session is for others 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,22 +15,24 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from djinn_jupyter.errors import SlabFull
 
-from .budget import BooksBroken, mebibytes
+from .budget import BooksBroken, Budget, Part, mebibytes
 from .items import Item, Stored
 from .spans import Span
 
 
 class Blob(Item):
     """One storage. Held weakly: it is gone when the last tensor of it is, and its identity is not given to another
-    storage as long as this blob is there."""
+    storage as long as this blob is there. What it has on the device, `counted` bytes, is drawn from the budget."""
 
-    __slots__ = ("_weak", "arriving", "away", "epoch")
+    __slots__ = ("_budget", "_weak", "arriving", "away", "counted", "epoch")
 
-    def __init__(self, storage: UntypedStorage) -> None:
+    def __init__(self, storage: UntypedStorage, budget: Budget) -> None:
         super().__init__(storage.nbytes())
-        self._weak = StorageWeakRef(storage)
+        self._weak, self._budget = StorageWeakRef(storage), budget
         self.away = self.arriving = False
         self.epoch: int | None = None
+        self.counted = self.nbytes
+        budget.record(self.counted)
 
     @property
     def identity(self) -> int:
@@ -72,9 +74,12 @@ class Blob(Item):
         return Span(memory=memory, start=0, nbytes=self.nbytes)
 
     def make_place(self) -> None:
+        self._budget.take(self.nbytes, by=None)
+        self.counted = self.nbytes
         try:
             self.storage().resize_(self.nbytes)
         except RuntimeError as error:
+            self._uncount()
             raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a session's states: {error}") from error
         self.away, self.arriving = False, True
 
@@ -88,10 +93,16 @@ class Blob(Item):
                 return
             storage.resize_(0)
         self.away, self.arriving = True, False
+        self._uncount()
+
+    def _uncount(self) -> None:
+        size, self.counted = self.counted, 0
+        self._budget.give_back(size)
 
     def discard(self) -> None:
         """Its tensors are gone, and with them its memory."""
         self.gone = True
+        self._uncount()
         if not self.moving:
             self.drop_copies()
 
@@ -103,12 +114,24 @@ class Blob(Item):
 
 
 class Blobs:
-    """One blob for each storage that was ever asked for, until its tensors are gone."""
+    """One blob for each storage that was ever asked for, until its tensors are gone. They draw from `budget` what they
+    have on the device; what is asked for exists already, so it is recorded there."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, budget: Budget) -> None:
+        self.device, self._budget = device, budget
         self._blobs: dict[int, Blob] = {}
         self.untidy = False
+        budget.join(
+            self, Part(name="stops and states", held=lambda: self.bytes_held, idle=self._idle, release=self.purge)
+        )
+
+    @property
+    def bytes_held(self) -> int:
+        """Bytes on the device."""
+        return sum(blob.counted for blob in self._blobs.values())
+
+    def _idle(self) -> int:
+        return sum(blob.counted for blob in self._blobs.values() if blob.expired and not blob.moving)
 
     def __iter__(self) -> Iterator[Blob]:
         return iter(self._blobs.values())
@@ -124,15 +147,20 @@ class Blobs:
             return known
         if not storage.nbytes() or not storage.resizable():
             return None
-        made = Blob(storage)
+        made = Blob(storage, self._budget)
         self._blobs[made.identity] = made
         return made
+
+    def is_away(self, tensor: Tensor) -> bool:
+        """Whether its bytes are not, or not all, on the device where it belongs. Counts nothing."""
+        known = self._blobs.get(tensor.untyped_storage()._cdata) if tensor.device == self.device else None
+        return known is not None and not known.resident
 
     def adopt(self, stored: Stored, epoch: int | None) -> tuple[Blob, UntypedStorage]:
         """A blob that is away, with this copy of it on disk, and its storage, empty: it is gone with the storage.
         `epoch` where passes will write it."""
         storage = UntypedStorage(0, device=self.device)
-        blob = Blob(storage)
+        blob = Blob(storage, self._budget)
         blob.nbytes, blob.away, blob.epoch = stored.place.nbytes, True, epoch
         blob.keep("disk", stored)
         self._blobs[blob.identity] = blob
@@ -143,8 +171,15 @@ class Blobs:
         if self.untidy:
             self.purge()
 
-    def purge(self) -> None:
-        """Let go of the copies of storages that are gone."""
+    def note(self, tensors: Iterable[Tensor]) -> None:
+        """Count tensors that are kept from now on."""
+        for tensor in tensors:
+            self.of(tensor)
+
+    def purge(self) -> int:
+        """Let go of the copies of storages that are gone; bytes that they had on the device."""
         self.untidy = False
+        before = self._budget.taken
         for identity in [identity for identity, blob in self._blobs.items() if blob.expired and not blob.moving]:
             self._blobs.pop(identity).discard()
+        return before - self._budget.taken

@@ -39,6 +39,4 @@ def check_books(
     if tiers is not None:
         tiers.check([*(page for slab in slabs for page in slab), *blobs])
     for budget in {slab.budget for slab in slabs}:
-        pages_bytes = sum(slab.segment_bytes for slab in slabs if slab.budget is budget)
-        if budget.taken != pages_bytes + budget.lent:
-            raise BooksBroken(f"{budget.taken} bytes are taken; {pages_bytes} in segments and {budget.lent} lent.")
+        budget.check()

@@ -1,4 +1,5 @@
-"""The bytes of one device that slabs and working copies share, and what gives way when they run short."""
+"""The bytes of one device that pages, working copies, stops and whatever comes later share, and what gives way when
+they run short. Knows no session and no tier."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from djinn_jupyter.errors import DjinnError, SlabFull
+from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
 
 from .growth import Growth
 
@@ -24,13 +26,31 @@ class Copy:
     drop: Callable[[], None]
 
 
-class Budget:
-    """A limit in bytes on pages and working copies together.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One kind of holder of device memory: its name for the statistics, the bytes that it has by its own books, those
+    of them that nobody uses, and the verb that releases these (returns the bytes released)."""
 
-    Invariants: 0 <= taken <= limit, always; `taken` is what the slabs' segments and the lent working copies add up to.
-    Under pressure the empty segments of slabs go first, for they hurt nobody, then working copies, the one unused for
-    the longest first. Pages in use are never taken from anybody here. A demand that cannot be met changes nothing.
-    With `growth` the bytes are main memory, and what is not left there cannot be taken either.
+    name: str
+    held: Callable[[], int]
+    idle: Callable[[], int]
+    release: Callable[[], int]
+
+
+class Budget:
+    """A limit in bytes on all that sessions have on the device, together.
+
+    Whoever takes device memory that outlives a pass (batches, gradients, modules, caches of any kind) draws it here:
+    `join` once with a `Part`; `take` before allocating, and be refused with SlabFull before anything is changed;
+    `give_back` when the memory is gone. What exists before its size is known, as a forward's results do, is
+    `record`ed: that is never refused and may overdraw the limit. While `overdrawn` nothing more can be taken, and the
+    engine has older stops and sessions leave until it is 0. The books are checked part by part: `taken` is what the
+    parts say that they hold.
+
+    Invariants: 0 <= taken; `take` never leads beyond the limit. Under pressure what nobody uses goes first, for that
+    hurts nobody, then working copies, the one unused for the longest first. What is in use is never taken from anybody
+    here. A demand that cannot be met changes nothing. With `growth` the bytes are main memory, and what is not left
+    there cannot be taken either.
     """
 
     def __init__(self, limit_bytes: int, growth: Growth | None = None) -> None:
@@ -40,7 +60,12 @@ class Budget:
         if growth is not None:
             growth.add(lambda: self.taken)
         self._copies: OrderedDict[object, Copy] = OrderedDict()
-        self._slabs: dict[object, tuple[Callable[[], int], Callable[[], int]]] = {}
+        self._parts: dict[object, Part] = {}
+
+    def join(self, owner: object, part: Part) -> None:
+        """`owner` draws from now on; it names itself as `by` when it takes, so as not to be asked to give way to
+        itself."""
+        self._parts[owner] = part
 
     @property
     def free(self) -> int:
@@ -65,6 +90,10 @@ class Budget:
         self.taken += units * unit
         return units
 
+    def record(self, size: int) -> None:
+        """Bytes that are there already."""
+        self.taken += size
+
     def give_back(self, size: int) -> None:
         if size > self.taken:
             raise BooksBroken(f"{size} bytes given back of {self.taken} taken.")
@@ -82,9 +111,36 @@ class Budget:
         """The working copy of `owner` is in use: it goes last."""
         self._copies.move_to_end(owner)
 
-    def register(self, slab: object, empty_bytes: Callable[[], int], shrink: Callable[[], int]) -> None:
-        """A slab: how many bytes of it are in empty segments, and the verb that releases them."""
-        self._slabs[slab] = (empty_bytes, shrink)
+    @property
+    def overdrawn(self) -> int:
+        """Bytes recorded beyond the limit, which somebody has to give up."""
+        return max(0, self.taken - self.limit)
+
+    def relieve(self) -> int:
+        """Have what nobody uses and working copies give way to what was recorded; bytes that are still overdrawn."""
+        self._give_way(0, by=None)
+        return self.overdrawn
+
+    def held(self) -> dict[str, int]:
+        """Bytes by kind of holder."""
+        found = {"working copies": self.lent}
+        for part in self._parts.values():
+            found[part.name] = found.get(part.name, 0) + part.held()
+        return found
+
+    def statistics(self) -> BudgetStatistics:
+        return BudgetStatistics(
+            bytes_limit=self.limit,
+            bytes_taken=self.taken,
+            bytes_overdrawn=self.overdrawn,
+            holdings=tuple(Holding(kind=kind, bytes_held=size) for kind, size in self.held().items()),
+        )
+
+    def check(self) -> None:
+        """Raise BooksBroken unless the parts hold exactly what was taken."""
+        held = self.held()
+        if sum(held.values()) != self.taken:
+            raise BooksBroken(f"{self.taken} bytes are taken; the parts hold {held}.")
 
     @property
     def bound(self) -> str:
@@ -95,16 +151,19 @@ class Budget:
         return f"and the limit is {mebibytes(self.limit)} for all. Close a session, or allow more device memory."
 
     def _make_room(self, asked: int, by: object) -> None:
-        empty = {slab: empty() for slab, (empty, _) in self._slabs.items() if slab is not by}
+        idle = {owner: part.idle() for owner, part in self._parts.items() if owner is not by}
         droppable = sum(copy.size for copy in self._copies.values() if copy.session is not by)
-        if asked > self.free + sum(empty.values()) + droppable:
+        if asked > self.free + sum(idle.values()) + droppable:
             raise SlabFull(
-                f"Asked for {mebibytes(asked)}; {mebibytes(self.free)} are free and {mebibytes(droppable)} in "
+                f"Asked for {mebibytes(asked)}; {mebibytes(max(0, self.free))} are free and {mebibytes(droppable)} in "
                 f"working copies, {self.bound}"
             )
-        for slab, size in empty.items():
-            if asked > self.free and size:
-                self._slabs[slab][1]()
+        self._give_way(asked, by)
+
+    def _give_way(self, asked: int, by: object) -> None:
+        for owner, part in list(self._parts.items()):
+            if asked > self.free and owner is not by and part.idle():
+                part.release()
         for copy in list(self._copies.values()):
             if asked > self.free and copy.session is not by:
                 copy.drop()

@@ -17,11 +17,12 @@ from torch import Tensor
 from djinn_jupyter.engine.mappings import HUGE_BYTES, pageable
 from djinn_jupyter.errors import SlabFull
 
-from .budget import BooksBroken, Budget, mebibytes
+from .budget import BooksBroken, Budget, Part, mebibytes
 from .geometry import GroupGeometry, Run
 from .spans import Span
 
 SEGMENT_BYTES = 64 << 20
+SEGMENTS_LEAST = 16  # of a budget: what few pages leave free of a large one, tensors could not have
 POISON = 0xFF  # every float made of these bytes is NaN
 
 
@@ -52,13 +53,15 @@ class Segments:
         self.geometry = geometry
         self.device = device
         self.budget = budget
-        self.segment_slots = segment_slots or max(1, SEGMENT_BYTES // geometry.page_bytes)
+        most = min(SEGMENT_BYTES, budget.limit // SEGMENTS_LEAST)
+        self.segment_slots = segment_slots or max(1, most // geometry.page_bytes)
         self.poison = poison
         self._segments: dict[int, Segment] = {}
         self._free: list[int] = []  # a heap
         self._taken: set[int] = set()
         self._place = {layer.cache_layer: place for place, layer in enumerate(geometry.layers)}
-        budget.register(self, self._empty_bytes, self.shrink)
+        part = Part(name="pages", held=lambda: self.bytes_allocated, idle=self._empty_bytes, release=self.shrink)
+        budget.join(self, part)
 
     # -------------------------------------------------------------------------------------------- slots
 

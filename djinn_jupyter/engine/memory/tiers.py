@@ -15,7 +15,7 @@ from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier, TierStatistics
 
 from .budget import BooksBroken
-from .disk import DiskPlace, DiskTier
+from .disk import STAGING_BYTES, DiskPlace, DiskTier
 from .host import HostPlace, HostTier
 from .items import Item, Stored
 from .mover import Batch, Copy, Move, Moved, Mover, Read, Write
@@ -171,6 +171,12 @@ class Tiers:
     def leaving(self) -> Iterator[Item]:
         """Items with a move under way."""
         return (entry.item for entries in self._under_way.values() for entry in entries)
+
+    @property
+    def host_bytes(self) -> int:
+        """Main memory that the tiers have themselves."""
+        staging = 0 if self.disk is None else STAGING_BYTES
+        return staging + (0 if self.host is None else self.host.allocated)
 
     def statistics(self) -> tuple[TierStatistics, ...]:
         return tuple(keeper.statistics() for keeper in (self.host, self.disk) if keeper is not None)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from djinn_jupyter.engine.frame import Frame
+from djinn_jupyter.engine.frame import Frame, States
 from djinn_jupyter.engine.memory.blobs import Blob, Blobs
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.slab import Page
 from djinn_jupyter.engine.memory.states import LayerState
 
 if TYPE_CHECKING:
+    from djinn_jupyter.engine.history import Checkpoint
     from djinn_jupyter.engine.session import Session
 
 
@@ -24,27 +25,49 @@ def pages_of(session: Session) -> Iterator[Page]:
             yield group.slab.page(number)
 
 
-def blobs_of(session: Session, blobs: Blobs) -> list[Blob]:
-    """One blob for each storage, those that passes write in place marked as of the session's present version."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storages:
+    """A session's storages that are not pages, each once. `own` is what it stands on and goes on from; `past` what only
+    going back reads: its other stops and the states kept on the way, in the order in which they may leave."""
+
+    own: list[Blob]
+    past: list[Blob]
+
+
+def storages_of(session: Session, blobs: Blobs) -> Storages:
+    """Those that passes write in place are marked as of the session's present version."""
     here = session.residence
-    if here.blobs_known is None or here.blobs_known[0] != here.version or session.job is not None:
-        here.blobs_known = (here.version, _found(session, blobs))
-    return [blob for blob in here.blobs_known[1] if not blob.expired]
+    if here.storages_known is None or here.storages_known[0] != here.version or session.job is not None:
+        here.storages_known = (here.version, _found(session, blobs))
+    known = here.storages_known[1]
+    return Storages(own=_living(known.own), past=_living(known.past))
 
 
-def _found(session: Session, blobs: Blobs) -> list[Blob]:
-    found: dict[int, Blob] = {}
-    for tensor in _kept(session):
-        blob = blobs.of(tensor)
-        if blob is not None:
-            found[blob.identity] = blob
+def blobs_of(session: Session, blobs: Blobs) -> list[Blob]:
+    """All of them."""
+    found = storages_of(session, blobs)
+    return [*found.own, *found.past]
+
+
+def _found(session: Session, blobs: Blobs) -> Storages:
+    own = _each_once(blobs, own_tensors(session))
     for state in session.cache.live_states().values():
         for tensor in state.tensors():
             blob = blobs.of(tensor)
             if blob is not None:
                 blob.written_at(session.residence.version)
-                found[blob.identity] = blob
-    return list(found.values())
+                own[blob.identity] = blob
+    past = _each_once(blobs, past_tensors(session))
+    return Storages(own=list(own.values()), past=[blob for blob in past.values() if blob.identity not in own])
+
+
+def _each_once(blobs: Blobs, tensors: Iterable[Tensor]) -> dict[int, Blob]:
+    found = (blobs.of(tensor) for tensor in tensors)
+    return {blob.identity: blob for blob in found if blob is not None}
+
+
+def _living(blobs: list[Blob]) -> list[Blob]:
+    return [blob for blob in blobs if not blob.expired]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,32 +97,63 @@ class Belongings:
 
 
 def items_of(session: Session, blobs: Blobs) -> list[Item]:
-    return [*pages_of(session), *blobs_of(session, blobs)]
+    """All that a session has. Pages last: their slab grows by more than it was asked for where there is room."""
+    return [*blobs_of(session, blobs), *pages_of(session)]
 
 
-def _kept(session: Session) -> Iterator[Tensor]:
-    """Tensors that nobody writes to."""
-    frames: dict[int, Frame] = {}
-    for frame in (session.frame, *(f for s in session.history.stops for f in (s.frame, s.left_as))):
-        if frame is not None:
-            frames[id(frame)] = frame
-    frames.update((id(passes.entry), passes.entry) for passes in session.trail.passes if passes.entry is not None)
+def own_items_of(session: Session, blobs: Blobs) -> list[Item]:
+    """What has to be on the device where the session is to be used."""
+    return [*storages_of(session, blobs).own, *pages_of(session)]
+
+
+def own_tensors(session: Session) -> Iterator[Tensor]:
+    """Of the present stop, and those that nobody writes of what the next pass starts from."""
     if session.logits_1V is not None:
         yield session.logits_1V
     yield from _of_states(session.journal.values())
+    here = session.history.here
+    if here is not None:
+        yield from tensors_of_stop(here)
+    if session.frame is not None:
+        yield from tensors_of_frame(session.frame)
+    if session.lost:
+        yield from _of_trail(session)
+
+
+def past_tensors(session: Session) -> Iterator[Tensor]:
+    """Of all stops, the oldest first, and of what lines and passes kept on the way."""
+    for stop in session.history.stops:
+        yield from tensors_of_stop(stop)
     for line in session.lines:
         for kept in line.states.values():
             yield from _of_states(kept.values())
-    for frame in frames.values():
-        yield from _of_frame(frame)
+    yield from _of_trail(session)
 
 
-def _of_frame(frame: Frame) -> Iterator[Tensor]:
+def tensors_of_stop(stop: Checkpoint) -> Iterator[Tensor]:
+    """What going back to it reads."""
+    yield stop.generator
+    yield from tensors_of_frame(stop.frame)
+    if stop.left_as is not None:
+        yield from tensors_of_frame(stop.left_as)
+
+
+def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
     yield from _within((frame.hidden, frame.raw, frame.shared))
     for inlay in frame.inlays:
         yield inlay.raw
     for states in (frame.states, frame.start_states):
-        yield from _of_states((states or {}).values())
+        yield from tensors_of_states(states or {})
+
+
+def tensors_of_states(states: States) -> Iterator[Tensor]:
+    return _of_states(states.values())
+
+
+def _of_trail(session: Session) -> Iterator[Tensor]:
+    for passes in session.trail.passes:
+        if passes.entry is not None:
+            yield from tensors_of_frame(passes.entry)
 
 
 def _of_states(states: Iterable[LayerState]) -> Iterator[Tensor]:

@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from djinn_jupyter.engine.memory.blobs import Blobs
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.slab import Slab
-from djinn_jupyter.engine.residency.belongings import Belongings, items_of, pages_of
+from djinn_jupyter.engine.residency.belongings import Belongings, blobs_of, own_items_of, pages_of
 from djinn_jupyter.engine.residency.claims import QUIET, Claim, Signals, claim_of
 from djinn_jupyter.engine.residency.leaving import Candidate, in_order, victims
 from djinn_jupyter.engine.residency.prefetching import PATIENCE, Prefetching, Signal
@@ -30,10 +32,12 @@ class Notebooks:
         self,
         sessions: Mapping[str, Session],
         slabs: Sequence[Slab],
+        budget: Budget,
         candidates: Candidates,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sessions, self._slabs, self._candidates, self._clock = sessions, slabs, candidates, clock
+        self._sessions, self._candidates, self._clock = sessions, candidates, clock
+        self._slabs, self._budget = slabs, budget
         self._signals: dict[str, Signals] = {}
         self._rests, self._rates, self._prefetching = Rests(), Rates(), Prefetching()
         self.swapping: Swapping
@@ -97,7 +101,7 @@ class Notebooks:
         return Candidate(
             session=session.name,
             claim=self.claim(session),
-            frees_bytes=private_bytes(session),
+            frees_bytes=private_bytes(session, self.swapping.blobs),
             dirty_bytes=belongings.dirty,
             restore_seconds=self._rates.seconds(self._would_go_to(belongings.dirty), belongings.device),
             rested_seconds=self._rests.lasted(session.name, now),
@@ -132,7 +136,7 @@ class Notebooks:
             return
         if here.state not in ("host", "disk"):
             return
-        away = [item for item in items_of(session, self.swapping.blobs) if not item.resident]
+        away = [item for item in own_items_of(session, self.swapping.blobs) if not item.resident]
         size = sum(item.nbytes for item in away)
         tier: Tier = "disk" if any("host" not in item.copies for item in away) else "host"
         leaving = self._who_would_leave(session, size, now)
@@ -143,7 +147,7 @@ class Notebooks:
     def _who_would_leave(self, session: Session, size: int, now: float) -> list[tuple[float, float]] | None:
         """How likely each of them is wanted soon, and what it would then wait; None where somebody would have to leave
         at whom somebody is, or where there is no room at all."""
-        missing = size - free_bytes(self._slabs)
+        missing = size - free_bytes(self._slabs, self._budget)
         if missing <= 0:
             return []
         chosen = victims(self._in_order(self._candidates(session)), missing)
@@ -152,13 +156,13 @@ class Notebooks:
         return [(self._rests.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
 
 
-def private_bytes(session: Session) -> int:
-    """What the session's leaving frees in the slabs: its pages but for those that forks have too."""
-    return sum(page.nbytes for page in pages_of(session) if page.resident and page.references == 1)
+def private_bytes(session: Session, blobs: Blobs) -> int:
+    """What the session's leaving frees: its pages but for those that forks have too, and its tensors."""
+    pages = sum(page.nbytes for page in pages_of(session) if page.resident and page.references == 1)
+    return pages + sum(blob.counted for blob in blobs_of(session, blobs))
 
 
-def free_bytes(slabs: Sequence[Slab]) -> int:
-    """What may still be taken, also by growing and from working copies."""
-    budgets = {id(slab.budget): slab.budget for slab in slabs}
+def free_bytes(slabs: Sequence[Slab], budget: Budget) -> int:
+    """What may still be taken, also by growing, from what nobody uses and from working copies."""
     books = [slab.statistics() for slab in slabs]
-    return sum(b.pages_free * b.page_bytes for b in books) + sum(max(0, b.free + b.lent) for b in budgets.values())
+    return sum(b.pages_free * b.page_bytes for b in books) + budget.free + budget.lent

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from djinn_jupyter.engine.memory.blobs import Blob
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.mover import Batch
 from djinn_jupyter.engine.residency import states
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire.nouns import Residency, Tier, Transfer
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.residency.belongings import Storages
 
 Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
 
@@ -60,7 +62,7 @@ class Residence:
     wants_room: bool = False
     inherited: bool = False
     touched: float = field(default_factory=time.monotonic)
-    blobs_known: tuple[int, list[Blob]] | None = None
+    storages_known: tuple[int, Storages] | None = None
 
     def touch(self) -> None:
         """Something was done to the session."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.residency.notebooks import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.residence import Cause
 from djinn_jupyter.engine.residency.swapping import Swapping
@@ -38,12 +39,13 @@ class Room:
         self,
         sessions: Mapping[str, Session],
         scheduler: Scheduler,
+        budget: Budget,
         *,
         idle_seconds: float,
         choose: Choice = longest_unused,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sessions, self._scheduler = sessions, scheduler
+        self._sessions, self._scheduler, self._budget = sessions, scheduler, budget
         self._idle_seconds, self.choose, self._clock = idle_seconds, choose, clock
         self._changes, self._changed = 0, clock()
         self.swapping: Swapping  # by the engine: they ask each other
@@ -53,29 +55,46 @@ class Room:
     def find(self, wanting: Session, need: int) -> bool:
         """Make others leave until what `need` bytes lack (at least one session's) is on its way out. True when there is
         room now or waiting for the next change helps; False when nobody can leave and nobody is at work."""
-        if self.swapping.sweep():
+        if self.swapping.sweep() or self._gathered(need):
             self.swapping.changes += 1
             return True
-        short = max(need - free_bytes(self.swapping.slabs), 1)
+        short = max(need - free_bytes(self.swapping.slabs, self._budget), 1)
+        return self._have_leave(short, wanting) > 0 or self._others_progress(wanting)
+
+    def _gathered(self, need: int) -> bool:
+        """Whether it was only in the wrong places: slots of pages that are free are of no use to tensors."""
+        return need > self._budget.free and self.swapping.shrink() > 0 and need <= self._budget.free + self._budget.lent
+
+    def relieve(self, wanting: Session | None = None) -> bool:
+        """The budget is overdrawn, by a stop or an edit: have somebody leave. False where nobody can, `wanting` but for
+        its older stops."""
+        if not self._budget.overdrawn:
+            return True
+        if self._budget.relieve():
+            self.swapping.shrink()
+        if not (over := self._budget.overdrawn):
+            self.swapping.changes += 1
+            return True
+        progress = wanting is not None and self._others_progress(wanting)
+        return self._have_leave(over, wanting) > 0 or progress
+
+    def _have_leave(self, short: int, wanting: Session | None) -> int:
+        """Older stops first and alone, then sessions; bytes that have left or are on their way out."""
         coming = self._on_the_way_out()
-        for victim in self.choose(self.candidates(wanting), short - coming):
+        if coming < short:
+            coming += self.swapping.push_out(short - coming)
+        for victim in self.choose(self.candidates(wanting), short - coming) if coming < short else ():
             if coming >= short:
                 break
-            size = private_bytes(victim)
-            if size and self._send_away(victim, "pressure"):
-                coming += size
-        return coming > 0 or self._others_progress(wanting)
-
-    def clear(self, need: int) -> int:
-        """Make sessions leave for somebody outside, until `need` bytes are on their way out; bytes that are."""
-        coming = self._on_the_way_out()
-        for victim in self.choose(self.candidates(), need - coming):
-            if coming >= need:
-                break
-            size = private_bytes(victim)
+            size = private_bytes(victim, self.swapping.blobs)
             if size and self._send_away(victim, "pressure"):
                 coming += size
         return coming
+
+    def clear(self, need: int) -> int:
+        """Make older stops and sessions leave for somebody outside, until `need` bytes are on their way out; bytes that
+        are."""
+        return self._have_leave(need, None)
 
     def wait_for(self, wanting: Session, need: int) -> Blocked | None:
         """What a job yields that could not have its pages: a function that says whether it still has to wait. None when
@@ -87,7 +106,7 @@ class Room:
 
     def _on_the_way_out(self) -> int:
         going = [s for s in self._sessions.values() if s.residence.state == "storing"]
-        return sum(max(private_bytes(session), 1) for session in going)
+        return sum(max(private_bytes(session, self.swapping.blobs), 1) for session in going)
 
     def candidates(self, wanting: Session | None = None) -> list[Session]:
         """Those who may leave, but for who wants the room."""

@@ -15,7 +15,8 @@ from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.mover import Moved
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.residency.belongings import blobs_of, items_of
+from djinn_jupyter.engine.residency.belongings import items_of, own_items_of, storages_of
+from djinn_jupyter.engine.residency.older_stops import OlderStops
 from djinn_jupyter.engine.residency.residence import Cause, Moving
 from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import Tier, Transfer
@@ -27,9 +28,10 @@ log = logging.getLogger(__name__)
 
 
 class Swapping:
-    """Invariants: a session that runs, is looked at, or is held from outside does not leave; a page or storage stays as
-    long as any session that is on the device has it; a copy counts only if nothing was written since it was begun; a
-    move that fails leaves the session where it was and everybody else alone.
+    """Invariants: a session that runs, is looked at, or is held from outside does not leave; it leaves with all that it
+    has and comes back with what it stands on; a page or storage stays as long as any session that is on the device has
+    it, but for older stops, which leave alone; a copy counts only if nothing was written since it was begun; a move
+    that fails leaves the session where it was and everybody else alone.
 
     `changes` counts whatever may have made room or brought a session back; `gives_back` says that some left and what
     they had is still ours. `swapped` is told of every move that ended, `find_room` is asked when the slab is full and
@@ -49,6 +51,7 @@ class Swapping:
         self._swapped, self._find_room = swapped, find_room
         self.tiers, self.blobs = tiers, blobs
         self.slabs = slabs
+        self.older_stops = OlderStops(sessions, tiers, blobs)
         self.changes = 0
         self.gives_back = False
 
@@ -84,7 +87,8 @@ class Swapping:
             return
         if here.state in ("resident", "loading"):
             return
-        items = here.moving.items if here.moving else items_of(session, self.blobs)
+        wanted = items_of if here.inherited else own_items_of  # of an earlier process all is read, to be sure of it
+        items = wanted(session, self.blobs)
         here.move("come", session.name)
         here.error = None
         here.moving = Moving(goal=None, cause=cause, items=items)
@@ -97,6 +101,14 @@ class Swapping:
         if not here.present:
             here.moving = None
             here.move("begin_anew", session.name)
+
+    def push_out(self, need: int) -> int:
+        """Have older stops leave the device; bytes that have left or are on their way."""
+        before = self.blobs.bytes_held
+        coming = self.older_stops.push_out(need)
+        if self.blobs.bytes_held < before:
+            self.changes, self.gives_back = self.changes + 1, True
+        return coming
 
     def write_through(self, session: Session) -> None:
         """Copy what has no copy yet to the host, so that leaving later moves nothing. Where there is no room for that,
@@ -115,6 +127,7 @@ class Swapping:
         """A batch is through."""
         self.changes += 1
         size = self.tiers.settle(moved)
+        self.gives_back = bool(self.older_stops.settle(moved)) or self.gives_back
         if moved.error is not None:
             log.warning("A move between tiers failed: %s", str(moved.error))  # the error holds its frames' memory
         for session in [s for s in self._sessions.values() if s.residence.moving is not None]:
@@ -163,7 +176,7 @@ class Swapping:
             self._fail(session, full)
 
     def _take_away(self, session: Session, moving: Moving, goal: Tier) -> None:
-        missing = [item for item in moving.items if goal not in item.copies]
+        missing = [item for item in moving.items if _has_to_go(item, goal)]
         if missing:
             self._store(session, moving, [item for item in missing if not item.moving])
             return
@@ -199,6 +212,8 @@ class Swapping:
             if self._drop_copies_of_the_present():
                 continue
             if self._somebody_sinks():  # its end is a reason to look again
+                return
+            if self.older_stops.sink(sum(item.nbytes for item in items)):
                 return
             if not self._sink_another(session, sum(item.nbytes for item in items)):
                 self._store_further_down(session, moving)
@@ -300,7 +315,7 @@ class Swapping:
         log.warning("Session %r is made again from its tokens: %s", session.name, str(here.error))
         session.lose_rows()
         here.moving, here.error, here.inherited = moving, None, False
-        moving.items = list(blobs_of(session, self.blobs))
+        moving.items = list(storages_of(session, self.blobs).own)
         self.changes += 1
         self.advance(session)
 
@@ -316,9 +331,14 @@ class Swapping:
         for item in items:
             item.leave()
 
-    def shrink(self) -> None:
-        """Give the device's memory that no page needs back to everybody."""
+    def shrink(self) -> int:
+        """Give the device's memory that no page needs back to everybody; bytes given back."""
         self.gives_back = False
         for slab in self.slabs:
             slab.compact()
-            slab.shrink()
+        return sum(slab.shrink() for slab in self.slabs)
+
+
+def _has_to_go(item: Item, goal: Tier) -> bool:
+    """Whether a session that leaves for that tier has to wait for a copy. Older stops may lie further down already."""
+    return goal not in item.copies and (item.resident or item.moving or goal == "disk")

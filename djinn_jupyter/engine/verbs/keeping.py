@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.history import History
 from djinn_jupyter.engine.keeping import checkpoints, rebuilding, taking
+from djinn_jupyter.engine.keeping.elsewhere import values_of
 from djinn_jupyter.engine.keeping.errands import until_done
+from djinn_jupyter.engine.keeping.image import SessionImage
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.rows import Rows, put_rows, take_rows
+from djinn_jupyter.engine.residency.belongings import own_tensors, past_tensors
 from djinn_jupyter.engine.scheduler import Blocked, Steps, Underway
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.verbs.sessions import require_free
 from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import NOTEBOOK, require_showable, told_apart
+from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
 
 if TYPE_CHECKING:
@@ -36,15 +40,27 @@ def save_checkpoint(engine: Engine, request: ask.SaveCheckpoint, holder: Holder)
     groups = tuple(taking.group_rows(g, r) for g, r in zip(engine.geometry.groups, rows, strict=True))
     image = taking.take_image(session, groups)
     told = checkpoints.describe(request.name, image, engine.description.name, engine.description.dtype)
-    abandoned = threading.Event()
+    with engine.older_stops.pinned((*own_tensors(session), *past_tensors(session))):
+        image = taking.with_values(
+            image,
+            engine.blobs.is_away,
+            lambda tensor: values_of(engine, tensor).clone(),
+        )
+        saved, path = yield from _write(engine, request, image, told)
+    return CheckpointSaved(checkpoint=saved, path=str(path))
+
+
+def _write(
+    engine: Engine, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription
+) -> Generator[Blocked | None, None, tuple[CheckpointDescription, Path]]:
+    folder, abandoned = engine.keeping.checkpoints, threading.Event()
     write = engine.keeping.errands.start(
         lambda: folder.save(request.name, image, told, replace=request.replace, abandoned=abandoned)
     )
     try:
-        saved, path = yield from until_done(engine, write)
+        return (yield from until_done(engine, write))
     finally:
         abandoned.set()
-    return CheckpointSaved(checkpoint=saved, path=str(path))
 
 
 def restore_checkpoint(engine: Engine, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:

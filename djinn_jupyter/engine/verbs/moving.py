@@ -12,6 +12,8 @@ from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.plan import Target
+from djinn_jupyter.engine.residency.belongings import tensors_of_stop
+from djinn_jupyter.engine.residency.stop_room import fetched
 from djinn_jupyter.engine.run import run as run_line
 from djinn_jupyter.engine.sampling import Sampler, make_sampler
 from djinn_jupyter.engine.scheduler import Steps
@@ -46,7 +48,7 @@ def run(engine: Engine, request: ask.Run, holder: Holder) -> Steps:
     else:
         _fresh_cache(engine, session, len(tokens))
         engine.swapping.begin_anew(session)
-        session.history.stops.clear()
+        session.history.clear()
         session.trail.cut(0)
         session.exactness, session.lost = "exact", False
         session.texts.clear()
@@ -196,8 +198,20 @@ def back(engine: Engine, request: ask.Back, holder: Holder) -> Paused | Steps:
             return _told(engine, to_layer(engine, session, request.count))
         case "token":
             return _told(engine, to_token(engine, session, request.count))
-    checkpoint = session.history.go_back(request.count)
-    session.stand_at(checkpoint)
+    if engine.older_stops.away(tensors_of_stop(session.history.before(request.count))):
+        return _fetch_and_stand(engine, session, request.count)
+    return _stand_back(engine, session, request.count)
+
+
+def _fetch_and_stand(engine: Engine, session: Session, count: int) -> Steps:
+    """The stop has left the device, and the session has not."""
+    with engine.older_stops.pinned(tensors_of_stop(session.history.before(count))) as storages:
+        yield from fetched(engine, session, storages)
+        return _stand_back(engine, session, count)
+
+
+def _stand_back(engine: Engine, session: Session, count: int) -> Paused:
+    session.stand_at(session.history.go_back(count))
     session.recount(engine.forward.layers)
     session.move("go_back")
     reply = reports.paused(engine, session)

@@ -71,6 +71,7 @@ function names(trans: Trans): Record<Band, string> {
     weights: trans.__('weights'),
     pages: trans.__('keys and values'),
     working: trans.__('working copies'),
+    stops: trans.__('stops and states'),
     free: trans.__('pages that are free'),
     others: trans.__('other programs')
   };

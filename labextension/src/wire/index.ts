@@ -2,6 +2,7 @@
 
 export * from './values';
 export * from './edits';
+export * from './holdings';
 export * from './nouns';
 export * from './readings';
 export * from './requests';

@@ -9,6 +9,11 @@ import {
   Edit,
 } from './edits';
 
+import {
+  BudgetStatistics,
+  ProcessMemory,
+} from './holdings';
+
 export type SessionState = 'idle' | 'running' | 'paused' | 'closed';
 
 export type PauseReason = 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
@@ -348,6 +353,8 @@ export interface EngineStatistics {
   readonly last_fault: string | null;
   readonly recovered_exact: number;
   readonly recovered_recomputed: number;
+  readonly budget: BudgetStatistics | null;
+  readonly process: ProcessMemory | null;
 }
 
 /**

@@ -1,0 +1,33 @@
+"""Memory as the engine's books and the system tell it, side by side. Values only."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire.frozen import Frozen
+
+
+class Holding(Frozen, frozen=True):
+    """Bytes on the device of one kind of holder: `pages`, `working copies`, `stops and states`."""
+
+    kind: str
+    bytes_held: int
+
+
+class BudgetStatistics(Frozen, frozen=True):
+    """What all sessions together may have on the device and have. `bytes_overdrawn`: what a stop or an edit has brought
+    above the limit, while older stops and sessions leave for it."""
+
+    bytes_limit: int
+    bytes_taken: int
+    bytes_overdrawn: int
+    holdings: tuple[Holding, ...]
+
+
+class ProcessMemory(Frozen, frozen=True):
+    """What the engine's process has of main memory, as the system reports it, beside the books. Unmeasured is None."""
+
+    anonymous_bytes: int | None  # its own
+    mapped_bytes: int | None  # parts of files, which the system takes back when it needs them
+    booked_bytes: int  # of its own, by the books: weights that are no part of a file, sessions on the CPU, the tiers
+    runtime_bytes: int | None  # Python and its libraries, before a model was loaded
+    beyond_bytes: int | None  # the rest of its own, which nobody counts
+    device_beyond_bytes: int | None  # what the allocator has of a GPU beyond weights and sessions

@@ -1,0 +1,28 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+/** Bytes on the device of one kind of holder: `pages`, `working copies`, `stops and states`. */
+export interface Holding {
+  readonly kind: string;
+  readonly bytes_held: number;
+}
+
+/**
+ * What all sessions together may have on the device and have. `bytes_overdrawn`: what a stop or an edit has brought
+ * above the limit, while older stops and sessions leave for it.
+ */
+export interface BudgetStatistics {
+  readonly bytes_limit: number;
+  readonly bytes_taken: number;
+  readonly bytes_overdrawn: number;
+  readonly holdings: readonly Holding[];
+}
+
+/** What the engine's process has of main memory, as the system reports it, beside the books. Unmeasured is None. */
+export interface ProcessMemory {
+  readonly anonymous_bytes: number | null;
+  readonly mapped_bytes: number | null;
+  readonly booked_bytes: number;
+  readonly runtime_bytes: number | null;
+  readonly beyond_bytes: number | null;
+  readonly device_beyond_bytes: number | null;
+}
