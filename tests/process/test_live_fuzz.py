@@ -1,0 +1,197 @@
+"""A live engine under fire over both kinds of sockets: requests of every type with any values, changed ones, and noise.
+A neighbour beside it gets the bits it always gets, in about the time that it always takes."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+import pytest
+import zmq
+
+import djinn_jupyter as dj
+from djinn_jupyter._version import __version__
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Pong
+from tests.families import build
+from tests.wire import values
+
+PROMPT = [1, 5, 6, 7, 8, 9, 10, 11]
+STEPS = 100
+NAMES = ("victim", "a", "other", "nobody", "another name")
+KINDS = [kind for kind in get_args(ask.Request) if kind not in (ask.Shutdown, ask.Goodbye)]
+VOLLEY = 100
+ALLOWED = 100.0  # times what the neighbour waits when it is quiet, on cores that are shared
+LEAST_SECONDS = 5.0
+
+
+class Attacker:
+    """A DEALER with the key that sends what it likes, after Hello, and reads what comes back."""
+
+    def __init__(self, engine: RemoteEngine, context: zmq.Context[Any], seed: int) -> None:
+        assert engine.entry is not None
+        self._random = random.Random(seed)
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVTIMEO, 60_000)
+        keys = engine.entry.keys
+        if keys is not None:
+            self._socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.server_public)
+            self._socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.client_public)
+            self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.client_secret)
+        self._socket.connect(engine.entry.commands)
+        self._number = 2**40
+        self.answered = 0
+        self._socket.send_multipart(codec.encode(0, ask.Hello(version=__version__, holder=f"eve {seed}", user="eve")))
+
+    def fire(self) -> None:
+        frames = self._message()
+        match self._random.randrange(10):
+            case 0:
+                frames = [self._random.randbytes(self._random.randrange(1, 300)) for _ in range(3)]
+            case 1 | 2 | 3:
+                frames = self._changed(frames)
+        self._socket.send_multipart(frames)
+
+    def settle(self) -> None:
+        """Everything sent so far has been read by the service, and everything that came back is read here."""
+        self._number += 1
+        self._socket.send_multipart(codec.encode(self._number, ask.Ping()))
+        while True:
+            told = codec.decode_reply(self._socket.recv_multipart())
+            if told.id == self._number:
+                assert told.body == Pong()
+                return
+            self.answered += 1
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _message(self) -> list[bytes]:
+        """Any request with any values, as its frames; what does not encode as a request goes as it is."""
+        kind = self._random.choice(KINDS)
+        fields = self._random.choice(values.requests(kind, self._random.choice(["ordinary", "extreme", "wrong"])))
+        if issubclass(kind, ask.SessionRequest):
+            fields = {**fields, "session": self._random.choice(NAMES)}
+        self._number += 1
+        try:
+            return [bytes(frame) for frame in codec.encode(self._number, kind(**fields))]
+        except (DjinnError, TypeError):
+            return [msgspec.msgpack.encode({"id": self._number, "body": {"request": kind.__name__, **_plain(fields)}})]
+
+    def _changed(self, frames: list[bytes]) -> list[bytes]:
+        which = self._random.randrange(len(frames))
+        frame = bytearray(frames[which])
+        if frame:
+            at = self._random.randrange(len(frame))
+            match self._random.randrange(3):
+                case 0:
+                    frame[at] = self._random.randrange(256)
+                case 1:
+                    del frame[at:]
+                case 2:
+                    frame[at:at] = self._random.randbytes(3)
+        return [*frames[:which], bytes(frame) or b"\0", *frames[which + 1 :]]
+
+
+def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+    """Without what msgpack cannot say."""
+    kept = {}
+    for name, value in fields.items():
+        try:
+            msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        kept[name] = value
+    return kept
+
+
+class Neighbour:
+    """Goes on by a token at a time; `expected` and `usual` are its logits and waiting times when nobody fires."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._session: RemoteSession = engine.session("neighbour")
+        self._at = 0
+        self.expected: list[bytes] = []
+        self.waits: list[float] = []
+        for _ in range(STEPS):
+            self.expected.append(self._step())
+        self.usual = statistics.median(self.waits)
+        self.waits.clear()
+
+    def goes_on(self) -> None:
+        at = self._at
+        assert self._step() == self.expected[at]
+
+    def _step(self) -> bytes:
+        begun = time.monotonic()
+        if self._at == 0:
+            done = self._session.run(PROMPT, max_new_tokens=1, ignore_eos=True)
+        else:
+            done = self._session.run([], max_new_tokens=1, extend=True, ignore_eos=True)
+        bits = done.logits.tobytes()  # type: ignore[union-attr]
+        self.waits.append(time.monotonic() - begun)
+        self._at = (self._at + 1) % STEPS
+        return bits
+
+
+@pytest.fixture(params=["ipc", "tcp"])
+def engine(request: pytest.FixtureRequest, runtime: Path, tmp_path: Path) -> Iterator[RemoteEngine]:
+    build("llama").save_pretrained(tmp_path / "model")
+    listen = "tcp://127.0.0.1:*" if request.param == "tcp" else None
+    yield dj.load(tmp_path / "model", dtype="float32", device="cpu", threads=1, listen=listen)
+    for entry in running_engines():
+        os.kill(entry.pid, signal.SIGTERM)
+        await_end(entry)
+    loading._lines.close()
+
+
+def _under_fire(engine: RemoteEngine, messages: int) -> None:
+    entry = engine.entry
+    assert entry is not None
+    neighbour = Neighbour(engine)
+    context: zmq.Context[Any] = zmq.Context()
+    attackers = [Attacker(engine, context, seed) for seed in range(8)]
+    order = random.Random(0)
+    for _ in range(messages // VOLLEY):
+        for attacker in order.choices(attackers, k=VOLLEY):
+            attacker.fire()
+        neighbour.goes_on()
+        for attacker in attackers:
+            attacker.settle()
+    for attacker in attackers:
+        attacker.close()
+    context.term()
+    assert running_engines() == (entry,)
+    books = engine.statistics()
+    assert (books.faults, books.last_fault) == (0, None)
+    assert sum(attacker.answered for attacker in attackers) > messages // 3
+    assert max(neighbour.waits) < max(LEAST_SECONDS, ALLOWED * neighbour.usual)
+    assert entry.log is not None
+    unknown = [line for line in Path(entry.log).read_text().splitlines() if "the engine does not know" in line]
+    assert unknown == []
+
+
+@pytest.mark.alone
+def test_a_live_engine_under_fire_serves_its_neighbour_as_ever(engine: RemoteEngine) -> None:
+    _under_fire(engine, 5_200)
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.timeout(3600)
+def test_a_live_engine_under_long_fire_serves_its_neighbour_as_ever(engine: RemoteEngine) -> None:
+    _under_fire(engine, 50_000)
