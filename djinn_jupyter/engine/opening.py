@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.card import impose, make_current
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.describe import describe
@@ -28,8 +29,10 @@ from djinn_jupyter.engine.residency.opening import open_disk, open_host
 from djinn_jupyter.engine.selftest import prove
 from djinn_jupyter.engine.settling import LEAST_PAGES, Settled, foresee, least_page_bytes, page_positions, settle
 from djinn_jupyter.engine.weights.flat import return_freed
-from djinn_jupyter.errors import ModelDoesNotFit
-from djinn_jupyter.wire.replies import Event
+from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, WireError
+from djinn_jupyter.wire.codec import encode
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.replies import Event, Welcome
 
 Progress = Callable[[str], None]
 
@@ -97,10 +100,19 @@ def build_engine(
     proof = prove(engine)
     one_by_one = engine.one_by_one = proof.feeds_one_by_one
     engine.description = describe(loaded, anatomy, geometry, proof.checks, weights.total, one_by_one)
+    _require_tellable(engine.description)
     return_freed(where)  # what allocators have kept of loading and of the self-test
     engine.bulletin.footprint = footprint_of(loaded.model, where, runtime)
     engine.start_books(publish)
     return engine
+
+
+def _require_tellable(model: ModelDescription) -> None:
+    """ModelRefused where a configuration says what no greeting of a client could carry."""
+    try:
+        encode(0, Welcome(version=__version__, model=model, attached=()))
+    except WireError as error:
+        raise ModelRefused(f"{model.name} cannot be described to anybody: {error}") from None
 
 
 def _require_pages(name: str, geometry: CacheGeometry, settled: Settled) -> None:

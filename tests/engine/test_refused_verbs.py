@@ -9,16 +9,25 @@ import torch
 
 from djinn_jupyter import errors
 from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, PatchFrom, ProjectOut, Scale, Set, Zero
-from tests.engine.desk import Desk, array, tokens
+from djinn_jupyter.wire.replies import Welcome
+from tests.engine.desk import Desk, array, build_desk, tokens
 from tests.engine.plain import generate, plain_of
 from tests.engine.test_states import reading, same
+from tests.families import build
 
 PROMPT = tokens(10)
 NAN = torch.full((32,), float("nan"))
 REFUSED: list[tuple[type[errors.DjinnError], str, ask.Request]] = [
     (errors.UsageError, "no tokens", ask.Run(session="a", tokens=())),
+    (errors.UsageError, "no token 9223372036854775808", ask.Detokenize(tokens=(2**63,))),
+    (errors.UsageError, "9223372036854775808 is not in", ask.Run(session="a", tokens=(2**63,))),
+    (errors.InvalidCondition, "more than 64 bits", ask.Evaluate(session="a", expression="9" * 26)),
+    (errors.InvalidCondition, "surrogate pair", ask.Evaluate(session="a", expression=r"'\ud800'")),
+    (errors.InvalidCondition, "not an expression|evaluated", ask.Evaluate(session="a", expression="not " * 480 + "1")),
+    (errors.UsageError, "no token 999", ask.Lens(session="a", tokens=("<999999999999999999999999>",))),
     (errors.UsageError, "no tokens", ask.Run(session="a")),
     (errors.UsageError, "128 is not in the vocabulary.*0 to 127", ask.Run(session="a", tokens=(3, 128))),
     (errors.PromptTooLong, "513 tokens and the model 512", ask.Run(session="a", tokens=(5,) * 513)),
@@ -142,3 +151,13 @@ def test_a_rule_that_does_not_fit_its_value_ends_the_run_and_nothing_else(llama:
     llama.ask(ask.Unsteer(session="a"))
     assert llama.run((), 2, extend=True).tokens
     llama.settle()
+
+
+def test_a_model_whose_configuration_says_more_than_numbers_hold_is_described_all_the_same() -> None:
+    model = build("llama")
+    model.config.max_position_embeddings = 10**30
+    model.generation_config.eos_token_id = [2, 10**30, -1]
+    model.generation_config.suppress_tokens = [10**30]
+    told = build_desk(model).engine.description
+    assert (told.context_length, told.eos_token_ids) == (None, (2,))
+    assert codec.decode_reply(codec.encode(1, Welcome(version="0", model=told, attached=()))).body.model == told

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from djinn_jupyter.engine.memory.budget import BooksBroken
-from djinn_jupyter.errors import EngineBroken
+from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens
 from tests.keeping.crashes import forget
@@ -88,6 +88,23 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     assert "not as it should be" in str(told.last_fault)
     desk.settle()
     forget(desk)
+
+
+@pytest.mark.parametrize(("part", "name"), [("tiers", "settle"), ("swapping", "_take_away")])
+def test_who_waits_for_a_move_that_meets_an_error_is_told_and_others_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, name: str
+) -> None:
+    desk = office(tmp_path)
+    for session in ("a", "b"):
+        desk.open(session)
+        desk.run(PROMPT, 2, session)
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(desk.engine, part), name, _fails)
+        with pytest.raises(DjinnError, match=r"does not know .BooksBroken: It is not as it should be"):
+            desk.swap_out("a")
+    assert desk.swap_out("b").transfer is not None
+    assert desk.run((), 2, "b", extend=True).tokens
+    desk.engine.abandon()
 
 
 def _fails(*_: object, **__: object) -> None:

@@ -27,6 +27,7 @@ from djinn_jupyter.errors import (
     UnknownCheckpoint,
     UsageError,
 )
+from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
@@ -303,3 +304,21 @@ def test_a_running_session_is_not_saved(stopped: Desk) -> None:
     stopped.engine.tick()
     with pytest.raises(IllegalMove, match="running"):
         stopped.ask(ask.SaveCheckpoint(session="other", name="x"))
+
+
+def test_a_file_whose_name_is_no_text_is_listed_found_and_dropped_by_what_stands_for_it(stopped: Desk) -> None:
+    stopped.ask(ask.SaveCheckpoint(session="a", name="noon", replace=True))
+    folder = stopped.engine.keeping.checkpoints.folder
+    (folder / "noon.djinn").rename(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.djinn"))
+    told = stopped.ask(ask.ListCheckpoints())
+    assert codec.decode_reply(codec.encode(1, told)).body == told
+    (name,) = [one.name for one in told.checkpoints if "caf" in one.name]
+    assert name.isprintable()
+    assert stopped.ask(ask.DropCheckpoint(name=name)).count == 1
+
+
+@pytest.mark.parametrize("name", ["/" + "x" * 500, "~nobody-of-this-name/x", "/\0"])
+def test_a_path_that_cannot_be_one_is_refused_in_a_sentence(stopped: Desk, name: str) -> None:
+    with pytest.raises((UnknownCheckpoint, UsageError)) as told:
+        stopped.ask(ask.RestoreCheckpoint(session="b", name=name))
+    assert str(told.value).endswith(".")

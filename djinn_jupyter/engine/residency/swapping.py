@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from djinn_jupyter.engine.faults import in_short
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.mover import Moved
@@ -124,9 +125,15 @@ class Swapping:
             log.info("Session %r is not written through: %s", session.name, full)
 
     def settle(self, moved: Moved) -> None:
-        """A batch is through."""
+        """A batch is through. What else goes wrong with it is raised, when those that it was for have been told."""
         self.changes += 1
-        size = self.tiers.settle(moved)
+        try:
+            size = self.tiers.settle(moved)
+        except Exception as error:
+            for session in self._sessions.values():
+                if session.residence.moving is not None and moved.batch in session.residence.moving.batches:
+                    self._fail(session, _unforeseen(session, error))
+            raise
         self.gives_back = bool(self.older_stops.settle(moved)) or self.gives_back
         if moved.error is not None:
             log.warning("A move between tiers failed: %s", str(moved.error))  # the error holds its frames' memory
@@ -163,7 +170,7 @@ class Swapping:
     # ------------------------------------------------------------------------------------- how a move goes
 
     def advance(self, session: Session) -> None:
-        """Do what can be done now for a session's move."""
+        """Do what can be done now for a session's move. An error other than want of room ends it and is raised."""
         moving = session.residence.moving
         if moving is None:
             return
@@ -174,6 +181,9 @@ class Swapping:
                 self._take_away(session, moving, moving.goal)
         except (TierFull, SlabFull) as full:
             self._fail(session, full)
+        except Exception as error:
+            self._fail(session, _unforeseen(session, error))
+            raise
 
     def _take_away(self, session: Session, moving: Moving, goal: Tier) -> None:
         missing = [item for item in moving.items if _has_to_go(item, goal)]
@@ -342,3 +352,11 @@ class Swapping:
 def _has_to_go(item: Item, goal: Tier) -> bool:
     """Whether a session that leaves for that tier has to wait for a copy. Older stops may lie further down already."""
     return goal not in item.copies and (item.resident or item.moving or goal == "disk")
+
+
+def _unforeseen(session: Session, error: Exception) -> DjinnError:
+    """For those who wait for the session."""
+    return DjinnError(
+        f"Session {session.name!r} could not be moved: the engine met an error it does not know ({in_short(error)}); "
+        "see %djinn_log."
+    )
