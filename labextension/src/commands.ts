@@ -39,7 +39,7 @@ export function addCommands(
   const { commands } = app;
   commands.addCommand(CommandIDs.show, {
     label: trans.__('Show the Djinn Sidebar'),
-    caption: trans.__('Show the sessions of all engines'),
+    caption: trans.__('Djinn: show the sidebar, with the sessions of all engines'),
     icon: djinnIcon,
     execute: () => app.shell.activateById(sidebar)
   });

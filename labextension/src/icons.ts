@@ -2,15 +2,14 @@
 
 import { LabIcon } from '@jupyterlab/ui-components';
 
-/** A stack of layers with a stop between them. */
+/** A stack of layers, the uppermost one whole. */
 export const djinnIcon = new LabIcon({
   name: 'djinn-jupyter:djinn',
   svgstr: `<svg xmlns="http://www.w3.org/2000/svg" width="16" height="16" viewBox="0 0 24 24">
   <g class="jp-icon3 jp-icon-selectable" fill="#616161">
-    <rect x="4" y="3" width="16" height="3.4" rx="1"/>
-    <rect x="4" y="17.6" width="16" height="3.4" rx="1"/>
-    <rect x="12" y="10.3" width="8" height="3.4" rx="1"/>
-    <circle cx="6.6" cy="12" r="3.1"/>
+    <path fill-rule="evenodd" d="M12 2.2 22 7.7 12 13.2 2 7.7zM12 5.5a2.2 2.2 0 1 0 0 4.4a2.2 2.2 0 1 0 0-4.4z"/>
+    <path d="M2 11.2 12 16.7 22 11.2V13.6L12 19.1 2 13.6z"/>
+    <path d="M2 15.6 12 21.1 22 15.6V18L12 23.5 2 18z"/>
   </g>
 </svg>`
 });

@@ -5,9 +5,10 @@ import { CommandToolbarButton, ReactWidget, SidePanel } from '@jupyterlab/ui-com
 import { CommandRegistry } from '@lumino/commands';
 import { Message } from '@lumino/messaging';
 import { ISignal } from '@lumino/signaling';
-import { AccordionPanel } from '@lumino/widgets';
+import { AccordionPanel, Widget } from '@lumino/widgets';
 import * as React from 'react';
 
+import { shareHeight } from './heights';
 import { djinnIcon } from './icons';
 import { MOVES } from './names';
 import { Activation } from './panels/activation';
@@ -19,8 +20,8 @@ import { Sessions } from './panels/sessions';
 
 export const SIDEBAR_ID = 'djinn-sidebar';
 
-/** Of the height, in the order of the panels, until a person drags the borders. */
-const SHARES = [19, 18, 21, 27, 15];
+/** Of what is short of height, in the order of the panels, until a person drags the borders. */
+const WEIGHTS = [1.2, 1, 1, 1.5, 0.8];
 
 export class Sidebar extends SidePanel {
   constructor(options: { commands: CommandRegistry; props: PanelProps; translator: ITranslator }) {
@@ -41,6 +42,14 @@ export class Sidebar extends SidePanel {
       this.addWidget(panel);
     }
     this.foldedChanged.connect(this._share, this);
+    (this.content as AccordionPanel).handleMoved.connect(() => (this._dragged = true));
+    this.content.widgets.forEach(({ node }) => this._drawn.observe(node, { childList: true }));
+  }
+
+  override dispose(): void {
+    this._drawn.disconnect();
+    this._resized.disconnect();
+    super.dispose();
   }
 
   protected override onAfterAttach(msg: Message): void {
@@ -76,12 +85,26 @@ export class Sidebar extends SidePanel {
     return (this.content as AccordionPanel).expansionToggled;
   }
 
-  /** Share the height among the open panels. The accordion itself gives a panel that was folded early no height. */
+  protected override onResize(msg: Widget.ResizeMessage): void {
+    super.onResize(msg);
+    this._share();
+  }
+
+  /**
+   * Share the height among the open panels by what they show, as long as no person has dragged a border. The accordion
+   * itself gives a panel that was folded early no height.
+   */
   private _share(): void {
     const content = this.content as AccordionPanel;
-    content.setRelativeSizes(
-      content.widgets.map((widget, index) => (widget.isHidden ? 0 : SHARES[index]))
-    );
+    if (this._dragged || !content.isVisible) {
+      return;
+    }
+    const wishes = content.widgets.map((widget, index) => ({
+      height: widget.isHidden ? 0 : wanted(widget),
+      weight: WEIGHTS[index]
+    }));
+    const titles = content.titles.reduce((total, title) => total + title.offsetHeight, 0);
+    content.setRelativeSizes(shareHeight(wishes, content.node.clientHeight - titles));
   }
 
   private _panels(commands: CommandRegistry, props: PanelProps): ReactWidget[] {
@@ -115,4 +138,18 @@ export class Sidebar extends SidePanel {
       })
     ];
   }
+  private readonly _resized = new ResizeObserver(() => this._share());
+  /** React draws a panel's content some time after the panel is there. */
+  private readonly _drawn = new MutationObserver(changes =>
+    changes
+      .flatMap(({ addedNodes }) => [...addedNodes])
+      .forEach(node => node instanceof Element && this._resized.observe(node))
+  );
+  private _dragged = false;
+}
+
+/** The height of all that a panel shows, scrolled away or not; a line where it shows nothing. */
+function wanted({ node }: Widget): number {
+  const content = node.querySelector<HTMLElement>('.djinn-Panel-content');
+  return Math.max(24, content?.offsetHeight ?? 0);
 }

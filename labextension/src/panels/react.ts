@@ -68,7 +68,10 @@ export function panelOf(
   props: PanelProps,
   options: { readonly id: string; readonly title: string; readonly className: string }
 ): ReactWidget {
-  const widget = ReactWidget.create(React.createElement(component, props));
+  const shown = React.createElement(component, props);
+  const widget = ReactWidget.create(
+    React.createElement('div', { className: 'djinn-Panel-content' }, shown)
+  );
   widget.id = options.id;
   widget.addClass('djinn-Panel');
   widget.addClass(options.className);

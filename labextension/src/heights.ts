@@ -1,0 +1,39 @@
+/* How the panels of the sidebar share its height. Pure. */
+
+/** What a panel would like, in pixels, and how much of what is short it is given against the others. */
+export interface Wish {
+  readonly height: number;
+  readonly weight: number;
+}
+
+/**
+ * Heights that add up to `room`: each panel has what it wants where that is less than its share, and those that want
+ * more share what is left by their weights. What nobody wants goes to the last that wants most.
+ */
+export function shareHeight(wishes: readonly Wish[], room: number): number[] {
+  const given = wishes.map(() => 0);
+  let open = wishes.map((_, index) => index).filter(index => wishes[index].height > 0);
+  let left = Math.max(0, room);
+  for (;;) {
+    const weights = sum(open.map(index => wishes[index].weight));
+    const content = open.filter(
+      index => wishes[index].height <= (left * wishes[index].weight) / weights
+    );
+    if (content.length === 0) {
+      open.forEach(index => (given[index] = (left * wishes[index].weight) / weights));
+      return given;
+    }
+    content.forEach(index => (given[index] = wishes[index].height));
+    left -= sum(content.map(index => wishes[index].height));
+    open = open.filter(index => !content.includes(index));
+    if (open.length === 0) {
+      const largest = given.indexOf(Math.max(...given));
+      given[largest] += left;
+      return given;
+    }
+  }
+}
+
+function sum(numbers: readonly number[]): number {
+  return numbers.reduce((total, number) => total + number, 0);
+}
