@@ -12,7 +12,7 @@ from benchmarks.setting import setting
 
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
-    "streaming", "replay", "paint",
+    "streaming", "replay", "paint", "cold_start",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from djinn_jupyter.client.naming import holder_name, user_name
 from djinn_jupyter.client.registry import is_alive, running_engines
 from djinn_jupyter.client.spelling import check_words, spell_device, spell_dtype
 from djinn_jupyter.client.starting import Tell, Told
+from djinn_jupyter.client.terminal import TerminalProgress
 from djinn_jupyter.errors import DjinnError, EngineUnavailable
 from djinn_jupyter.wire.registry import Entry, Identity, Options
 
@@ -51,10 +52,10 @@ def load(
     the engine allocates, and `host_memory` and `disk_memory`, the most that sessions which left the device may take
     there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after `nap_seconds` without
     work. A session keeps its last `stops_kept` stops (64) to go back to; with `no_journal` all sessions end with the
-    engine's process. `idle_seconds` (then the engine ends) and `listen` (tcp://host:port, with keys) count only where
-    the engine is started now. `progress` is called with each step of the start, `each_second` with the present step
-    and how long it has taken. UsageError where an option says what no engine on this machine can be, or what the one
-    that runs is not.
+    engine's process. `idle_seconds` (then the engine ends) counts only where the engine is started now; one that runs
+    and does not `listen` where it is asked to (tcp://host:port, with keys) is refused. `progress` is called with each
+    step of the start, `each_second` with the present step and how long it has taken; without either a terminal shows
+    it. UsageError where an option says what no engine on this machine can be, or what the one that runs is not.
     """
     identity = Identity(
         model=spell_model(model),
@@ -80,7 +81,14 @@ def load(
     )
     check_options(options, idle_seconds=idle_seconds)
     check_words(identity, listen)
-    told = Told(line=progress or _not_said, second=each_second or _not_said)
+    with TerminalProgress() as shown:
+        second = each_second or (shown.second if progress is None else _not_said)
+        return _loaded(identity, options, listen, idle_seconds, Told(line=progress or _not_said, second=second))
+
+
+def _loaded(
+    identity: Identity, options: Options, listen: str | None, idle_seconds: float | None, told: Told
+) -> RemoteEngine:
     for attempt in (1, 2):
         entry = adopt_or_start(identity, options, listen=listen, idle_seconds=idle_seconds, told=told)
         try:

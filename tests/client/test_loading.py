@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import io
 import math
 import sys
 import types
@@ -19,6 +20,7 @@ from djinn_jupyter.client.launcher import _require_options
 from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.loading import spell_model
 from djinn_jupyter.client.naming import default_session_name, holder_name, label
+from djinn_jupyter.client.starting import Told
 from djinn_jupyter.engine.model.load import choose_device
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
@@ -103,6 +105,26 @@ def test_an_option_that_no_engine_can_have_is_refused_before_one_is_looked_for(
 def test_the_ends_of_what_an_engine_can_be_are_taken() -> None:
     check_options(Options(host_memory=9000 << 40, disk_memory=0, idle_swap_seconds=0.0, nap_seconds=math.inf))
     check_options(Options(host_memory=0, page_positions=1, threads=1))
+
+
+def test_a_terminal_shows_the_present_step_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    def start(*asked: Any, told: Told, **more: Any) -> None:
+        told.line("loading demo")
+        told.second("loading demo (1 s)")
+
+    monkeypatch.setattr(loading, "adopt_or_start", start)
+    monkeypatch.setattr(loading, "attach", lambda entry: entry)
+    heard: list[str] = []
+    for options, shown in (({}, f"loading demo (1 s)\r{' ' * 18}\r"), ({"progress": heard.append}, "")):
+        terminal = Terminal()
+        monkeypatch.setattr(sys, "stderr", terminal)
+        loading.load("demo", **options)
+        assert terminal.getvalue() == shown
+    assert heard == ["loading demo"]
 
 
 def test_a_folder_means_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
