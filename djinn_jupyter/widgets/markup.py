@@ -61,10 +61,9 @@ def table(
         return element("tr", joined(made))
 
     top = element("thead", line(head, "th")) if head else None
-    return div(
-        "dj-scroll dj-last" if last else "dj-scroll",
-        element("table", top, element("tbody", joined(line(row, "td") for row in rows))),
-    )
+    body = element("tbody", joined(line(row, "td") for row in rows))
+    made = element("table", top, body, style="margin-left:0")  # a page that takes our styles away would centre it
+    return div("dj-scroll dj-last" if last else "dj-scroll", made)
 
 
 def folded(content: Html, name: str = "as a table") -> Html:

@@ -158,8 +158,9 @@ def legend(picture: Picture, features: int, what: str = "dimensions") -> Html:
     block = picture.columns_per_cell
     pooled = f"; a pixel is the largest of {block}" if block > 1 else ""
     rows = f", {picture.rows_per_cell} positions a row" if picture.rows_per_cell > 1 else ""
-    return div("dj-legend", span("", ends[0]), " ", span(f"dj-ramp dj-{picture.scale}", ""), span("", ends[1]), " ",
-               span("", f"{features:,} {what}{pooled}{rows}"))  # fmt: skip
+    ramp = span(f"dj-ramp dj-{picture.scale}", "")
+    said = span("", f"{features:,} {what}{pooled}{rows}")
+    return div("dj-legend", span("", ends[0]), " ", ramp, span("", ends[1]), " \u00b7 ", said)
 
 
 def features_of(values: NDArray[np.generic]) -> int:

@@ -30,6 +30,7 @@ background:var(--dj-bar);border-bottom:1px solid var(--dj-line)}
 .djinn .dj-soft{color:var(--dj-soft)}
 .djinn .dj-part{padding:7px 12px}
 .djinn .dj-part+.dj-part{border-top:1px solid var(--dj-line)}
+.djinn .dj-name em{font-style:normal}
 .djinn .dj-name{color:var(--dj-soft);font-size:11px;margin-bottom:3px}
 .djinn .dj-since{font-style:italic;color:var(--dj-stop)}
 .djinn .dj-whose{margin-left:auto;color:var(--dj-soft);font-size:11px}
@@ -52,8 +53,8 @@ line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:norma
 .djinn.djinn table .dj-key span{writing-mode:vertical-rl;transform:rotate(180deg);line-height:22px}
 .djinn.djinn table td.dj-cell{width:24px;min-width:24px;padding:0}
 .djinn .dj-tokens{line-height:24px;overflow-wrap:anywhere}
-.djinn .dj-token{display:inline-block;white-space:pre;line-height:18px;padding:0 3px;margin-right:2px;border-radius:2px;
-border-bottom:2px solid transparent}
+.djinn .dj-token{display:inline-block;white-space:pre;line-height:18px;padding:0 3px;
+margin-right:-2px;border-radius:2px;border-bottom:2px solid transparent}
 .djinn .dj-token.dj-here{background:rgba(224,108,40,.16);border-bottom-color:var(--dj-stop)}
 .djinn .dj-token.dj-new{background:rgba(46,122,214,.16)}
 .djinn .dj-token.dj-differs{background:rgba(224,108,40,.2)}
@@ -112,7 +113,7 @@ def card(
     head = div(
         "dj-head",
         span(f"dj-dot dj-{dot}", "") if dot else None,
-        span("dj-title", title),
+        element("strong", title, class_="dj-title"),
         " ",
         span("dj-soft", beside) if beside else None,
         joined([" ", span("dj-whose", f"session {label(session)}", title=session)]) if session else None,
@@ -146,7 +147,7 @@ def _needs(selector: str) -> frozenset[str]:
 
 def part(*contents: object, name: str | None = None) -> Html:
     """A section of a card, with a small name above it."""
-    return div("dj-part", div("dj-name", name) if name else None, *contents)
+    return div("dj-part", div("dj-name", element("em", name)) if name else None, *contents)
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> Html:

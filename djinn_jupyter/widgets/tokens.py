@@ -28,7 +28,7 @@ def token_strip(
         classes = " ".join(["dj-token", "dj-mono", *(f"dj-{kind}" for kind, chosen in kinds if i in chosen)])
         chips.append(span(classes, marked(texts[i], tokens[i]), title=f"position {i}"))
     before = span("dj-soft", f"{plural(start, 'earlier token')} \u2026 ") if start else None
-    return div("dj-tokens", before, joined(chips))
+    return div("dj-tokens", before, joined(chips, " "))
 
 
 def layer_strip(site: Site, layer: int, layers: int) -> Html:

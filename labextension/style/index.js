@@ -2,3 +2,4 @@ import './index.css';
 import './sessions.css';
 import './panels.css';
 import './memory.css';
+import './cards.css';

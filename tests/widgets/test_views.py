@@ -94,7 +94,7 @@ def test_a_dose_response_reads_as_a_table_as_a_chart_and_under_the_pointer() -> 
     shown = CARDS["dose-response"]
     assert shown.plain.splitlines()[1:3] == ["coefficient  sad <b>  happy", "-1           0.10     0.80"]
     assert shown.html.count("%3Cpolyline") == 2
-    assert 'dj-name">probability<' in shown.html
+    assert 'dj-name"><em>probability<' in shown.html
     assert "sad &lt;b&gt;" in shown.html
     asked = views.dose_response_view([0, 1], {"sad": [0.1, 0.9]}, dose="x", response="y", title="", hover=True)
     assert asked.hover is not None
