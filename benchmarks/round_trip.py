@@ -1,26 +1,39 @@
-"""A request's round trip: to the service, and to the engine's thread; idle, during a decode, during a prefill."""
+"""A request's round trip: to the service, and to the engine's thread; idle, during a decode, during a prefill, and
+while a text of 4 MB becomes tokens."""
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from time import perf_counter
 
+import djinn_jupyter
 from benchmarks.measuring import Spread, ratios
 from benchmarks.results import Bar, Checks, Figure, Result, at_most
 from benchmarks.serving_engine import engine_of, prompt_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
+from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.wire.replies import Reply
+from djinn_jupyter.wire.requests import Hello, Tokenize
 
 IDLE_MILLISECONDS, DECODE_MILLISECONDS = 0.3, 1.0
 REQUESTS, PASSES = 300, 5
-DECODED, PREFILLED = 120, 1000
+DECODED, PREFILLED, TEXTS = 120, 1000, 3
 LONGEST_PAUSE = 0.02
+TEXT_CHARACTERS, TEXT_MILLISECONDS = 3_999_999, 20.0
+DEMO = Path(djinn_jupyter.__file__).parent / "demo" / "model"
 
 Ask = Callable[[], object]
 
@@ -38,6 +51,8 @@ def run(setting: Setting) -> Result:
             *_while_decoding(kinds, busy, short, setting.rounds(PASSES), checks),
             *_while_prefilling(kinds, busy, long, setting.rounds(PASSES), shape.layers, checks),
         ]
+    with _unbounded_demo() as folder, engine_of(folder, setting) as engine:
+        figures += _while_tokenizing(engine, setting.rounds(TEXTS), checks)
     settings = {"shape": shape, "idle_requests": REQUESTS, "passes": setting.rounds(PASSES), "prefilled": PREFILLED}
     return Result(benchmark="round_trip", settings=settings, figures=tuple(figures), checks=checks.counts)
 
@@ -92,6 +107,39 @@ def _while_prefilling(
             )
         )
     return figures
+
+
+@contextmanager
+def _unbounded_demo() -> Iterator[str]:
+    """The demo model with a tokenizer that strips texts: none can be refused by its length, all have to be read."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(DEMO, folder, dirs_exist_ok=True)
+        path = Path(folder) / "tokenizer.json"
+        strips = {"type": "Strip", "strip_left": True, "strip_right": True}
+        path.write_text(json.dumps({**json.loads(path.read_text()), "normalizer": strips}))
+        yield folder
+
+
+def _while_tokenizing(engine: RemoteEngine, texts: int, checks: Checks) -> list[Figure]:
+    session = engine.session("asking", fresh=True)
+    hello = Hello(version=__version__, holder=engine.holder, user="benchmark")
+    kinds: dict[str, Ask] = {
+        "ping": engine.ping,
+        "pause": session.pause,
+        "hello": lambda: engine.line.ask(hello).result(),
+    }
+    times: dict[str, list[float]] = {name: [] for name in kinds}
+    refused = []
+    for _ in range(texts):
+        text = engine.line.ask(Tokenize(text="a" * TEXT_CHARACTERS))
+        _sample(kinds, times, partial(_pending, text), LONGEST_PAUSE)
+        refused.append(type(text.exception()).__name__)
+    checks.same("texts that were read and counted", refused, ["PromptTooLong"] * texts)
+    return [_figure(f"{name}, during a text of 4 MB", times[name], at_most(TEXT_MILLISECONDS)) for name in kinds]
+
+
+def _pending(reply: Future[Reply]) -> bool:
+    return not reply.done()
 
 
 @contextmanager

@@ -5,6 +5,7 @@ What is not in the reply (values, logits, lens) is fetched when asked for, while
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,16 @@ class Paused:
     def text(self) -> str:
         """The tokens of the line so far, as text."""
         return self.prompt_text + self.new_text
+
+    @property
+    def logprobs(self) -> tuple[float | None, ...]:
+        """Log-probability of each new token so far under the model's own logits (fp32, before temperature)."""
+        return self.reply.log_probabilities
+
+    @property
+    def probabilities(self) -> tuple[float | None, ...]:
+        """The same as probabilities."""
+        return _probabilities(self.logprobs)
 
     @property
     def hidden(self) -> np.ndarray[Any, Any]:
@@ -93,6 +104,16 @@ class Finished:
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
 
     @property
+    def logprobs(self) -> tuple[float | None, ...]:
+        """Log-probability of each of `tokens` under the model's own logits (fp32, before temperature)."""
+        return self.reply.log_probabilities
+
+    @property
+    def probabilities(self) -> tuple[float | None, ...]:
+        """The same as probabilities."""
+        return _probabilities(self.logprobs)
+
+    @property
     def logits(self) -> np.ndarray[Any, Any]:
         """fp32 [vocabulary] of the last position."""
         return self.fetch_logits()
@@ -122,6 +143,10 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, stop: Stop) -> None:
         self.stop = stop
         super().__init__(f"Session {stop.session.label!r} is intact. {stop!r}")
+
+
+def _probabilities(logarithms: tuple[float | None, ...]) -> tuple[float | None, ...]:
+    return tuple(None if one is None else math.exp(one) for one in logarithms)
 
 
 def _end_of(text: str) -> str:

@@ -55,6 +55,7 @@ def paused(engine: Engine, session: Session) -> Paused:
         prompt_tokens=session.line.begins,
         prompt_text=prompt_text,
         new_text=new_text,
+        log_probabilities=_log_probabilities(session),
         shape=tuple(value.shape),
         axes=frame.tap.axes,
         dtype=dtype_name(value.dtype),
@@ -85,12 +86,18 @@ def finished(engine: Engine, session: Session, reason: FinishReason, detail: str
         prompt_tokens=tuple(session.tokens[: line.begins]),
         prompt_texts=texts[: line.begins],
         prompt_text=prompt_text,
+        log_probabilities=_log_probabilities(session),
         top=() if session.logits_1V is None else top_tokens(engine, session.logits_1V[0], TOP),
         rules=tuple(rule.describe() for rule in session.rules.values()),
         ignored_defaults=line.ignored_defaults,
         layers_run=line.layers_run,
         passes=line.passes,
     )
+
+
+def _log_probabilities(session: Session) -> tuple[float | None, ...]:
+    assert session.line is not None
+    return tuple(session.line.probabilities_of(len(session.line.new_tokens(session.tokens))))
 
 
 def token_texts(engine: Engine, session: Session) -> tuple[str, ...]:

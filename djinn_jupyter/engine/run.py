@@ -131,6 +131,7 @@ def _sample(engine: Engine, session: Session, stream: Stream) -> None:
     session.tokens.append(token)
     engine.books.tokens_sampled += 1
     step = len(line.new_tokens(session.tokens))
+    line.note_probability(session.logits_1V, token, step)
     text = "" if token in line.eos else stream.add(token)
     engine.publish(TokenSampled(session=session.name, step=step, token=token, text=text))
 

@@ -196,7 +196,8 @@ class Session:
         assert self.line is not None
         self.tokens = tokens
         del self.texts[len(tokens) :]
-        del self.line.drawn[max(0, len(tokens) - self.line.begins) :]
+        new = max(0, len(tokens) - self.line.begins)
+        del self.line.drawn[new:], self.line.log_probabilities[new:]
         for length in [length for length in self.line.states if length > committed]:
             del self.line.states[length]  # what comes there now may be something else
         self.cache.rewind(committed)

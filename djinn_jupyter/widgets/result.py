@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from djinn_jupyter.widgets.effect import top_table
-from djinn_jupyter.widgets.markup import Html, div, span
+from djinn_jupyter.widgets.markup import Html, div, joined, span
 from djinn_jupyter.widgets.residency import transfer_line
-from djinn_jupyter.widgets.spelling import clipped, figure, plural
+from djinn_jupyter.widgets.spelling import clipped, figure, percent, plural, quoted
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
@@ -18,6 +19,7 @@ from djinn_jupyter.wire.replies import Finished
 PROMPT_SHOWN = 2000
 LIVE = "Live while its cell runs. Where the session stands now: %djinn_where"
 WHERE = "Where the session stands now: %djinn_where"
+TOKENS_TOLD = 256  # 60 bytes of HTML each
 REASONS = {
     "length": "the asked number of tokens",
     "eos": "end of text",
@@ -44,7 +46,7 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
     plain += [ignored] if ignored else []
     work = f"{plural(done.layers_run, 'layer')} in {plural(done.passes, 'pass', 'passes')}"
     html = card(
-        part(_text(prompt, done.text)),
+        part(_text(prompt, _new_tokens(done))),
         part(top_table(done.top), name="the token after that") if done.top else None,
         part(*(div("", rule_line(rule)) for rule in done.rules), name="steering rules") if done.rules else None,
         part(span("dj-soft", ignored)) if ignored else None,
@@ -98,7 +100,24 @@ def rule_line(rule: RuleDescription) -> str:
     return f"rule {rule.number}, {kind} at {rule.site}: {books}"
 
 
-def _text(prompt: str, new: str) -> Html:
+def _new_tokens(done: Finished) -> str | Html:
+    """The new text; where it is not long, each of its tokens says under the pointer how probable it was."""
+    chances = done.log_probabilities
+    told = len(chances) == len(done.texts) <= TOKENS_TOLD and None not in chances
+    if not told or "".join(done.texts[: _shown(done)]) != done.text:  # a character of several tokens is not cut
+        return done.text
+    tokens = zip(done.texts[: _shown(done)], chances, strict=False)
+    return joined(
+        [span("", text, title=f"{quoted(text)} {percent(math.exp(chance or 0.0))}") for text, chance in tokens]
+    )
+
+
+def _shown(done: Finished) -> int:
+    """How many tokens are in the text: the end of text is not."""
+    return len(done.texts) - (done.reason == "eos")
+
+
+def _text(prompt: str, new: str | Html) -> Html:
     return div("dj-text", span("dj-soft", clipped(prompt, PROMPT_SHOWN)), span("dj-new", new))
 
 

@@ -109,7 +109,8 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
     of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
     `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `new_text`, put together, are
-    the line decoded as a whole.
+    the line decoded as a whole. `log_probabilities` are those of the new tokens under the model's own fp32 logits,
+    before temperature and the like; None where they were not kept.
     """
 
     session: str
@@ -128,6 +129,7 @@ class Paused(ReplyBase, frozen=True, tag="Paused"):
     prompt_tokens: int
     prompt_text: str
     new_text: str
+    log_probabilities: tuple[float | None, ...]
     shape: tuple[int, ...]
     axes: str
     dtype: str
@@ -144,7 +146,8 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     ended with: of the position after the last token fed. `layers_run` and `passes` count
     the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
     `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
-    of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole."""
+    of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
+    `log_probabilities` are as in Paused, one for each of `tokens`."""
 
     session: str
     stop: StopIdentity
@@ -156,6 +159,7 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     prompt_tokens: tuple[int, ...]
     prompt_texts: tuple[str, ...]
     prompt_text: str
+    log_probabilities: tuple[float | None, ...]
     top: tuple[TopToken, ...]
     rules: tuple[RuleDescription, ...]
     ignored_defaults: tuple[str, ...]

@@ -78,6 +78,7 @@ class LineImage(Part, frozen=True):
     drawn: tuple[Tensor, ...]
     states: dict[int, StatesImage]
     state_lengths: tuple[int, ...]
+    log_probabilities: tuple[float | None, ...] = ()
 
 
 class TokensImage(Part, frozen=True):

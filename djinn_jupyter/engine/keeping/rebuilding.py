@@ -156,6 +156,7 @@ class _Rebuilding:
             layers_run=image.layers_run,
             passes=image.passes,
             drawn=list(image.drawn),
+            log_probabilities=list(image.log_probabilities),
             states={length: self._kept_states(image, length) for length in image.state_lengths},
         )
 

@@ -227,6 +227,7 @@ def _line(line: Line, *, light: bool) -> LineImage:
         drawn=tuple(line.drawn),
         states={} if light else {length: _states(states) for length, states in line.states.items()},
         state_lengths=tuple(line.states),
+        log_probabilities=tuple(line.log_probabilities),
     )
 
 

@@ -129,7 +129,8 @@ export interface Pausing {
  * for which the breakpoint's condition held. `also` names further breakpoints met at the same place. `edits` are those
  * of this very stop, as a person would say them; `influences` all that makes it other than the model alone would.
  * `texts` are single tokens, bytes of a longer character as `<0xD9>`; `prompt_text` and `new_text`, put together, are
- * the line decoded as a whole.
+ * the line decoded as a whole. `log_probabilities` are those of the new tokens under the model's own fp32 logits,
+ * before temperature and the like; None where they were not kept.
  */
 export interface Paused {
   readonly reply: 'Paused';
@@ -149,6 +150,7 @@ export interface Paused {
   readonly prompt_tokens: number;
   readonly prompt_text: string;
   readonly new_text: string;
+  readonly log_probabilities: readonly (Float | null)[];
   readonly shape: readonly number[];
   readonly axes: string;
   readonly dtype: string;
@@ -167,6 +169,7 @@ export interface Paused {
  * the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
  * `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
  * of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
+ * `log_probabilities` are as in Paused, one for each of `tokens`.
  */
 export interface Finished {
   readonly reply: 'Finished';
@@ -180,6 +183,7 @@ export interface Finished {
   readonly prompt_tokens: readonly number[];
   readonly prompt_texts: readonly string[];
   readonly prompt_text: string;
+  readonly log_probabilities: readonly (Float | null)[];
   readonly top: readonly TopToken[];
   readonly rules: readonly RuleDescription[];
   readonly ignored_defaults: readonly string[];
