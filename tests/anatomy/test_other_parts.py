@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.load import LoadedModel, load_model
 from djinn_jupyter.engine.model.other_parts import LeftOut, leave_out, other_parts
+from djinn_jupyter.engine.opening import open_engine
 from djinn_jupyter.errors import ModelRefused
 from tests.families import build
 
@@ -75,3 +76,18 @@ def test_a_model_without_towers_is_left_as_it_is() -> None:
     before = list(model.named_modules())
     assert leave_out(model) is model
     assert list(model.named_modules()) == before
+
+
+def test_what_is_left_out_is_told_while_loading_and_in_the_description(tmp_path: Path) -> None:
+    """And a nap, after which the weights are loaded anew, leaves it out again."""
+    whole = build("llava")
+    whole.save_pretrained(tmp_path)
+    said: list[str] = []
+    engine = open_engine(EngineConfig(model=str(tmp_path), device="cpu", page_positions=16), progress=said.append)
+    (note,) = engine.description.notes
+    assert note in said
+    tower = other_parts(whole)["model.vision_tower"]
+    assert engine.description.parameters == whole.num_parameters() - tower.num_parameters()
+    before = engine.forward.lens(torch.ones(1, 32))
+    engine.weights.nap()
+    assert torch.equal(engine.forward.lens(torch.ones(1, 32)), before)
