@@ -27,7 +27,7 @@ def written(desk: Desk) -> None:
     while True:
         kept.attend(desk.engine.sessions)
         kept._wait()
-        if not kept._touched and kept._ended.empty():
+        if not kept._touched and not kept._unforced and kept._ended.empty():
             return
 
 

@@ -207,7 +207,7 @@ def watched(disk: Disk) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ledger, "write", write)
         patch.setattr(Ledger, "force", force)
-        patch.setattr(journals, "take_image", lambda session, rows: session.image)
+        patch.setattr(journals, "take_image", lambda session, rows, frames: session.image)
         patch.setattr(journals, "RUNNING_SECONDS", 0.0)
         patch.setattr(ledgers, "SLACK_BYTES", 1000)
         yield

@@ -249,6 +249,7 @@ def test_a_session_that_runs_on_is_forced_to_the_disk_from_time_to_time(
         for second in range(12):
             slow.setattr(journals.time, "monotonic", lambda now=1e6 + second: now)
             kept._write(desk.session())
+            kept._force_what_was_written()
     assert forced == [0, 5, 10]
     while not replies:
         desk.engine.tick()

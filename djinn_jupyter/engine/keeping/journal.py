@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -29,7 +29,7 @@ from djinn_jupyter.engine.keeping.kept_pages import KeptPages
 from djinn_jupyter.engine.keeping.ledger import Ledger
 from djinn_jupyter.engine.keeping.ledger_names import LedgerName, name_of, new_name
 from djinn_jupyter.engine.keeping.left_behind import LeftBehind, take_stock
-from djinn_jupyter.engine.keeping.taking import take_image
+from djinn_jupyter.engine.keeping.taking import TakenFrames, take_image
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import CheckpointRefused
 
@@ -46,10 +46,11 @@ class _Account:
     when that is forced."""
 
     ledger: Ledger
+    frames: TakenFrames = field(default_factory=TakenFrames)  # of the last image
     due: float | None = None
     force_due: float = 0.0
     forcing: Future[None] | None = None  # under way
-    unforced: bool = False  # written since that began, and to be forced
+    unforced: bool = False  # written since that began, and to be forced then
     names_places: bool = False  # the last image does, of pages in another file
     unwritten: str | None = None  # why the last image could not be written
     refused: str | None = None  # why what was written could not be forced to the disk
@@ -76,6 +77,7 @@ class Journal:
         self._thread = Errands("djinn-journal")
         self._accounts: dict[str, _Account] = {}
         self._touched: set[str] = set()
+        self._unforced: set[str] = set()
         self._lingering: dict[str, Ledger] = {}
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
@@ -147,6 +149,7 @@ class Journal:
             self._remove(name, ledger)
         if idle:
             self._compact(sessions)
+        self._force_what_was_written()
 
     def forget(self, session: str) -> None:
         """It was closed: it does not come back."""
@@ -192,7 +195,7 @@ class Journal:
         account = self._accounts.get(session.name) or self._new(session.name)
         self._touched.discard(session.name)
         try:
-            image = self._image(session)
+            image = self._image(session, account)
             account.ledger.write(image, compact=compact)
         except CheckpointRefused as refused:
             self._has_trouble(session.name, account, unwritten=str(refused))
@@ -208,12 +211,13 @@ class Journal:
         account.due = begun + RUNNING_SECONDS if running else None
         if not running or begun >= account.force_due:
             account.force_due = begun + FORCE_SECONDS
-            self._force(session.name, account)
+            account.unforced = True
+            self._unforced.add(session.name)
         self.books.images += 1
         self.books.seconds += time.monotonic() - begun
 
-    def _image(self, session: Session) -> SessionImage:
-        image = take_image(session, None)
+    def _image(self, session: Session, account: _Account) -> SessionImage:
+        image = take_image(session, None, account.frames)
         places = None if self.pages is None else self.pages.places_of(session, image)
         return msgspec.structs.replace(image, places=places)
 
@@ -227,14 +231,19 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------- forcing
 
+    def _force_what_was_written(self) -> None:
+        """Have the thread do it; once more afterwards, where it is at it already."""
+        for name in tuple(self._unforced):
+            self._unforced.discard(name)
+            account = self._accounts.get(name)
+            if account is not None and account.unforced and account.forcing is None:
+                self._force(name, account)
+
     def _force(self, name: str, account: _Account) -> None:
-        """Have the thread force what was written; once more afterwards, where it is at it already."""
-        account.unforced = True
-        if account.forcing is None:
-            account.unforced = False
-            ledger, pages = account.ledger, self.pages if account.names_places else None
-            account.forcing = self._thread.start(lambda: _force(ledger, pages))
-            account.forcing.add_done_callback(lambda _: self._through(name))
+        account.unforced = False
+        ledger, pages = account.ledger, self.pages if account.names_places else None
+        account.forcing = self._thread.start(lambda: _force(ledger, pages))
+        account.forcing.add_done_callback(lambda _: self._through(name))
 
     def _through(self, session: str) -> None:
         self._ended.put(session)
@@ -256,7 +265,7 @@ class Journal:
             account.refused = None
             self._tell()
         if account.unforced:
-            self._force(name, account)
+            self._unforced.add(name)
 
     # ------------------------------------------------------------------------------------------- trouble
 
@@ -287,10 +296,11 @@ class Journal:
         for name in () if forget else tuple(self._touched | self.unkept):
             if name in sessions:
                 self._write(sessions[name])
-        self._wait()
-        while not self._ended.empty():
-            self._settle(self._ended.get())
-        self._wait()
+        for _ in range(2):
+            self._force_what_was_written()
+            self._wait()
+            while not self._ended.empty():
+                self._settle(self._ended.get())
         if self.trouble is not None:
             log.error("%s", self.trouble)
         for account in self._accounts.values():

@@ -47,13 +47,35 @@ SHARED: Final = "what the layers of a stopped pass hand on to each other"
 STATES: Final = "a recurrent layer"
 
 
-def take_image(session: Session, rows: tuple[GroupRows, ...] | None) -> SessionImage:
-    """The session as it stands: stopped, idle, or idle at its last committed step where it runs.
+class TakenFrames:
+    """Images of frames, from one image of a session to its next: frames are values, and a history has many. Holds no
+    frame longer than the next image does."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, tuple[Frame, FrameImage]] = {}
+        self._met: dict[int, tuple[Frame, FrameImage]] = {}
+
+    def image(self, frame: Frame) -> FrameImage:
+        known = self._met.get(id(frame)) or self._taken.get(id(frame)) or (frame, _frame(frame))
+        self._met[id(frame)] = known
+        return known[1]
+
+    def forget_unmet(self) -> None:
+        """The image is taken."""
+        self._taken, self._met = self._met, {}
+
+
+def take_image(session: Session, rows: tuple[GroupRows, ...] | None, frames: TakenFrames | None = None) -> SessionImage:
+    """The session as it stands: stopped, idle, or idle at its last committed step where it runs. `frames` are those of
+    the image before.
 
     Without `rows` the image is light: recurrent states between the stops are left out too, and everything that running
     the tokens gives again. CheckpointRefused where a stop holds a kind of value that is not known.
     """
-    return _Taking(session, light=rows is None).image(rows)
+    frames = frames or TakenFrames()
+    image = _Taking(session, frames, light=rows is None).image(rows)
+    frames.forget_unmet()
+    return image
 
 
 def with_values(
@@ -94,8 +116,9 @@ def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
 class _Taking:
     """One image under way: frames and lines get their numbers as they are met."""
 
-    def __init__(self, session: Session, *, light: bool) -> None:
+    def __init__(self, session: Session, taken: TakenFrames, *, light: bool) -> None:
         self.session, self.light = session, light
+        self._taken, self._own_tokens = taken, tuple(session.tokens)
         self.paused = session.state == "paused"
         self._frames: dict[int, int] = {}
         self._lines: dict[int, int] = {}
@@ -165,14 +188,13 @@ class _Taking:
 
     def _tokens(self, tokens: tuple[int, ...]) -> TokensImage:
         """Stops of a line are nearly always at a beginning of the session's own tokens."""
-        own = self.session.tokens
-        shared = len(tokens) if own[: len(tokens)] == list(tokens) else 0
+        shared = len(tokens) if self._own_tokens[: len(tokens)] == tokens else 0
         return TokensImage(shared=shared, rest=tokens[shared:])
 
     def _frame(self, frame: Frame) -> int:
         if id(frame) not in self._frames:
             self._frames[id(frame)] = len(self._frame_images)
-            self._frame_images.append(_frame(frame))
+            self._frame_images.append(self._taken.image(frame))
         return self._frames[id(frame)]
 
     def _line(self, line: Line) -> int:
