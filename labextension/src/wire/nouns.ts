@@ -326,8 +326,7 @@ export interface PrefetchStatistics {
  * The engine's books at one moment. Byte counts are of the device unless named otherwise; unmeasured is None.
  * `other_bytes` belong to other processes on the device. `journal_trouble`: one sentence while sessions cannot be
  * written to the journal. Of the sessions of earlier engines `recovered_exact` came back with their keys, values and
- * states, `recovered_recomputed` to have them made again. `faults`: errors inside the engine that belonged to no
- * request, and what the last one was.
+ * states, `recovered_recomputed` to have them made again. `faults`: errors that no request met; the last in words.
  */
 export interface EngineStatistics {
   readonly pid: number;
