@@ -20,7 +20,7 @@ from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.client.terminal import TerminalProgress
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.wire.names import told_apart
-from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.texts import faults_line
 
@@ -56,7 +56,7 @@ def _add_start(start: argparse.ArgumentParser) -> None:
     add("--idle-swap-seconds", type=float, metavar="S", help="a session leaves the device after so long without use")
     add("--nap-seconds", type=float, metavar="S", help="the weights leave the device after so long without work")
     add("--page-positions", type=int, metavar="N")
-    add("--stops-kept", type=int, metavar="N", help="stops of a session that it can go back to; default 64")
+    add("--stops-kept", type=int, metavar="N", help="stops a session keeps in memory, older ones on disk; default 64")
     add("--no-journal", action="store_true", help="sessions end with the engine's process")
     add("--trust-remote-code", action="store_true")
     add("--random-weights", action="store_true")
@@ -162,7 +162,16 @@ def _sessions(entry: Entry) -> list[str]:
     shown = told_apart(one.name for one in sessions)
     faults = [f"{faults_line(books.faults, books.last_fault)}."] if books.faults else []
     told = [f"{shown[one.name]} ({_stands(one)}), {one.tokens} tokens" for one in sessions] or ["no sessions"]
-    return told + faults
+    return [*told, *_memory(books), *faults]
+
+
+def _memory(books: EngineStatistics) -> list[str]:
+    """What the process has, and what of it is in no book."""
+    process = books.process
+    if process is None or process.beyond_bytes is None or books.process_bytes is None:
+        return []
+    has, beyond = (round(size / 2**20) for size in (books.process_bytes, process.beyond_bytes))
+    return [f"the process has {has:,} MiB, {beyond:,} MiB of it beyond its books"]
 
 
 def _stands(session: SessionDescription) -> str:

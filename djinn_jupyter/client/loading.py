@@ -51,11 +51,12 @@ def load(
     `device_memory` is in bytes or as "20GiB"; so are `card_memory`, which makes the GPU as small as that for all that
     the engine allocates, and `host_memory` and `disk_memory`, the most that sessions which left the device may take
     there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after `nap_seconds` without
-    work. A session keeps its last `stops_kept` stops (64) to go back to; with `no_journal` all sessions end with the
-    engine's process. `idle_seconds` (then the engine ends) counts only where the engine is started now; one that runs
-    and does not `listen` where it is asked to (tcp://host:port, with keys) is refused. `progress` is called with each
-    step of the start, `each_second` with the present step and how long it has taken; without either a terminal shows
-    it. UsageError where an option says what no engine on this machine can be, or what the one that runs is not.
+    work. A session keeps its last `stops_kept` stops (64) in memory, older ones on disk; with `no_journal` all
+    sessions end with the engine's process. `idle_seconds` (then the engine ends) counts only where the engine is
+    started now; one that runs and does not `listen` where it is asked to (tcp://host:port, with keys) is refused.
+    `progress` is called with each step of the start, `each_second` with the present step and how long it has taken;
+    without either a terminal shows it. UsageError where an option says what no engine on this machine can be, or what
+    the one that runs is not.
     """
     identity = Identity(
         model=spell_model(model),

@@ -25,7 +25,8 @@ class Reading:
 
     From the books: `weights` that stay, the slots of the `ring` that others stream through, `sessions` (name, what it
     holds on the device), `empty` pages that are allocated and hold nothing, what lies on `host` and `disk`, and the
-    `budget` of weights and pages together. From the system: `process`, `in_use` and `total` of the device, and what
+    `budget` of weights and sessions together. From the system: `process` (of which `mapped` are parts of files,
+    `runtime` Python and its libraries, `beyond` what nobody counts), `in_use` and `total` of the device, and what
     `others` have of it.
     """
 
@@ -41,6 +42,9 @@ class Reading:
     total: int | None
     others: int | None
     ring: tuple[RingSlot, ...] = ()
+    mapped: int | None = None
+    runtime: int | None = None
+    beyond: int | None = None
 
     @property
     def ring_bytes(self) -> int:
@@ -81,6 +85,9 @@ def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionDescri
         total=books.device_bytes_total,
         others=books.other_bytes,
         ring=ring,
+        mapped=None if books.process is None else books.process.mapped_bytes,
+        runtime=None if books.process is None else books.process.runtime_bytes,
+        beyond=None if books.process is None else books.process.beyond_bytes,
     )
 
 

@@ -39,7 +39,12 @@ class LoadingMagics(Group):
         ),
         option("--attn", metavar="NAME", help="sdpa or eager; under eager the pattern can be stopped at and edited"),
         option("--page-positions", type=int, metavar="N", help="positions in a page of keys and values"),
-        option("--stops-kept", type=int, metavar="N", help="stops of a session that it can go back to; default 64"),
+        option(
+            "--stops-kept",
+            type=int,
+            metavar="N",
+            help="stops a session keeps in memory, older ones on disk; default 64",
+        ),
         option("--no-journal", action="store_true", help="sessions end with the engine's process"),
         option("--random-weights", action="store_true", help="draw the weights of a folder that holds none"),
         option("--random-seed", type=int, metavar="S", help="of those weights; default 0"),

@@ -80,6 +80,13 @@ def _books(readings: Sequence[Reading]) -> list[list[str]]:
 
 def _system(readings: Sequence[Reading]) -> list[list[str]]:
     rows = [_row("the engine's process", [r.process for r in readings])]
+    for name, sizes in (
+        ("of it, parts of files", [r.mapped for r in readings]),
+        ("of it, Python and libraries", [r.runtime for r in readings]),
+        ("of it, beyond the books", [r.beyond for r in readings]),
+    ):
+        if sizes[-1] is not None:
+            rows.append(_row(name, sizes))
     rows.append(_row("device in use", [r.in_use for r in readings]))
     rows.append(_row("of it, other programs", [r.others for r in readings]))
     total = readings[-1].total

@@ -31,3 +31,14 @@ class ProcessMemory(Frozen, frozen=True):
     runtime_bytes: int | None  # Python and its libraries, before a model was loaded
     beyond_bytes: int | None  # the rest of its own, which nobody counts
     device_beyond_bytes: int | None  # what the allocator has of a GPU beyond weights and sessions
+
+
+class SlabStatistics(Frozen, frozen=True):
+    pages: int
+    pages_free: int
+    pages_shared: int
+    page_bytes: int
+    bytes_allocated: int
+    bytes_limit: int
+    working_copies: int
+    working_bytes: int

@@ -10,7 +10,7 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory
+from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory, SlabStatistics
 
 
 class Noun(Frozen):
@@ -255,17 +255,6 @@ class TopToken(Noun, frozen=True):
     text: str
     probability: float
     logit: float
-
-
-class SlabStatistics(Noun, frozen=True):
-    pages: int
-    pages_free: int
-    pages_shared: int
-    page_bytes: int
-    bytes_allocated: int
-    bytes_limit: int
-    working_copies: int
-    working_bytes: int
 
 
 class TierStatistics(Noun, frozen=True):

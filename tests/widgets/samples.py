@@ -8,6 +8,7 @@ from djinn_jupyter.client.memory_trace import Move, Reading
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Add
+from djinn_jupyter.wire.holdings import SlabStatistics
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     CheckpointDescription,
@@ -19,7 +20,6 @@ from djinn_jupyter.wire.nouns import (
     RingSlot,
     RuleDescription,
     SessionDescription,
-    SlabStatistics,
     StopIdentity,
     TierStatistics,
     TopToken,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from djinn_jupyter.wire.nouns import SlabStatistics
+from djinn_jupyter.wire.holdings import SlabStatistics
 
 from .budget import BooksBroken, Budget, Copy
 from .geometry import GroupGeometry

@@ -26,3 +26,14 @@ export interface ProcessMemory {
   readonly beyond_bytes: number | null;
   readonly device_beyond_bytes: number | null;
 }
+
+export interface SlabStatistics {
+  readonly pages: number;
+  readonly pages_free: number;
+  readonly pages_shared: number;
+  readonly page_bytes: number;
+  readonly bytes_allocated: number;
+  readonly bytes_limit: number;
+  readonly working_copies: number;
+  readonly working_bytes: number;
+}

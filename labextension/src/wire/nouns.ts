@@ -12,6 +12,7 @@ import {
 import {
   BudgetStatistics,
   ProcessMemory,
+  SlabStatistics,
 } from './holdings';
 
 export type SessionState = 'idle' | 'running' | 'paused' | 'closed';
@@ -232,17 +233,6 @@ export interface TopToken {
   readonly text: string;
   readonly probability: Float;
   readonly logit: Float;
-}
-
-export interface SlabStatistics {
-  readonly pages: number;
-  readonly pages_free: number;
-  readonly pages_shared: number;
-  readonly page_bytes: number;
-  readonly bytes_allocated: number;
-  readonly bytes_limit: number;
-  readonly working_copies: number;
-  readonly working_bytes: number;
 }
 
 /**
