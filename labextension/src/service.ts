@@ -172,6 +172,22 @@ export class DjinnService {
     );
   }
 
+  /** End a steering rule. */
+  unsteer(place: Place, number: number): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () =>
+      this.ask<'Unsteer'>(engine, { request: 'Unsteer', session, number })
+    );
+  }
+
+  /** The stopped value as the pass brought it. */
+  revert(place: Place): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () =>
+      this.ask<'RevertEdits'>(engine, { request: 'RevertEdits', session })
+    );
+  }
+
   swap(place: Place, direction: 'out' | 'in'): Promise<void> {
     const { engine, session } = place;
     return this._try(place, () =>

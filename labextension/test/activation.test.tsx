@@ -175,3 +175,11 @@ test('what cannot be read is said, for the session that it is about', async () =
   await settled(() => panel.service.model.choose({ engine: 'e1', session: 'b' }));
   expect(screen.queryByText('The engine has ended.')).toBeNull();
 });
+
+test('edits are undone by a button, as long as the stop is the present one', async () => {
+  const { line, has } = await stopped();
+  await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Undo the edits' })));
+  expect(line.verbs.at(-1)).toBe('RevertEdits');
+  await has(session('a', { state: 'running', stop: null }));
+  expect(screen.getByRole('button', { name: 'Undo the edits' })).toHaveProperty('disabled', true);
+});

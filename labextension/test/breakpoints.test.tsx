@@ -115,3 +115,26 @@ test('the same condition again changes one thing: whether it stops once', async 
   await change('step == 0');
   expect(panel.line.verbs).toEqual(['SetBreakpoint']);
 });
+
+test('steering rules in force are listed with what they do, and can be ended', async () => {
+  const panel = drawn(Breakpoints, answer);
+  const rule = {
+    number: 7,
+    site: 'resid_post.2',
+    edit: { edit: 'scale', factor: 2 },
+    positions: null,
+    passes_met: 3,
+    passes_changed: 3,
+    last_relative_size: 0.5,
+    mean_relative_size: 0.5,
+    relative_sizes: []
+  } as const;
+  await panel.has(session('a', { rules: [rule] }));
+  expect(screen.getByText('scale 2')).toBeTruthy();
+  expect(screen.getByText('50 % of the value')).toBeTruthy();
+  panel.line.asked.length = 0;
+  await settled(() =>
+    fireEvent.click(screen.getByRole('button', { name: 'End the rule at resid_post.2' }))
+  );
+  expect(asked(panel)).toEqual([{ request: 'Unsteer', session: 'a', number: 7 }]);
+});

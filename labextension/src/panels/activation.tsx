@@ -155,7 +155,16 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
         <span className="djinn-soft">{headOf(stop, past, trans)}</span>
       </p>
       {paused.edits.length > 0 && (
-        <p className="djinn-Stop-edits">{trans.__('Edited: %1', paused.edits.join('; '))}</p>
+        <div className="djinn-Stop-edits">
+          <p>{trans.__('Edited: %1', paused.edits.join('; '))}</p>
+          <button
+            className="djinn-textButton"
+            disabled={past}
+            onClick={() => service.revert(stop.place)}
+          >
+            {trans.__('Undo the edits')}
+          </button>
+        </div>
       )}
       <Thumbnail
         pooled={stop.pooled}

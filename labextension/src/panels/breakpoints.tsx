@@ -8,6 +8,7 @@ import { AddBreakpoint, ConditionFields, useCondition } from './adding';
 import { useModules } from './modules';
 import { Action, Empty } from './parts';
 import { PanelProps, Trans, useModel } from './react';
+import { Rules } from './rules';
 import { Place } from '../live';
 import { DjinnService } from '../service';
 
@@ -19,7 +20,7 @@ export function Breakpoints(props: PanelProps): React.JSX.Element {
   if (chosen === null || session === null) {
     return <Empty>{trans.__('Breakpoints of the session that is chosen appear here.')}</Empty>;
   }
-  const { breakpoints } = session.described;
+  const { breakpoints, rules } = session.described;
   return (
     <>
       <AddBreakpoint key={chosen.engine} modules={modules} {...props} />
@@ -36,6 +37,9 @@ export function Breakpoints(props: PanelProps): React.JSX.Element {
           />
         ))}
       </ul>
+      {rules.length > 0 && (
+        <Rules rules={rules} label={session.label} place={chosen} service={service} trans={trans} />
+      )}
     </>
   );
 }
