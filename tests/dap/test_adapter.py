@@ -275,6 +275,38 @@ def test_an_editor_that_is_attached_sees_what_a_notebook_does(engine: RemoteEngi
     other.close()
 
 
+def test_an_edit_of_somebody_else_is_shown_and_what_was_fetched_before_is_fetched_again(
+    engine: RemoteEngine, editor: Editor
+) -> None:
+    session = engine.session("edited", fresh=True)
+    session.breakpoint("resid_post.2", when="step == 0")
+    session.run(PROMPT, max_new_tokens=4)
+    editor.ask("attach", model="demo", session="edited")
+    editor.event("initialized")
+    editor.ask("configurationDone")
+    assert editor.stopped() == "resid_post.2"
+    before = editor.inside(editor.scopes()["Activation"])
+    assert "edits" not in before
+    session.edit(dj.scale(0.5))
+    assert editor.event("invalidated")["areas"] == ["variables"]
+    after = editor.inside(editor.scopes()["Activation"])
+    assert float(after["norm"]["value"]) == pytest.approx(float(before["norm"]["value"]) / 2, rel=1e-4)
+    assert "scale" in after["edits"]["value"]
+    editor.ask("disconnect")
+    session.close()
+
+
+def test_two_notebooks_of_one_name_are_told_apart_by_their_folders(engine: RemoteEngine, editor: Editor) -> None:
+    ours = [engine.session(f"/team/{folder}/01_quickstart.ipynb", fresh=True) for folder in ("ada", "bob")]
+    said = editor.refused("attach", model="demo", session="01_quickstart")
+    assert "ada/01_quickstart, bob/01_quickstart" in said
+    editor.ask("attach", model="demo", session="bob/01_quickstart")
+    editor.event("initialized")
+    editor.ask("configurationDone")
+    for session in ours:
+        session.close(force=True)
+
+
 def test_two_editors_at_once(port: int, editor: Editor) -> None:
     second = on_port(port)
     editor.launch("resid_post.4", prompt=PROMPT)

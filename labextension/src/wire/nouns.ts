@@ -177,11 +177,9 @@ export interface CheckpointDescription {
 }
 
 /**
- * Where a session stands, so that a view can say what it was read from. It is given each time a session comes to
- * stand: at a halt, a step, a way back, the end of a run, as a fork, out of a checkpoint.
- *
- * `number` never repeats in a session and grows; so does `edition`, which is the number itself until the stopped value
- * is edited or reverted. Two readings with one identity were read from the same values.
+ * Where a session stands, given each time it comes to stand: by a halt, a step, a way back, the end of a run, as a
+ * fork, out of a checkpoint. `number` never repeats in a session and grows; so does `edition`, which is the number
+ * until the stopped value is edited or reverted. Two readings with one identity were read from the same values.
  */
 export interface StopIdentity {
   readonly session: string;
