@@ -256,8 +256,7 @@ class TopToken(Noun, frozen=True):
 
 
 class TierStatistics(Noun, frozen=True):
-    """The books of the host or the disk tier, in bytes; `bytes_out` have come to it since the start, `bytes_in` gone
-    back from it."""
+    """The books of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went back."""
 
     tier: Tier
     pages: int

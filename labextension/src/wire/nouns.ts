@@ -233,10 +233,7 @@ export interface TopToken {
   readonly logit: Float;
 }
 
-/**
- * The books of the host or the disk tier, in bytes; `bytes_out` have come to it since the start, `bytes_in` gone
- * back from it.
- */
+/** The books of the host or disk tier, in bytes; since the start `bytes_out` came to it, `bytes_in` went back. */
 export interface TierStatistics {
   readonly tier: 'host' | 'disk';
   readonly pages: number;
