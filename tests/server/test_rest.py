@@ -86,7 +86,10 @@ async def test_a_run_without_end_is_accepted_at_once_and_paused(engine: Served, 
     await ask(jupyter, "Open", session="paris")
     status, accepted = await ask(jupyter, "Run", session="paris", tokens=[1], max_new_tokens=10_000_000)
     assert status == 202
-    assert await ask(jupyter, "Pause", session="paris") == (200, {"reply": "Pausing", "was_running": True})
+    assert await ask(jupyter, "Pause", session="paris") == (
+        200,
+        {"reply": "Pausing", "was_running": True, "not_kept": None},
+    )
     outcome = await window.until(lambda message: message["live"] == "outcome")
     assert (outcome["move"], outcome["reply"]["reason"]) == (accepted["move"], "interrupt")
     await window.close()
