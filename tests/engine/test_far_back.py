@@ -8,18 +8,22 @@ from djinn_jupyter.engine.history import History
 from djinn_jupyter.errors import UsageError
 from tests.engine.desk import desk_of, tokens
 
-GONE = "; 3 before are gone, for a session keeps its last 2 (--stops-kept)"
+OFF = "This engine has no disk tier; start it with --disk-memory to allow one."
+GONE = "; 3 before are gone: a session keeps its last 2 in memory (--stops-kept) and older ones on the disk. " + OFF
 
 
 @pytest.mark.parametrize(
-    ("kept", "said"),
+    ("kept", "disk", "said"),
     [
-        (64, "There are 4 earlier stops to go back to."),
-        (2, f"There is one earlier stop to go back to{GONE}."),
+        (64, True, "There are 4 earlier stops to go back to."),
+        (2, True, "There are 4 earlier stops to go back to."),
+        (2, False, f"There is one earlier stop to go back to{GONE}"),
     ],
 )
-def test_how_far_it_goes(kept: int, said: str) -> None:
+def test_how_far_it_goes(kept: int, disk: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = desk_of("llama")
+    if not disk:
+        monkeypatch.setattr(desk.engine.tiers, "disk", None)
     desk.open()
     desk.session().history = History(kept=kept)
     desk.stop_at(2)
@@ -29,4 +33,5 @@ def test_how_far_it_goes(kept: int, said: str) -> None:
     with pytest.raises(UsageError) as refused:
         desk.back(5)
     assert str(refused.value) == said
-    assert desk.session().history.present == min(kept, 5) - 1
+    assert desk.session().history.present == (4 if disk else 1)
+    desk.close_all()

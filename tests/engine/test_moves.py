@@ -246,15 +246,15 @@ def test_an_extension_can_be_stopped_and_gone_back_on(desk: Desk) -> None:
     assert desk.outcome(desk.resume()) == first
 
 
-def test_more_stops_than_are_kept_drop_the_oldest(desk: Desk, plain: Outcome) -> None:
+def test_more_stops_than_are_kept_in_memory_go_to_the_disk_and_can_be_gone_back_to(desk: Desk, plain: Outcome) -> None:
     history = desk.session().history
     history.kept = 4
     desk.stop_at("resid_post.2")
     desk.run(PROMPT, NEW)
     while isinstance(desk.resume(), Paused):
         pass
-    assert (len(history.stops), history.dropped) == (4, NEW - 4)
-    assert desk.back(4).step == NEW - 4
+    assert (len(history.stops), history.on_disk, history.dropped) == (NEW, NEW - 4, 0)
+    assert desk.back(NEW).step == 0
     assert desk.outcome(desk.resume(free=True)) == plain
 
 

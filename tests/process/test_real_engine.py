@@ -205,7 +205,7 @@ def test_an_engine_without_a_journal_leaves_none_and_keeps_as_many_stops_as_it_w
 ) -> None:
     journals = Path(os.environ["JUPYTER_DATA_DIR"]) / "djinn" / "journals"
     before = set(journals.rglob("*"))
-    other = dj.load(model, dtype="float16", device="cpu", threads=1, no_journal=True, stops_kept=2)
+    other = dj.load(model, dtype="float16", device="cpu", threads=1, no_journal=True, stops_kept=2, disk_memory=0)
     session = other.session("fleeting")
     session.breakpoint("resid_post.2")
     session.run(PROMPT, max_new_tokens=3)
