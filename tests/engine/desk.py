@@ -83,9 +83,10 @@ class Desk:
         return self.ask(ask.SwapIn(session=name))
 
     def settle(self) -> None:
-        """Tick until idle; then the whole account must hold."""
-        while self.engine.tick():
-            pass
+        """Tick until idle and nothing moves; then the whole account must hold."""
+        while self.engine.tick() or self.engine.tiers.moving:
+            if self.engine.tiers.moving:
+                self.engine.mailbox.wait(1.0)
         self.engine.check_books(contents=True)
 
     def fork(self, name: str, parent: str = "a") -> str:

@@ -341,10 +341,16 @@ TestOnASmallHost = OnASmallHost.TestCase
 TestOnASmallHost.settings = FEW
 
 
+class WithoutStops(Leaving):
+    """The moves of sessions alone: a fault planted in them is met sooner."""
+
+    stop = edit = back = who_is_beyond_the_limit_leaves = None
+
+
 def test_the_machine_catches_a_stale_copy_that_wins(monkeypatch):
     monkeypatch.setattr(Item, "wrote", lambda self: None)
     with pytest.raises(CAUGHT):
-        run_state_machine_as_test(Leaving, settings=UNTIL_FOUND)
+        run_state_machine_as_test(WithoutStops, settings=UNTIL_FOUND)
 
 
 def test_the_machine_catches_a_slot_given_up_before_its_copy_was_made(monkeypatch):
@@ -353,7 +359,7 @@ def test_the_machine_catches_a_slot_given_up_before_its_copy_was_made(monkeypatc
 
     monkeypatch.setattr(Swapping, "_take_away", hasty)
     with pytest.raises((AssertionError, BooksBroken, TierFull)):
-        run_state_machine_as_test(Leaving, settings=UNTIL_FOUND)
+        run_state_machine_as_test(WithoutStops, settings=UNTIL_FOUND)
 
 
 def test_the_machine_catches_a_load_that_counts_before_it_has_ended(monkeypatch):
@@ -364,4 +370,4 @@ def test_the_machine_catches_a_load_that_counts_before_it_has_ended(monkeypatch)
 
     monkeypatch.setattr(Swapping, "_bring", hasty)
     with pytest.raises(CAUGHT):
-        run_state_machine_as_test(Leaving, settings=UNTIL_FOUND)
+        run_state_machine_as_test(WithoutStops, settings=UNTIL_FOUND)
