@@ -25,6 +25,7 @@ class Scope(Protocol):
 
 
 NAMES: Final = ("step", "position", "token", "token_id", "norm", "top1")
+DEEPEST: Final = 100  # levels; each takes three frames at most of the thousand that a thread's stack has
 LENS_NAMES: Final = frozenset({"top1", "p"})
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"abs": abs, "min": min, "max": max, "len": len}
 _COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
@@ -70,13 +71,18 @@ class Condition:
         return self.names <= {"step"}
 
 
-def parse(text: str) -> Condition:
-    """The condition that `text` says; InvalidCondition names the part that is not understood."""
+def parse(text: str, *, kept: bool = False) -> Condition:
+    """The condition that `text` says; InvalidCondition names the part that is not understood. One that was `kept` is
+    as deep as an earlier engine let it be."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
+        if not kept:
+            _require_shallow(tree.body, text)
         names: set[str] = set()
         body = _compile(tree.body, names)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (RecursionError, MemoryError):
+        raise _too_deep(text) from None
+    except (SyntaxError, ValueError):
         raise InvalidCondition(f"{text!r} is not an expression such as `step > 0 and p(' Paris') < 0.5`.") from None
     tokens = {text for node in ast.walk(tree) for text in _asked_tokens(node)}
 
@@ -87,6 +93,22 @@ def parse(text: str) -> Condition:
             raise InvalidCondition(f"The condition {text!r} could not be evaluated: {error}.") from None
 
     return Condition(text=text, names=frozenset(names), tokens=frozenset(tokens), value=value)
+
+
+def _require_shallow(node: ast.expr, text: str) -> None:
+    """InvalidCondition by a bound of its own: what the interpreter's stack has room for depends on who calls."""
+    level = [node]
+    for _ in range(DEEPEST):
+        level = [part for whole in level for part in ast.iter_child_nodes(whole) if isinstance(part, ast.expr)]
+    if level:
+        raise _too_deep(text)
+
+
+def _too_deep(text: str) -> InvalidCondition:
+    return InvalidCondition(
+        f"The condition {text[:40]!r} and so on cannot be evaluated: it is nested deeper than {DEEPEST} levels; "
+        "write it with fewer."
+    )
 
 
 def _asked_tokens(node: ast.AST) -> list[str]:

@@ -46,8 +46,8 @@ class RunningMagics(Group):
         literal=True,
     )
     def djinn_run(self, args: Namespace, cell: str | None = None) -> None:
-        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell. The
-        prompt is run as it stands, `$x` and `{x}` too: --text-from takes a text from a variable."""
+        """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell.
+        The prompt is run as it stands, `$x` and `{x}` too: --text-from takes a text from a variable."""
         session = self.bench.session(args.session)
         options = given(
             max_new_tokens=args.max_tokens,

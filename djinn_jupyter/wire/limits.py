@@ -16,7 +16,9 @@ MOST_TOKENS = 2**20
 Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
 Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
 Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
-COLDEST = 1e-6
+COLDEST = 1e-30
+"""The largest logit of float16, 65,504, times the largest penalty and divided by this, is 6.6e37,
+and float32 ends at 3.4e38."""
 MOST_PENALTY = 1e3
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 

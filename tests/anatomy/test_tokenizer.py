@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -77,6 +77,8 @@ def _read(pieces: str) -> str:
 @either
 @unhurried
 @given(text=writing, part=st.floats(0, 1))
+@example(text="é京\U0001f30d", part=1.0)
+@example(text="京" * 9 + "é", part=0.99)
 def test_a_prompt_and_what_follows_are_the_text_as_a_whole(kind: str, text: str, part: float) -> None:
     texts = TEXTS[kind]
     tokens = texts.encode(text)

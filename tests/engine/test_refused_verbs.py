@@ -27,6 +27,7 @@ REFUSED: list[tuple[type[errors.DjinnError], str, ask.Request]] = [
     (errors.InvalidCondition, "more than 64 bits", ask.Evaluate(session="a", expression="9" * 26)),
     (errors.InvalidCondition, "surrogate pair", ask.Evaluate(session="a", expression=r"'\ud800'")),
     (errors.InvalidCondition, "not an expression|evaluated", ask.Evaluate(session="a", expression="not " * 480 + "1")),
+    (errors.InvalidCondition, "not an expression|evaluated", ask.Evaluate(session="a", expression="not " * 100 + "1")),
     (errors.UsageError, "no token 999", ask.Lens(session="a", tokens=("<999999999999999999999999>",))),
     (errors.UsageError, "no tokens", ask.Run(session="a")),
     (errors.UsageError, "128 is not in the vocabulary.*0 to 127", ask.Run(session="a", tokens=(3, 128))),

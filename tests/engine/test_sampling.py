@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.plain import generate, plain_of
@@ -22,6 +23,7 @@ DRAW = Sampling(temperature=1.0, seed=5)
 ENDS = (
     Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=2**64 - 1),
     Sampling(temperature=1e-9, top_k=2**63 - 1, top_p=1e-9, seed=-(2**63)),
+    Sampling(temperature=COLDEST, seed=1, repetition_penalty=1e3),
     Sampling(temperature=1e9, top_k=1, repetition_penalty=1e-3),
 )
 

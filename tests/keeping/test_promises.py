@@ -55,6 +55,23 @@ def nothing_forced(desk: Desk) -> Iterator[None]:
 
 
 @contextmanager
+def forced_later() -> Iterator[None]:
+    """The disk confirms nothing of any journal, also of one that is opened within, until this ends."""
+    force, confirms = journals._force, threading.Event()
+
+    def late(ledger: Any, pages: Any) -> None:
+        confirms.wait()
+        force(ledger, pages)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journals, "_force", late)
+        try:
+            yield
+        finally:
+            confirms.set()
+
+
+@contextmanager
 def full_disk() -> Iterator[None]:
     """Files that are there can be read and removed; nothing can be written to the journal."""
 
@@ -223,8 +240,13 @@ def test_a_new_file_that_was_not_finished_does_no_harm(desk: Desk, tmp_path: Pat
     for cut in (0, 7, 40, len(content) - 1, len(content)):
         dead = crashed(tmp_path / "whole", tmp_path / f"cut-{cut}")
         (dead / newer.relative_to(whole)).write_bytes(content[:cut])
-        found = the_next(dead)
-        assert seen(found) == seen(desk)
-        assert not list(dead.rglob("aside"))
-        assert len(list(dead.rglob("*.session"))) == (2 if cut == len(content) else 1)
+        with forced_later():
+            found = the_next(dead)
+            assert seen(found) == seen(desk)
+            assert not list(dead.rglob("aside"))
+            assert len(list(dead.rglob("*.session"))) == (2 if cut == len(content) else 1)
+        found.engine.keeping.journal._wait()
+        used = newer if cut == len(content) else older
+        assert [path.name for path in dead.rglob("*.session")] == [used.name], "the older goes when the newer is forced"
+        forget(found)
     assert older.name < newer.name

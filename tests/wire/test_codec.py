@@ -169,7 +169,9 @@ def test_sampling_that_means_nothing_is_refused_in_the_same_words_here_and_over_
     assert str(here.value) == str(there.value) == said
 
 
-@pytest.mark.parametrize(("field", "value"), [("temperature", 1e-300), ("repetition_penalty", 1e-300)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("temperature", 1e-300), ("temperature", 1e-31), ("repetition_penalty", 1e-300)]
+)
 def test_sampling_that_cannot_be_computed_is_refused_of_a_run_and_read_of_a_kept_session(
     field: str, value: float
 ) -> None:

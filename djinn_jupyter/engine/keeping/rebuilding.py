@@ -215,7 +215,7 @@ class _Rebuilding:
             number=image.number,
             site=image.tap.site,
             tap=self._tap(image.tap),
-            condition=None if image.when is None else conditions.parse(image.when),
+            condition=None if image.when is None else conditions.parse(image.when, kept=True),
             once=image.once,
             text_of=self.engine.text_of,
             id_of=self.engine.token_id,

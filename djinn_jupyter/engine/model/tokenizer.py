@@ -14,6 +14,7 @@ from djinn_jupyter.errors import NoTokenizer, PromptTooLong, UsageError
 
 INCOMPLETE: Final = "\ufffd"  # what stands for bytes that are not yet a character
 _LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and what a tokenizer may put before them
+_WITHIN_CHARACTER = re.compile(r"<0x[89AB][0-9A-F]>")  # a byte that begins none
 _NUMBERED = re.compile(r"<(\d+)>")
 
 
@@ -128,6 +129,15 @@ class TokenText:
         except UsageError:
             return None
 
+    def end_of(self, tokens: Sequence[int]) -> list[int]:
+        """The last tokens, from where a character begins: with a part of one before them, a sentencepiece decoder makes
+        every byte up to the next token of text unreadable."""
+        begin = max(len(tokens) - _LONGEST_CHARACTER, 0)
+        for start in range(begin, max(begin - 4, 0), -1):
+            if _WITHIN_CHARACTER.match(self.text_of(tokens[start])) is None:
+                return list(tokens[start:])
+        return list(tokens[max(begin - 4, 0) :])
+
     def stream(self, before: Sequence[int] = ()) -> Stream:
         """The text of what follows `before`."""
         return Stream(self, before)
@@ -150,11 +160,17 @@ class Stream:
 
     def __init__(self, texts: TokenText, before: Sequence[int] = ()) -> None:
         self._texts = texts
-        self._tokens = list(before[-_LONGEST_CHARACTER:])
+        self._tokens = texts.end_of(before)
         self._start = 0  # where decoding begins
-        self._told = len(self._tokens)  # tokens whose text was given out
-        while self._told and texts.decode(self._tokens[: self._told]).endswith(INCOMPLETE):
-            self._told -= 1
+        self._told = self._finished()  # tokens whose text was given out
+
+    def _finished(self) -> int:
+        """How many of the tokens read as whole characters; all of them where their last bytes are no text at all."""
+        count = len(self._tokens)
+        for told in range(count, max(count - _LONGEST_CHARACTER, -1), -1):
+            if not self._texts.decode(self._tokens[:told]).endswith(INCOMPLETE):
+                return told
+        return count
 
     def add(self, token: int) -> str:
         """The text that became certain with this token; empty while a character is unfinished."""
