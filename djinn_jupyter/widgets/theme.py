@@ -94,7 +94,7 @@ NARROW: Final = (
 .djinn .dj-guess{min-width:0;padding:0 2px}
 .djinn .dj-meter{width:64px}
 .djinn .dj-meter.dj-narrow{width:28px}
-.djinn .dj-tall img{width:84px!important}
+.djinn .dj-tall img{width:60px!important}
 """,
 )
 
