@@ -108,7 +108,7 @@ def card(
     *parts: object, title: object, beside: object = None, dot: str | None = None, session: str | None = None
 ) -> Html:
     """A framed card: a title line, then its parts one below the other; parts that are None are left out. `session` is
-    the full name of the one it was read from."""
+    the name of the one it was read from; where that is a path, its folders stay out of the notebook."""
     # A space between: a page that does not trust the notebook shows it without this style sheet.
     head = div(
         "dj-head",
@@ -116,7 +116,7 @@ def card(
         element("strong", title, class_="dj-title"),
         " ",
         span("dj-soft", beside) if beside else None,
-        joined([" ", span("dj-whose", f"session {label(session)}", title=session)]) if session else None,
+        joined([" ", span("dj-whose", f"session {label(session)}")]) if session else None,
     )
     body = joined(part for part in parts if part is not None)
     markup = element("div", head, body, class_="djinn")
