@@ -42,6 +42,10 @@ class Sidebar:
     def whole(self) -> Locator:
         return self.page.locator(".djinn-Sidebar")
 
+    def engine(self, model: str) -> Locator:
+        """The engine of that name with its sessions; those of other variants have longer names."""
+        return self.whole.locator(".djinn-Engine", has=self.page.get_by_role("heading", name=model, exact=True))
+
     def session(self, label: str) -> Locator:
         return self.whole.locator(".djinn-Session", has_text=label)
 

@@ -19,6 +19,7 @@ CELLS = (
     "%djinn_break 4",
     "%djinn_run --max-tokens 3 The capital of France is",
 )
+ATTACHED = "() => window.jupyterapp.commands.isEnabled('debugger:continue')"
 
 
 def write(lab: LabServer, name: str, sources: Sequence[str] = CELLS) -> str:
@@ -77,6 +78,7 @@ def test_an_engine_starts_while_the_bug_icon_is_on(lab: LabServer, page: Page) -
     opened.wait_for_kernel()
     bug = opened.drawn(".jp-DebuggerBugButton")
     bug.click()
+    page.wait_for_function(ATTACHED)  # the icon is on for a moment before that, off again, and on when all is said
     opened.drawn('.jp-DebuggerBugButton[aria-pressed="true"]').wait_for()
     opened.run_all()
     assert opened.errors() == []

@@ -13,7 +13,7 @@ from tests.browser.lab_page import DARK, LIGHT, LabPage
 from tests.browser.lab_server import LabServer
 
 QUICKSTART = Path(__file__).parents[2] / "notebooks" / "01_quickstart.ipynb"
-STOP_CARD = ".djinn:has(.dj-dot.dj-paused)"
+STOP_CARD = ".djinn:has(.dj-head:has-text('Paused at'))"
 OTHERS = sorted(set(QUICKSTART.parent.glob("*.ipynb")) - {QUICKSTART})
 FIRST_STOP = f".jp-CodeCell:has({STOP_CARD})"
 # Cards of a notebook that are shown in the documents, by words in them.

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from tests.browser.lab_page import LabPage
 from tests.browser.lab_server import LabServer, lab_server
@@ -96,21 +96,23 @@ def test_an_engine_that_ended_is_started_again_under_the_open_sidebar_with_its_s
     sidebar = Sidebar.show(page)
     opened.run_all()
     sidebar.stands("revived", "at resid_post.4")
-    before = process_of(sidebar)
+    engine = sidebar.engine("demo")
+    before = process_of(engine)
     os.kill(before, signal.SIGKILL)
     expect(sidebar.whole.get_by_role("alert").first).to_contain_text("ended")
-    expect(sidebar.whole.locator(".djinn-Session")).to_have_count(0)
+    expect(engine).to_have_count(0)
+    expect(sidebar.session("revived")).to_have_count(0)
     opened.run_cell(LOAD)
     sidebar.stands("revived", "at resid_post.4")
-    assert process_of(sidebar) != before
+    assert process_of(engine) != before
     sidebar.move("resume").click()
     sidebar.stands("revived", "idle")
     assert opened.errors() == []
 
 
-def process_of(sidebar: Sidebar) -> int:
+def process_of(engine: Locator) -> int:
     """The engine's, as the sidebar says it."""
-    described = sidebar.whole.locator(".djinn-Engine-name").get_attribute("title") or ""
+    described = engine.locator(".djinn-Engine-name").get_attribute("title") or ""
     found = re.search(r"Process (\d+)", described.replace(",", ""))
     assert found, described
     return int(found[1])

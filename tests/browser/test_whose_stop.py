@@ -12,7 +12,8 @@ from tests.browser.lab_server import LabServer
 from tests.browser.sidebar import Sidebar, no_complaints
 from tests.browser.test_lab import write
 
-LOAD = "%load_ext djinn_jupyter\n%djinn_load demo"
+# With eager attention, so that the engine is this notebook's alone: the sessions of other tests' engines stand above.
+LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --attn eager"
 BREAK, FORK = "%djinn_break 4", "%djinn_fork a-parked-one"
 FRANCE, ITALY = (f"%djinn_run --max-tokens 3 The capital of {country} is" for country in ("France", "Italy"))
 RENAME = "async path => { await window.jupyterapp.shell.currentWidget.context.rename(path) }"

@@ -159,11 +159,7 @@ function Row(props: RowProps): React.JSX.Element {
   const { described } = session;
   const chosen = same(place, service.model.chosen);
   const row = React.useRef<HTMLLIElement>(null);
-  React.useEffect(() => {
-    if (chosen) {
-      row.current?.scrollIntoView({ block: 'nearest' });
-    }
-  }, [chosen]);
+  React.useEffect(() => (chosen ? keepInSight(row.current) : undefined), [chosen]);
   const cell = attachCell(props.engine.found.load, place.session);
   return (
     <li
@@ -192,6 +188,18 @@ function Row(props: RowProps): React.JSX.Element {
       {chosen && <Actions {...props} />}
     </li>
   );
+}
+
+/** Now, and whenever the panel around it has another height; where a person scrolls to stays. Returns what ends it. */
+function keepInSight(row: HTMLElement | null): (() => void) | undefined {
+  row?.scrollIntoView({ block: 'nearest' });
+  const panel = row?.closest('.djinn-Panel');
+  if (!row || !panel) {
+    return undefined;
+  }
+  const resized = new ResizeObserver(() => row.scrollIntoView({ block: 'nearest' }));
+  resized.observe(panel);
+  return () => resized.disconnect();
 }
 
 function stateText({ described }: LiveSession, trans: Trans): string {
