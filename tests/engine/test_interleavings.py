@@ -52,7 +52,7 @@ def _interleave(crowd: Crowd, steps: list[tuple[Any, ...]]) -> None:
     for holder, kind, quality, choice, name, ticks in steps:
         every = values.requests(kind, quality)
         request = made(kind, every[choice % len(every)], name)
-        if request is None:
+        if request is None or not crosses(request):  # what no client can send is tried one by one, in test_any_request
             continue
         asked.append((request, []))
         engine.submit(request, holder, asked[-1][1].append)
@@ -62,7 +62,7 @@ def _interleave(crowd: Crowd, steps: list[tuple[Any, ...]]) -> None:
     crowd.goes_on()
     for request, replies in asked:
         assert len(replies) == 1, request
-        if isinstance(replies[0], Failed) and crosses(request):
+        if isinstance(replies[0], Failed):
             assert is_refusal(replies[0]), (request, replies[0])
     engine.check_books(contents=True)
     assert engine.faults.count == 0, engine.faults.last

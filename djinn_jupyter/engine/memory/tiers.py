@@ -55,7 +55,7 @@ class Tiers:
 
     def keeper(self, tier: Tier) -> HostTier | DiskTier:
         """That tier. Raises TierFull where there is none."""
-        found = self.host if tier == "host" else self.disk
+        found = {"host": self.host, "disk": self.disk}.get(tier)
         if found is None:
             raise TierFull(f"This engine has no {tier} tier; start it with --{tier}-memory to allow one.")
         return found
