@@ -67,16 +67,18 @@ class Sidebar:
         return found
 
 
+RESTARTED = "Could not restore the debugger state: Canceled future for debug_request message"
+
+
 @contextmanager
 def no_complaints(page: Page, of: str = "") -> Iterator[None]:
     """Nothing in the page throws, and no error is written to its console, while the block runs; looked at are those
-    whose text or place has `of` in it. A look that a move overtook is refused with 409, which the sidebar expects and
-    the browser by itself calls an error."""
+    whose text or place has `of` in it. JupyterLab's own debugger complains, with or without Djinn, when a kernel is
+    restarted before it has answered."""
     heard: list[str] = []
 
     def complain(message: ConsoleMessage) -> None:
-        overtaken = "409 (Conflict)" in message.text and "/ask" in (message.location.get("url") or "")
-        if message.type == "error" and not overtaken:
+        if message.type == "error" and not message.text.startswith(RESTARTED):
             heard.append(f"{message.text} ({message.location.get('url')})")
 
     def throw(error: Error) -> None:
