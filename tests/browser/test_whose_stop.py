@@ -14,7 +14,7 @@ from tests.browser.test_lab import write
 
 # With eager attention, so that the engine is this notebook's alone: the sessions of other tests' engines stand above.
 LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --attn eager"
-BREAK, FORK = "%djinn_break 4", "%djinn_fork a-parked-one"
+BREAK, FORK, END = "%djinn_break 4", "%djinn_fork a-parked-one", "%djinn_stop --force"
 FRANCE, ITALY = (f"%djinn_run --max-tokens 3 The capital of {country} is" for country in ("France", "Italy"))
 RENAME = "async path => { await window.jupyterapp.shell.currentWidget.context.rename(path) }"
 RESTART = "async () => { await window.jupyterapp.shell.currentWidget.sessionContext.restartKernel() }"
@@ -22,7 +22,7 @@ RESTART = "async () => { await window.jupyterapp.shell.currentWidget.sessionCont
 
 def test_the_stop_that_is_shown_and_moved_is_the_notebooks(lab: LabServer, page: Page, artifacts: Path) -> None:
     write(lab, "plain.ipynb", "1")
-    notebook = write(lab, "whose.ipynb", LOAD, BREAK, FRANCE, ITALY, FORK)
+    notebook = write(lab, "whose.ipynb", LOAD, BREAK, FRANCE, ITALY, FORK, END)
     with no_complaints(page):
         opened = LabPage.open(page, lab.address(notebook))
         opened.wait_for_kernel()
@@ -64,4 +64,5 @@ def test_the_stop_that_is_shown_and_moved_is_the_notebooks(lab: LabServer, page:
         expect(sidebar.whole.get_by_text("This notebook was renamed")).to_be_visible()
         page.keyboard.press("F10")
         sidebar.stands("whose", "at resid_post.6")
+    opened.run_cell(END)  # notebooks that are tested after it load an engine of this kind with settings of their own
     assert opened.errors() == []
