@@ -23,6 +23,7 @@ from djinn_jupyter.wire.nouns import (
     RuleDescription,
     Sampling,
     SessionDescription,
+    StopIdentity,
     Tier,
     Transfer,
     WatchDescription,
@@ -93,16 +94,20 @@ class RemoteSession:
         )
         return self._move(request, on_token)
 
-    def resume(self, *, free: bool = False, on_token: OnToken | None = None) -> Stop:
-        """Go on from the stop; `free` ignores breakpoints to the end."""
-        return self._move(ask.Resume(session=self.name, free=free), on_token)
+    def resume(self, *, free: bool = False, on_token: OnToken | None = None, stop: StopIdentity | None = None) -> Stop:
+        """Go on from the stop; `free` ignores breakpoints to the end. With `stop`, which somebody sees, IllegalMove
+        where the session has moved on from it; so `step`, `back`, `edit` and `revert`."""
+        return self._move(ask.Resume(session=self.name, free=free, stop=stop), on_token)
 
-    def step(self, count: int = 1, *, by: Literal["layer", "token", "point"] = "layer") -> Stop:
-        return self._move(ask.Step(session=self.name, count=count, by=by))
+    def step(
+        self, count: int = 1, *, by: Literal["layer", "token", "point"] = "layer", stop: StopIdentity | None = None
+    ) -> Stop:
+        return self._move(ask.Step(session=self.name, count=count, by=by, stop=stop))
 
-    def back(self, count: int = 1, *, by: Literal["stop", "layer", "token"] = "stop") -> Paused:
-        stop = self._move(ask.Back(session=self.name, count=count, by=by))
-        return expect(stop, Paused)
+    def back(
+        self, count: int = 1, *, by: Literal["stop", "layer", "token"] = "stop", stop: StopIdentity | None = None
+    ) -> Paused:
+        return expect(self._move(ask.Back(session=self.name, count=count, by=by, stop=stop)), Paused)
 
     def pause(self) -> bool:
         """Ask a run that another thread or notebook waits for to stop; False when nothing was running."""
@@ -146,21 +151,29 @@ class RemoteSession:
 
     # ------------------------------------------------------------------------------------------- intervention
 
-    def edit(self, edit: object, positions: Positions = None, site: str | None = None) -> replies.Edited:
+    def edit(
+        self,
+        edit: object,
+        positions: Positions = None,
+        site: str | None = None,
+        *,
+        stop: StopIdentity | None = None,
+    ) -> replies.Edited:
         """Change the stopped value: an Edit, or an array or number to put there; by default at all positions."""
         request = ask.ApplyEdit(
             session=self.name,
             edit=as_edit(edit),
             site=site,
             positions=self._spelled(positions),
+            stop=stop,
         )
         edited = self._ask(request, replies.Edited)
         self.changes += 1
         return edited
 
-    def revert(self) -> Paused:
+    def revert(self, *, stop: StopIdentity | None = None) -> Paused:
         """Undo all edits of the present stop."""
-        reverted = self._ask(ask.RevertEdits(session=self.name), replies.Paused)
+        reverted = self._ask(ask.RevertEdits(session=self.name, stop=stop), replies.Paused)
         self.changes += 1
         return self._paused(reverted)
 

@@ -39,7 +39,7 @@ def _back(verb: moving.Verb) -> Command:
 
 
 def _step(by: By) -> Command:
-    return _move("step", lambda session: session.step(by=by))
+    return _move("step", lambda session, seen: session.step(by=by, stop=seen))
 
 
 def _pause(adapter: Adapter, asked: Asked) -> Mapping[str, Any]:
@@ -65,7 +65,7 @@ COMMANDS: Final[dict[str, Command]] = {
     "completions": looking.completions,
     "source": looking.source,
     "loadedSources": looking.loaded_sources,
-    "continue": _move("continue", lambda session: session.resume()),
+    "continue": _move("continue", lambda session, seen: session.resume(stop=seen)),
     "next": _step("layer"),
     "stepIn": _step("point"),
     "stepOut": _step("token"),

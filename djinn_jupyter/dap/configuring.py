@@ -201,7 +201,7 @@ def configuration_done(adapter: Adapter, asked: Asked) -> None:
     if isinstance(plan, arguments.Launch):
         if plan.stop_on_entry and not plan.no_debug:
             one.session.breakpoint("resid_pre.0", once=True)
-        moving.set_off(adapter, one, None, "run", lambda session: _run(session, plan))
+        moving.set_off(adapter, one, None, "run", lambda session, _: _run(session, plan))
         return
     for each in adapter.followed.values():
         if each.state == "paused":

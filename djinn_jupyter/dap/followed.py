@@ -10,7 +10,7 @@ from djinn_jupyter.client.stops import Paused, Stop
 from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.values import Look
 from djinn_jupyter.errors import IllegalMove
-from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
 
 MoveName = Literal["run", "continue", "step", "back"]
 
@@ -42,6 +42,11 @@ class Followed:
     @property
     def name(self) -> str:
         return self.session.name
+
+    @property
+    def seen(self) -> StopIdentity | None:
+        """The stop that the editor was shown last, while it stands."""
+        return None if self.look is None else self.look.identity
 
     def arrived(self, stop: Paused, look: Look) -> None:
         self.state, self.look = "paused", look

@@ -30,7 +30,7 @@ from djinn_jupyter.wire.replies import (
 if TYPE_CHECKING:
     from djinn_jupyter.dap.adapter import Adapter
 
-Verb = Callable[[RemoteSession], Stop]
+Verb = Callable[[RemoteSession, StopIdentity | None], Stop]  # the stop that the editor shows
 ACCEPTED: Final[dict[str, dict[str, Any]]] = {
     "continue": {"allThreadsContinued": False},
     "evaluate": {"result": "", "variablesReference": 0},
@@ -45,8 +45,9 @@ def set_off(adapter: Adapter, one: Followed, asked: Asked | None, name: MoveName
     """Ask the engine for a move and come back at once."""
     if one.move is not None:
         raise IllegalMove(f"Session {one.session.label!r} is running; pause it first.")
-    move = one.move = Move(name=name, asked=asked)
-    adapter.work(lambda: verb(one.session), lambda outcome: _replied(adapter, one, move, outcome))
+    move, seen = Move(name=name, asked=asked), one.seen
+    one.move = move
+    adapter.work(lambda: verb(one.session, seen), lambda outcome: _replied(adapter, one, move, outcome))
 
 
 def go_on(adapter: Adapter, one: Followed, asked: Asked | None, name: MoveName, verb: Verb) -> None:
@@ -92,7 +93,7 @@ def _settle(adapter: Adapter, one: Followed, move: Move) -> None:
     if isinstance(outcome, Finished):
         _finished(adapter, one, outcome)
     elif move.name in ("run", "continue") and adapter.book.passes_by(outcome):
-        set_off(adapter, one, None, "continue", lambda session: session.resume())
+        set_off(adapter, one, None, "continue", lambda session, _: session.resume(stop=outcome.reply.stop))
     else:
         _stopped(adapter, one, outcome)
 
@@ -235,20 +236,20 @@ def _finished(adapter: Adapter, one: Followed, outcome: Finished) -> None:
 # --- going back ------------------------------------------------------------------------------------------------------
 
 
-def back(session: RemoteSession) -> Paused:
+def back(session: RemoteSession, seen: StopIdentity | None) -> Paused:
     """To the stop before; at the oldest one, a layer back in its pass."""
     present = session.history().present
-    return session.back(1, by="stop" if present is None or present > 0 else "layer")
+    return session.back(1, by="stop" if present is None or present > 0 else "layer", stop=seen)
 
 
-def back_to_breakpoint(session: RemoteSession) -> Paused:
+def back_to_breakpoint(session: RemoteSession, seen: StopIdentity | None) -> Paused:
     """To the last stop before this one at which a breakpoint was met."""
     history = session.history()
     here = len(history.stops) if history.present is None else history.present
     met = [stop.index for stop in history.stops[:here] if stop.reason == "breakpoint"]
     if not met:
         raise UsageError("No breakpoint was met before this stop; go back by steps.")
-    return session.back(here - met[-1])
+    return session.back(here - met[-1], stop=seen)
 
 
 def pause(adapter: Adapter, one: Followed) -> None:

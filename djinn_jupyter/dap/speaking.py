@@ -98,7 +98,7 @@ def _edit_of(said: argparse.Namespace) -> Any:
 
 
 def _edit(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
-    done = one.session.edit(_edit_of(said), said.positions, said.site)
+    done = one.session.edit(_edit_of(said), said.positions, said.site, stop=one.seen)
     tell_changed(adapter, one)
     size = "" if done.relative_size is None else f", relative size {done.relative_size:.3g}"
     line = f"{done.edit} at {done.site}: {list(done.shape)} touched, {done.entries_changed} entries changed{size}"
@@ -106,7 +106,7 @@ def _edit(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
 
 
 def _revert(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
-    stop = one.session.revert()
+    stop = one.session.revert(stop=one.seen)
     tell_changed(adapter, one)
     return repr(stop)
 
@@ -141,16 +141,16 @@ def _help(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:
 
 def _step(adapter: Adapter, one: Followed, asked: Asked, said: argparse.Namespace) -> None:
     by: Literal["layer", "token", "point"] = said.by or "layer"
-    moving.go_on(adapter, one, asked, "step", lambda session: session.step(said.count, by=by))
+    moving.go_on(adapter, one, asked, "step", lambda session, seen: session.step(said.count, by=by, stop=seen))
 
 
 def _back(adapter: Adapter, one: Followed, asked: Asked, said: argparse.Namespace) -> None:
     by: Literal["stop", "layer", "token"] = said.by or "stop"
-    moving.set_off(adapter, one, asked, "back", lambda session: session.back(said.count, by=by))
+    moving.set_off(adapter, one, asked, "back", lambda session, seen: session.back(said.count, by=by, stop=seen))
 
 
 def _resume(adapter: Adapter, one: Followed, asked: Asked, said: argparse.Namespace) -> None:
-    moving.go_on(adapter, one, asked, "continue", lambda session: session.resume(free=said.free))
+    moving.go_on(adapter, one, asked, "continue", lambda session, seen: session.resume(free=said.free, stop=seen))
 
 
 _MOVES: Final[dict[str, Callable[[Any, Followed, Asked, argparse.Namespace], None]]] = {

@@ -86,7 +86,7 @@ class Place:
             changed = readings.wide(present).copy()
             changed[self.entry] = read_number(text)
             edit = edits.set_to(changed[None, None, :])
-        session.edit(edit, self.position, str(site))
+        session.edit(edit, self.position, str(site), stop=self.look.identity)
         self.look.refresh()
 
 

@@ -144,6 +144,8 @@ class Letters:
             self._engine.bulletin.touch(request.session)
             if type(request) not in OPENS:
                 session = self._engine.session(request.session)
+        if session is not None and isinstance(request, ask.StopRequest) and request.stop is not None:
+            session.check_stop(request.stop)
         if session is not None and session.job is not None and type(request) not in WHILE_RUNNING:
             raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
         request = letter.request = with_tokens(self._engine, letter)

@@ -25,6 +25,8 @@ from djinn_jupyter.engine.residency.residence import Residence
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import Exactness, SessionDescription, SessionState, StopIdentity
 
 if TYPE_CHECKING:
@@ -141,6 +143,24 @@ class Session:
     def check_move(self, move: states.Move) -> None:
         """Raise what `move` would raise, and change nothing."""
         states.after(self.state, move, self.name)
+
+    def check_stop(self, seen: StopIdentity) -> None:
+        """IllegalMove where it does not stand, or stands no more, at the stop and the edition that somebody sees."""
+        if self.standing == seen:
+            return
+        name = label(self.name)
+        if self.stop == seen.number and self.frame is not None:
+            raise IllegalMove(
+                f"Session {name!r} was edited meanwhile: the stop you see is gone. Look again, then go on."
+            )
+        now = f"stands at {self._place}" if self._place is not None else f"is {self.state}"
+        raise IllegalMove(f"Session {name!r} has moved on meanwhile and {now}: the stop you see is gone.")
+
+    @property
+    def _place(self) -> str | None:
+        """The site that a pass is stopped at, and its step."""
+        frame = self.frame if self.state == "paused" else None
+        return None if frame is None or frame.tap is None else f"{frame.tap.site}, step {frame.step}"
 
     def next_number(self) -> int:
         """Numbers of breakpoints are never used twice."""

@@ -49,7 +49,7 @@ from msgspec import Meta
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import Chosen, Count, Name, Positions, Spelling, Text, Tokens, require_computable
-from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
+from djinn_jupyter.wire.nouns import Activity, Sampling, StopIdentity, Tier
 
 
 class RequestBase(Frozen, tag_field="request"):
@@ -60,6 +60,13 @@ class SessionRequest(RequestBase):
     """An order that concerns one session."""
 
     session: Name
+
+
+class StopRequest(SessionRequest, kw_only=True):
+    """An order for the stop that its asker sees. Refused where the session stands elsewhere by then, or at another
+    edition of it; None is for whatever stop there is."""
+
+    stop: StopIdentity | None = None
 
 
 class Hello(RequestBase, frozen=True, tag="Hello"):
@@ -153,11 +160,11 @@ class Run(SessionRequest, frozen=True, tag="Run"):
             require_computable(self.sampling)
 
 
-class Resume(SessionRequest, frozen=True, tag="Resume"):
+class Resume(StopRequest, frozen=True, tag="Resume"):
     free: bool = False
 
 
-class Step(SessionRequest, frozen=True, tag="Step"):
+class Step(StopRequest, frozen=True, tag="Step"):
     """By layers, by tokens (to the same site of a later pass), or by points: to the next point of the layer that the
     pass stands before or inside, at its end to the layer's output."""
 
@@ -168,7 +175,7 @@ class Step(SessionRequest, frozen=True, tag="Step"):
 class Pause(SessionRequest, frozen=True, tag="Pause"): ...
 
 
-class Back(SessionRequest, frozen=True, tag="Back"):
+class Back(StopRequest, frozen=True, tag="Back"):
     count: Count = 1
     by: Literal["stop", "layer", "token"] = "stop"
 
@@ -190,7 +197,7 @@ class ClearBreakpoints(SessionRequest, frozen=True, tag="ClearBreakpoints"):
     sites: Annotated[tuple[Spelling, ...], Meta(max_length=10_000)] | None = None
 
 
-class ApplyEdit(SessionRequest, frozen=True, tag="ApplyEdit"):
+class ApplyEdit(StopRequest, frozen=True, tag="ApplyEdit"):
     """Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
     negative from the end of the pass, None for all of the pass."""
 
@@ -199,7 +206,7 @@ class ApplyEdit(SessionRequest, frozen=True, tag="ApplyEdit"):
     positions: Positions | None = None
 
 
-class RevertEdits(SessionRequest, frozen=True, tag="RevertEdits"): ...
+class RevertEdits(StopRequest, frozen=True, tag="RevertEdits"): ...
 
 
 class MeasureEffect(SessionRequest, frozen=True, tag="MeasureEffect"):

@@ -3,7 +3,7 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { AskFailed, ILine, RequestOf, reasonOf } from './line';
-import { Place, follows, reduce } from './live';
+import { Place, find, follows, reduce } from './live';
 import { DjinnModel } from './model';
 import {
   Answers,
@@ -11,6 +11,7 @@ import {
   Live,
   ModuleDescription,
   Shutdown,
+  StopIdentity,
   WireEvent
 } from './wire';
 
@@ -77,7 +78,12 @@ export class DjinnService {
 
   resume(place: Place, free = false): Promise<void> {
     return this._try(place, () =>
-      this.ask<'Resume'>(place.engine, { request: 'Resume', session: place.session, free })
+      this.ask<'Resume'>(place.engine, {
+        request: 'Resume',
+        session: place.session,
+        free,
+        stop: this._seen(place)
+      })
     );
   }
 
@@ -90,12 +96,16 @@ export class DjinnService {
   /** Over a layer, over a token (to the same site of a later pass), or to the next point inside the layer. */
   step(place: Place, by: 'layer' | 'token' | 'point' = 'layer'): Promise<void> {
     const { engine, session } = place;
-    return this._try(place, () => this.ask<'Step'>(engine, { request: 'Step', session, by }));
+    return this._try(place, () =>
+      this.ask<'Step'>(engine, { request: 'Step', session, by, stop: this._seen(place) })
+    );
   }
 
   back(place: Place, by: 'stop' | 'layer' | 'token' = 'stop'): Promise<void> {
     const { engine, session } = place;
-    return this._try(place, () => this.ask<'Back'>(engine, { request: 'Back', session, by }));
+    return this._try(place, () =>
+      this.ask<'Back'>(engine, { request: 'Back', session, by, stop: this._seen(place) })
+    );
   }
 
   async fork(place: Place, name: string): Promise<void> {
@@ -184,7 +194,7 @@ export class DjinnService {
   revert(place: Place): Promise<void> {
     const { engine, session } = place;
     return this._try(place, () =>
-      this.ask<'RevertEdits'>(engine, { request: 'RevertEdits', session })
+      this.ask<'RevertEdits'>(engine, { request: 'RevertEdits', session, stop: this._seen(place) })
     );
   }
 
@@ -208,6 +218,11 @@ export class DjinnService {
   async stopEngine(engine: string, force: boolean): Promise<void> {
     const request: Shutdown = { request: 'Shutdown', force };
     await this.ask<'Shutdown'>(engine, request);
+  }
+
+  /** The stop that the person sees: a move is for it, and for no other that the session has come to meanwhile. */
+  private _seen(place: Place): StopIdentity | null {
+    return find(this.model.live, place)?.described.stop ?? null;
   }
 
   /** Do something; what is refused becomes a remark beside the session. */

@@ -99,17 +99,20 @@ test('each verb asks its request of the session', async () => {
   await service.pause(HERE);
   await service.step(HERE, 'point');
   await service.back(HERE);
+  await service.revert(HERE);
   await service.setBreakpoint(HERE, 'z.1');
   await service.enableBreakpoint(HERE, 3, false);
   await service.clearBreakpoints(HERE, [3]);
   await service.swap(HERE, 'out');
   await service.acceptRecomputed(HERE);
   await service.close(HERE);
+  const stop = { session: 'a', number: 1, edition: 1 };
   expect(line.asked.map(({ request }) => request)).toEqual([
-    { request: 'Resume', session: 'a', free: false },
+    { request: 'Resume', session: 'a', free: false, stop },
     { request: 'Pause', session: 'a' },
-    { request: 'Step', session: 'a', by: 'point' },
-    { request: 'Back', session: 'a', by: 'stop' },
+    { request: 'Step', session: 'a', by: 'point', stop },
+    { request: 'Back', session: 'a', by: 'stop', stop },
+    { request: 'RevertEdits', session: 'a', stop },
     { request: 'SetBreakpoint', session: 'a', site: 'z.1', when: null, once: false },
     { request: 'EnableBreakpoint', session: 'a', number: 3, enabled: false },
     { request: 'ClearBreakpoints', session: 'a', sites: ['3'] },
@@ -117,6 +120,14 @@ test('each verb asks its request of the session', async () => {
     { request: 'AcceptRecomputed', session: 'a' },
     { request: 'Close', session: 'a' }
   ]);
+});
+
+test('a move is for the stop that the person sees, edition and all', async () => {
+  const { line, service } = started();
+  const stop = { session: 'a', number: 7, edition: 9 };
+  line.tell(snapshot(0, [engine('e1', session('a', { state: 'paused', stop }, 'a.ipynb'))]));
+  await service.step(HERE);
+  expect(line.asked.at(-1)?.request).toMatchObject({ stop });
 });
 
 test('a refusal becomes a remark, and the next verb takes it away', async () => {

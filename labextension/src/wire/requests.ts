@@ -6,6 +6,7 @@ import {
 
 import {
   Sampling,
+  StopIdentity,
 } from './nouns';
 
 export interface Ping {
@@ -98,6 +99,7 @@ export interface Resume {
   readonly request: 'Resume';
   readonly session: string;
   readonly free?: boolean;
+  readonly stop?: StopIdentity | null;
 }
 
 /**
@@ -109,6 +111,7 @@ export interface Step {
   readonly session: string;
   readonly count?: number;
   readonly by?: 'layer' | 'token' | 'point';
+  readonly stop?: StopIdentity | null;
 }
 
 export interface Pause {
@@ -121,6 +124,7 @@ export interface Back {
   readonly session: string;
   readonly count?: number;
   readonly by?: 'stop' | 'layer' | 'token';
+  readonly stop?: StopIdentity | null;
 }
 
 export interface SetBreakpoint {
@@ -155,11 +159,13 @@ export interface ApplyEdit {
   readonly edit: Edit;
   readonly site?: string | null;
   readonly positions?: readonly number[] | null;
+  readonly stop?: StopIdentity | null;
 }
 
 export interface RevertEdits {
   readonly request: 'RevertEdits';
   readonly session: string;
+  readonly stop?: StopIdentity | null;
 }
 
 /** `tokens`, by text or number, are read besides the `top` most probable without and with the edits. */
