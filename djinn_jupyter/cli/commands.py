@@ -1,4 +1,4 @@
-"""What a family of commands is given to add its own to.
+"""What a family of commands is given to add its own to, and the parser that says in a sentence what it does not know.
 
 Every command sets the default `command`: a function of the parsed options that returns the exit status.
 """
@@ -6,6 +6,49 @@ Every command sets the default `command`: a function of the parsed options that 
 from __future__ import annotations
 
 import argparse
-from typing import TypeAlias
+import re
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeAlias
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from djinn_jupyter.client.spelling import closest, closest_option
+
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
+_NO_NUMBER = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
+_PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b")
+
+
+class Parser(argparse.ArgumentParser):
+    """Of a command: what it does not know is refused by it and not by `djinn`, which does not know its options."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        found, extra = super().parse_known_args(args, namespace)
+        for word in extra:
+            if word.startswith("-"):
+                name = word.partition("=")[0]
+                self.error(f"There is no option {name}{closest_option(name, self._option_string_actions, {}) or '.'}")
+            self.error(f"{word!r} is one word too many.")
+        return found, extra
+
+    def error(self, message: str) -> NoReturn:
+        """One sentence, and where to read on."""
+        number = _NO_NUMBER.match(message)
+        if number is not None:
+            kind = "a whole number" if number["kind"] == "int" else "a number"
+            message = f"{number['option']} takes {kind}, not {number['value']}."
+        self.exit(2, f"djinn: {message} ({self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            what, there = str(action.metavar).lower(), ", ".join(action.choices)
+            self.error(f"There is no {what} {value!r}{closest(value, action.choices) or '.'} There are: {there}.")
+        super()._check_value(action, value)
+
+
+def as_typed(options: argparse.Namespace, said: str) -> str:
+    """An error with the options as they were typed, in place of the parameters of Python that they are."""
+    given = vars(options)
+
+    def spelled(found: re.Match[str]) -> str:
+        return f"--{found[0].replace('_', '-')}" if found[0] in given else found[0]
+
+    return _PARAMETER.sub(spelled, said)

@@ -180,6 +180,8 @@ def _stands(session: SessionDescription) -> str:
 
 
 def _log(options: argparse.Namespace) -> int:
+    if options.lines < 1:
+        raise UsageError("A log has at least one line to show: write djinn log -n 40.")
     path = _log_of(options.model)
     print(f"{path}", file=sys.stderr)
     print(last_lines(path, options.lines))

@@ -30,7 +30,7 @@ class Offer:
 
 def add_to(commands: Commands) -> None:
     experiment = commands.add_parser("experiment", help="the evaluation: measure, compare, report")
-    names = experiment.add_subparsers(required=True, metavar="NAME")
+    names = experiment.add_subparsers(required=True, metavar="EXPERIMENT")
     for offer in OFFERS:
         parser = names.add_parser(offer.name, help=offer.summary)
         _add_common(parser)

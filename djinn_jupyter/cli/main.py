@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.cli import dap, engines, experiment
+from djinn_jupyter.cli.commands import Parser, as_typed
 from djinn_jupyter.errors import DjinnError
 
 
@@ -22,15 +23,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except DjinnError as error:
-        print(f"djinn: {error}", file=sys.stderr)
+        print(f"djinn: {as_typed(options, str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     return status
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
+def parser() -> Parser:
+    top = Parser(prog="djinn", description="Engines of Djinn for Jupyter on this machine.")
     top.add_argument("--version", action="version", version=__version__)
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     for family in (engines, dap, experiment):

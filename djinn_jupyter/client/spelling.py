@@ -1,18 +1,21 @@
-"""What can be told of a load from its words alone: a typo is refused here, before an engine has imported torch for it.
+"""What can be told of a load from its words and this machine's files: a typo, an adapter, a GGUF file is refused here,
+before an engine has imported torch for it.
 
-Everything else (whether a device is there, a model on the hub, an architecture known) the engine says.
+Everything else (which GPU there is, a model on the hub, an architecture known) the engine says.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
+from djinn_jupyter.model_files import folder_called
 from djinn_jupyter.wire.registry import Identity
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
@@ -25,7 +28,9 @@ _DEVICE: Final = re.compile(r"([a-z]+)(:\d+)?")
 _HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.ASCII)
 _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
 _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
-_WEIGHTS_ALONE: Final = ("*.gguf", "adapter_config.json")  # of these the engine says what is missing beside them
+DEV = Path("/dev")
+# What PyTorch's CUDA reaches a GPU by: NVIDIA's driver, that of its boards, Windows' in WSL, AMD's.
+_GPUS: Final = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
 
 
 def spell_dtype(dtype: str | None) -> str | None:
@@ -56,6 +61,7 @@ def check_words(identity: Identity, listen: str | None) -> None:
     _check_attention(identity.attention)
     if listen is not None and _LISTEN.fullmatch(listen) is None:
         raise UsageError(f"{listen!r} is no address to listen on; write tcp://127.0.0.1:7777, or :* for any port.")
+    _check_device(identity.device)
     _check_model(identity.model)
 
 
@@ -76,6 +82,14 @@ def closest(word: str, known: Iterable[str], **meant: str) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
+def closest_option(word: str, known: Iterable[str], meant: Mapping[str, str]) -> str:
+    """`; did you mean --when?` for an option near a known one, else nothing. Dashes make no two of them near. `meant`
+    are known ones by what else they are called, such as by their parameter in Python."""
+    bare = {name.lstrip("-"): name for name in known} | {name.replace("_", "-"): one for name, one in meant.items()}
+    found = get_close_matches(word.lstrip("-"), list(bare), n=1, cutoff=0.6)
+    return f"; did you mean {bare[found[0]]}?" if found else ""
+
+
 def _check_attention(attention: str | None) -> None:
     if attention is None or attention in ATTENTIONS or "/" in attention:  # a kernel from the hub
         return
@@ -83,19 +97,19 @@ def _check_attention(attention: str | None) -> None:
 
 
 def _check_model(model: str) -> None:
-    path = Path(model).expanduser()
-    if model == "demo" or path.is_file():
+    if model == "demo" or folder_called(model) is not None:
         return
-    if model and path.is_dir():
-        if not any(True for name in ("config.json", *_WEIGHTS_ALONE) for _ in path.glob(name)):
-            raise ModelNotFound(f"The folder {model} holds no config.json; give a folder saved by save_pretrained.")
-        return
-    if model.startswith((".", "/", "~")) or model.count("/") > 1 or model.endswith("/"):
-        raise ModelNotFound(f"There is no folder {model}; give a folder, a hub name (owner/model) or demo.")
-    if get_close_matches(model.lower(), ["demo"], cutoff=0.75):
-        raise ModelNotFound(f"There is no model {model}; did you mean demo?")
     if _HUB_NAME.fullmatch(model) is None:
         raise ModelNotFound(
             f"{model!r} is neither a folder nor the name of a model on the hub, which is spelled owner/model in "
             "letters, digits, -, _ and single dots."
         )
+
+
+def _check_device(device: str | None) -> None:
+    """Where a device needs what this machine has not: a Mac's GPU elsewhere, a GPU where the system has no file of one.
+    Which of several GPUs there is, torch says."""
+    if device == "mps" and sys.platform != "darwin":
+        raise UsageError("mps is the GPU of a Mac, which this machine is not. Write cpu, cuda or cuda:1.")
+    if device is not None and device.startswith("cuda") and not any(True for one in _GPUS for _ in DEV.glob(one)):
+        raise UsageError(f"There is no device {device}: the system shows no GPU. Write cpu, or leave the device out.")

@@ -7,7 +7,7 @@ import functools
 import re
 import shlex
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as OneLine
@@ -25,7 +25,11 @@ Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
 _NEGATIVE = re.compile(r"^-[\d.]")
 _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
-_DESTS = {"max_new_tokens": "max_tokens", "top": "k"}  # parameters of Python that an option has another name for
+_DESTS = {
+    "max_new_tokens": "max_tokens",
+    "top": "k",
+    "attention": "attn",
+}  # parameters of Python that an option has another name for
 _PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b")
 _NOTEBOOK = re.compile(r"'(?P<name>[^'\n]*\.ipynb)'")
 _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\s.*)?)$")
@@ -61,6 +65,7 @@ def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
     """Options, then a prompt as it stands, apostrophes and all. In quotes it may also stand before the options."""
     line = line.strip()
     found = list(_WORD.finditer(line))
+    _refuse_unknown(parser, _leading_options(parser, [m.group() for m in found]))
     args = parser.parse_args(_with_negatives(parser, [m.group() for m in found]))
     args.late = None
     prompt = line[found[-len(args.prompt)].start() :] if args.prompt else ""
@@ -146,10 +151,15 @@ def option_strings(parser: argparse.ArgumentParser, *, with_value: bool = False)
 def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
     """An error in the words of whom it meets: parameters of Python by the options of this magic, a notebook's session
     by the name that it is shown by."""
-    options = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
-    options |= {python: options[dest] for python, dest in _DESTS.items() if dest in options}
+    options = _by_parameter(parser)
     said = _PARAMETER.sub(lambda found: options.get(found[0], found[0]), said)
     return _NOTEBOOK.sub(lambda found: repr(naming.label(found["name"])), said)
+
+
+def _by_parameter(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """The options of a magic by the names of the parameters that they are in Python."""
+    options = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
+    return options | {python: options[dest] for python, dest in _DESTS.items() if dest in options}
 
 
 def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
@@ -164,14 +174,26 @@ def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> li
     return joined
 
 
-def _refuse_unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
-    from djinn_jupyter.client.spelling import closest  # not at import: it takes msgspec along
+def _refuse_unknown(parser: argparse.ArgumentParser, words: Iterable[str]) -> None:
+    from djinn_jupyter.client.spelling import closest_option  # not at import: it takes msgspec along
 
-    known = sorted(name for name in option_strings(parser) if name.startswith("--"))
+    known = sorted(option_strings(parser))
     for word in words:
         name = word.partition("=")[0]
         if name.startswith("--") and len(name) > 2 and not any(one.startswith(name) for one in known):
-            raise UsageError(f"There is no option {name}{closest(name, known) or '.'}")
+            raise UsageError(f"There is no option {name}{closest_option(name, known, _by_parameter(parser)) or '.'}")
+
+
+def _leading_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
+    """The options before a prompt, without their values."""
+    taking = option_strings(parser, with_value=True)
+    left = iter(words)
+    for word in left:
+        if not word.startswith("-") or word == "--":
+            return
+        yield word
+        if word in taking or (word.startswith("--") and "=" not in word and any(o.startswith(word) for o in taking)):
+            next(left, None)
 
 
 def _late_option(parser: argparse.ArgumentParser, prompt: str) -> str | None:

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.client import launcher, loading, spelling
-from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, UsageError
+from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
+
+
+def without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "adopt_or_start", lambda *asked, **more: pytest.fail("an engine was looked for"))
 
 
 @pytest.mark.parametrize(
@@ -33,12 +37,16 @@ from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, U
         ("meta llama/Llama", {}, "'meta llama/Llama' is neither a folder nor the name of a model on the hub"),
         ("owner/a--b", {}, "'owner/a--b' is neither a folder nor the name of a model on the hub"),
         ("", {}, "'' is neither a folder nor the name of a model on the hub"),
+        ("demo", {"device": "cuda:3"}, "There is no device cuda:3: the system shows no GPU. Write cpu, or leave"),
+        ("demo", {"device": "mps"}, "mps is the GPU of a Mac, which this machine is not."),
     ],
 )
 def test_what_cannot_be_meant_is_refused_without_an_engine(
     model: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loading, "adopt_or_start", lambda *asked, **more: pytest.fail("an engine was looked for"))
+    without_an_engine(monkeypatch)
+    monkeypatch.setattr(spelling, "DEV", Path("no such folder"))
+    monkeypatch.setattr(spelling.sys, "platform", "linux")
     with pytest.raises(DjinnError) as refused:
         loading.load(model, **options)
     assert isinstance(refused.value, UsageError | ModelNotFound)
@@ -56,26 +64,60 @@ def test_what_cannot_be_meant_is_refused_without_an_engine(
     ],
 )
 def test_what_may_be_meant_is_the_engines_to_judge(
-    model: str, options: dict[str, Any], means: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    model: str, options: dict[str, Any], means: tuple[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     wanted: list[Any] = []
     monkeypatch.setattr(loading, "attach", lambda entry: entry)
     monkeypatch.setattr(loading, "adopt_or_start", lambda identity, *_, **__: wanted.append(identity))
+    monkeypatch.setattr(spelling, "DEV", tmp_path)
+    (tmp_path / "nvidiactl").touch()
     loading.load(model, **options)
     assert getattr(wanted[0], means[0]) == means[1]
 
 
 @pytest.mark.parametrize(
-    ("holds", "is_refused"),
-    [("notes.txt", True), ("config.json", False), ("m.gguf", False), ("adapter_config.json", False)],
+    ("file", "holds", "said"),
+    [
+        ("notes.txt", "", "The folder {} holds no config.json; give a folder saved by save_pretrained."),
+        ("config.json", "{", "The configuration of {} cannot be read: config.json is not JSON"),
+        ("m.gguf", "GGUF", "The folder {} cannot be served: a GGUF file is written for llama.cpp; load the model"),
+        ("adapter_config.json", "{}", "The folder {} holds an adapter and no model of its own; merge it with peft"),
+        ("adapter_config.json", '{"base_model_name_or_path": "a/b"}', "The folder {} holds an adapter of a/b and no"),
+    ],
 )
-def test_a_folder_without_a_model_is_refused(holds: str, is_refused: bool, tmp_path: Path) -> None:
-    (tmp_path / holds).touch()
-    if is_refused:
-        with pytest.raises(ModelNotFound, match=r"holds no config\.json"):
-            spelling._check_model(str(tmp_path))
-    else:
-        spelling._check_model(str(tmp_path))
+def test_a_folder_that_is_no_model_is_refused_without_an_engine(
+    file: str, holds: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_an_engine(monkeypatch)
+    (tmp_path / file).write_text(holds)
+    with pytest.raises((ModelNotFound, ModelRefused)) as refused:
+        loading.load(tmp_path)
+    assert str(refused.value).startswith(said.format(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("m.gguf", "{} cannot be served: a GGUF file is written"), ("w.bin", "{} is a file; give the")]
+)
+def test_so_is_a_file(name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_an_engine(monkeypatch)
+    (tmp_path / name).touch()
+    with pytest.raises((ModelNotFound, ModelRefused)) as refused:
+        loading.load(tmp_path / name)
+    assert str(refused.value).startswith(said.format(tmp_path / name))
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("--wehn", "; did you mean --when?"),
+        ("--k", "; did you mean -k?"),
+        ("--max-new-tokens", "; did you mean --max-tokens?"),
+        ("--off", ""),  # --coef shares as many letters with it, dashes included
+    ],
+)
+def test_an_option_is_near_one_by_its_letters_or_by_its_name_in_python(typed: str, said: str) -> None:
+    known = ["--when", "-k", "--max-tokens", "--coef"]
+    assert spelling.closest_option(typed, known, {"max_new_tokens": "--max-tokens"}) == said
 
 
 def test_with_the_client_alone_the_kernel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,37 @@ def test_what_cannot_be_done_is_one_sentence_and_status_1(capsys: pytest.Capture
         (["stop", "fake"], "djinn: No engine of fake runs.\n"),
         (["start", "missing"], "djinn: There is no model 'missing' here; try demo.\n"),
         (["start", "fake", "--device-memory", "much"], "djinn: 'much' is no amount of memory; write for example"),
+        (["start", "fake", "--stops-kept", "0"], "djinn: --stops-kept is at least 1; it cannot be 0."),
+        (["start", "fake", "--threads", "0"], "djinn: --threads is at least 1; it cannot be 0."),
+        (["log", "-n", "0"], "djinn: A log has at least one line to show"),
     ):
         assert cli.main(arguments) == 1
         assert capsys.readouterr().err.splitlines()[-1].startswith(sentence.rstrip("\n"))
     assert cli.main(["list"]) == 0
     assert capsys.readouterr().out == "No engine runs.\n"
     assert cli.main(["stop", "--all"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "sentence"),
+    [
+        ("lst", "There is no command 'lst'; did you mean list? There are: start, stop,"),
+        ("list --al", "There is no option --al."),
+        ("stop --frce", "There is no option --frce; did you mean --force? (djinn stop --help)"),
+        ("start fake --dvice=cpu", "There is no option --dvice; did you mean --device? (djinn start --help)"),
+        ("list everything", "'everything' is one word too many. (djinn list --help)"),
+        ("log -n many", "-n/--lines takes a whole number, not 'many'."),
+        ("experiment whitebx", "There is no experiment 'whitebx'; did you mean whitebox? There are:"),
+    ],
+)
+def test_what_is_mistyped_is_one_sentence_and_status_2(
+    typed: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(typed.split())
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out, said.err.count("\n")) == (2, "", 1)
+    assert said.err.startswith(f"djinn: {sentence}")
 
 
 def test_a_reader_that_has_read_enough_is_no_error() -> None:

@@ -23,9 +23,9 @@ from djinn_jupyter.engine.model.source import (
     has_tokenizer,
     read_configuration,
 )
-from djinn_jupyter.engine.model.weight_files import fault_of
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
 from djinn_jupyter.machine import main_memory
+from djinn_jupyter.model_files import fault_of
 
 DTYPES: Final = {
     "float32": torch.float32,

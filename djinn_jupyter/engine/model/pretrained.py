@@ -12,9 +12,9 @@ from transformers.utils.import_utils import is_peft_available
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.leftovers import Leftovers
 from djinn_jupyter.engine.model.reasons import unloadable
-from djinn_jupyter.engine.model.source import ADAPTER, auto_classes, find_file, folder_of
-from djinn_jupyter.engine.model.weight_files import weight_names
+from djinn_jupyter.engine.model.source import auto_classes, find_file, folder_of
 from djinn_jupyter.errors import MissingDependency, ModelRefused
+from djinn_jupyter.model_files import ADAPTER, weight_names
 
 
 def read_pretrained(

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.model.weight_files import fault_in, weight_files
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelDoesNotFit, ModelNotFound, ModelRefused
+from djinn_jupyter.model_files import fault_in, weight_files
 
 _OWN_CODE = "read that code, then allow it with --trust-remote-code, in Python trust_remote_code=True"
 _RANDOM = "--random-weights, in Python random_weights=True, draws them"

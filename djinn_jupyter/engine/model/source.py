@@ -3,9 +3,6 @@ builds from it."""
 
 from __future__ import annotations
 
-import json
-import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,11 +12,10 @@ from transformers.utils.hub import cached_file
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model import hub
 from djinn_jupyter.engine.model.reasons import missing, needs_code, not_found, unknown_configuration
-from djinn_jupyter.engine.model.weight_files import fault_of
 from djinn_jupyter.errors import ModelNotFound, ModelRefused
+from djinn_jupyter.model_files import folder_called
 
 DEMO = Path(__file__).parents[2] / "demo" / "model"
-ADAPTER: Final = "adapter_config.json"
 TOKENIZER_FILES: Final = (
     "tokenizer.json",
     "tokenizer.model",
@@ -29,8 +25,6 @@ TOKENIZER_FILES: Final = (
     "vocab.json",
     "vocab.txt",
 )
-_GGUF = "a GGUF file is written for llama.cpp; load the model that it was made from, as safetensors"
-_MERGE = "merge it with peft (merge_and_unload, then save_pretrained) and load the folder that this writes"
 
 
 def find_source(config: EngineConfig) -> str:
@@ -41,40 +35,8 @@ def find_source(config: EngineConfig) -> str:
                 "This installation lacks the demo model; train it with `make demo` or install the package."
             )
         return str(DEMO)
-    path = Path(config.model).expanduser()
-    if path.is_dir():
-        _require_model(config, path)
-        return str(path)
-    if path.suffix == ".gguf":
-        raise ModelRefused(f"{config.model} cannot be served: {_GGUF}.")
-    if path.is_file():
-        raise ModelNotFound(f"{config.model} is a file; give the folder that it lies in, with its config.json.")
-    if config.model.startswith((".", "/", "~")) or config.model.count("/") > 1 or os.sep == config.model[-1:]:
-        raise ModelNotFound(f"There is no folder {config.model}; give a folder, a hub name (owner/model) or demo.")
-    if get_close_matches(config.model.lower(), ["demo"], cutoff=0.75):
-        raise ModelNotFound(f"There is no model {config.model}; did you mean demo?")
-    return config.model
-
-
-def _require_model(config: EngineConfig, folder: Path) -> None:
-    if (folder / ADAPTER).is_file() and not (folder / "config.json").is_file():
-        raise ModelRefused(
-            f"The folder {config.model} holds an adapter{_base_of(folder)} and no model of its own; {_MERGE}."
-        )
-    if next(folder.glob("*.gguf"), None) is not None and next(folder.glob("*.safetensors"), None) is None:
-        raise ModelRefused(f"The folder {config.model} cannot be served: {_GGUF}.")
-    if not (folder / "config.json").is_file():
-        raise ModelNotFound(f"The folder {config.model} holds no config.json; give a folder saved by save_pretrained.")
-    if fault := fault_of(folder / "config.json"):
-        raise ModelRefused(f"The configuration of {config.model} cannot be read: {fault}.")
-
-
-def _base_of(folder: Path) -> str:
-    """Of which model an adapter is, as far as it says so."""
-    if fault_of(folder / ADAPTER) is not None:
-        return ""
-    base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
-    return f" of {base}" if isinstance(base, str) and base else ""
+    folder = folder_called(config.model)
+    return config.model if folder is None else str(folder)
 
 
 def read_configuration(config: EngineConfig, source: str) -> Any:

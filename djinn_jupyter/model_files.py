@@ -1,16 +1,61 @@
-"""The files that hold a model's weights, looked at without loading them: whether they are there and whole, and which
-names are in them. Executes nothing that it reads."""
+"""The files of a model that lies on this machine, looked at without loading them: whether they are a model, there and
+whole, and which names are in them. Executes nothing that it reads, and needs no torch: the kernel refuses by it what
+an engine would have to be started for, and the engine what came otherwise."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from djinn_jupyter.errors import ModelNotFound, ModelRefused
+
+ADAPTER: Final = "adapter_config.json"
 LFS_POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _LENGTH_BYTES: Final = 8  # a safetensors file begins with the length of its header
 _NAMES: Final = ("model.safetensors", "pytorch_model.bin")
+_GGUF: Final = "a GGUF file is written for llama.cpp; load the model that it was made from, as safetensors"
+_MERGE: Final = "merge it with peft (merge_and_unload, then save_pretrained) and load the folder that this writes"
+
+
+def folder_called(model: str) -> Path | None:
+    """The folder that a model's name means; None for one of the hub. ModelNotFound or ModelRefused where a folder or a
+    file is meant that is not there or is no model to serve."""
+    path = Path(model).expanduser()
+    if model and path.is_dir():
+        _require_model(model, path)
+        return path
+    if path.suffix == ".gguf":
+        raise ModelRefused(f"{model} cannot be served: {_GGUF}.")
+    if path.is_file():
+        raise ModelNotFound(f"{model} is a file; give the folder that it lies in, with its config.json.")
+    if model.startswith((".", "/", "~")) or model.count("/") > 1 or model.endswith("/"):
+        raise ModelNotFound(f"There is no folder {model}; give a folder, a hub name (owner/model) or demo.")
+    if get_close_matches(model.lower(), ["demo"], cutoff=0.75):
+        raise ModelNotFound(f"There is no model {model}; did you mean demo?")
+    return None
+
+
+def _require_model(model: str, folder: Path) -> None:
+    configuration = folder / "config.json"
+    if (folder / ADAPTER).is_file() and not configuration.is_file():
+        raise ModelRefused(f"The folder {model} holds an adapter{_base_of(folder)} and no model of its own; {_MERGE}.")
+    if next(folder.glob("*.gguf"), None) is not None and next(folder.glob("*.safetensors"), None) is None:
+        raise ModelRefused(f"The folder {model} cannot be served: {_GGUF}.")
+    if not configuration.is_file():
+        raise ModelNotFound(f"The folder {model} holds no config.json; give a folder saved by save_pretrained.")
+    if fault := fault_of(configuration):
+        raise ModelRefused(f"The configuration of {model} cannot be read: {fault}.")
+
+
+def _base_of(folder: Path) -> str:
+    """Of which model an adapter is, as far as it says so."""
+    if fault_of(folder / ADAPTER) is not None:
+        return ""
+    base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    return f" of {base}" if isinstance(base, str) and base else ""
 
 
 def fault_of(path: Path) -> str | None:
