@@ -89,7 +89,7 @@ def _rerun(engine: Engine, session: Session, tap: Tap, start: int, states: State
     for first, end in _passes(engine, session, start, committed):
         frame = _pass(session, first, end, states)
         yield from looks.replay(engine, session, frame, (), ruled=True)
-        session.trail.record(frame, session.rules.values(), whole=True)
+        session.trail.record(frame, session.rules_in_force, whole=True)
         states = session.cache.capture_all() or None
     frame = _pass(session, committed, len(session.tokens), states)
     outcome = yield from looks.replay(engine, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)

@@ -18,6 +18,7 @@ def influences(session: Session, frame: Frame) -> Influences:
     """All influences on the stopped pass of `frame`."""
     return Influences(
         rules=tuple(_rule(rule, frame) for rule in session.rules.values()),
+        edits=tuple(edit.describe() for edit in session.edits),
         overrides=tuple(_override(inlay) for inlay in frame.inlays),
         earlier=tuple(_earlier(session)),
     )
@@ -41,12 +42,15 @@ def _rule(rule: Rule, frame: Frame) -> RuleAtStop:
         what=rule.what,
         applies="applied" if made is not None else _why_not(rule, frame),
         relative_size=None if made is None else _finite(made),
+        enabled=rule.enabled,
     )
 
 
 def _why_not(rule: Rule, frame: Frame) -> Applies:
     """Why a rule is not seen in the stopped pass. A session that was kept by a version which did not note what made a
     value still tells where one was put."""
+    if not rule.enabled:
+        return "off"
     if any(not inlay.changes and inlay.tap.site == rule.site.whole() for inlay in frame.inlays):
         return "applied"
     if rule.rows_in(frame.positions) == []:

@@ -60,7 +60,7 @@ def paused(engine: Engine, session: Session) -> Paused:
         axes=frame.tap.axes,
         dtype=dtype_name(value.dtype),
         norms=tuple(row_norms(value)),
-        edits=tuple(session.edits),
+        edits=session.edits_in_force,
         history_index=session.history.present,
         history_length=len(session.history.stops),
         layers_run=session.line.layers_run,

@@ -54,7 +54,7 @@ def run(
             version, reason = -1, "interrupt"
         if version != session.plan_version:
             plan = session.plan(free=free, targets=targets, yields=engine.wanted_elsewhere)
-            version, rules = session.plan_version, tuple(session.rules.values())
+            version, rules = session.plan_version, session.rules_in_force
         if frame.hidden is None and frame.tap is None:
             begun_under = rules
         try:

@@ -23,6 +23,7 @@ from djinn_jupyter.engine.plan import Plan, Target, make_plan
 from djinn_jupyter.engine.residency.belongings import Belongings
 from djinn_jupyter.engine.residency.residence import Residence
 from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.stop_edits import StopEdit
 from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
 from djinn_jupyter.errors import IllegalMove
@@ -55,7 +56,7 @@ class Session:
     exactness: Exactness = "exact"
     lost: bool = False
     frame: Frame | None = None
-    edits: list[str] = field(default_factory=list)
+    edits: list[StopEdit] = field(default_factory=list)
     line: Line | None = None
     logits_1V: Tensor | None = None
     breakpoints: dict[int, Breakpoint] = field(default_factory=dict)
@@ -167,6 +168,16 @@ class Session:
         self.numbers_given += 1
         return self.numbers_given
 
+    @property
+    def rules_in_force(self) -> tuple[Rule, ...]:
+        """Its rules without those that are turned off."""
+        return tuple(rule for rule in self.rules.values() if rule.enabled)
+
+    @property
+    def edits_in_force(self) -> tuple[str, ...]:
+        """The edits of the present stop in words, without those that are turned off."""
+        return tuple(edit.what for edit in self.edits if edit.enabled)
+
     def next_rule_number(self) -> int:
         """Rules have numbers of their own, never used twice."""
         self.rule_numbers_given += 1
@@ -187,13 +198,13 @@ class Session:
     def plan(self, *, free: bool, targets: Iterable[Target], yields: Callable[[], bool]) -> Plan:
         armed = [] if free else [b for b in self.breakpoints.values() if b.enabled]
         return make_plan(
-            rules=self.rules.values(), observers=self.watches.values(), halts=(*armed, *targets), yields=yields
+            rules=self.rules_in_force, observers=self.watches.values(), halts=(*armed, *targets), yields=yields
         )
 
     def side_plan(self, targets: Iterable[Target], yields: Callable[[], bool], *, ruled: bool) -> Plan:
         """For looking: no watches, no breakpoints, rules without their books (none at all where the pass is run again:
         there the inlays of the frame say what the rules made)."""
-        rules = self.rules.values() if ruled else ()
+        rules = self.rules_in_force if ruled else ()
         return make_plan(rules=rules, halts=tuple(targets), counted=False, yields=yields)
 
     def stand_at(self, checkpoint: Checkpoint) -> None:

@@ -26,13 +26,15 @@ SIZES_TOLD: Final = 256
 
 @dataclass(slots=True, kw_only=True)
 class Rule:
-    """`positions` are absolute; negative ones count from the end of each pass; None is all of each pass."""
+    """`positions` are absolute; negative ones count from the end of each pass; None is all of each pass. One that is
+    not `enabled` is met by no pass."""
 
     number: int
     site: Site
     tap: Tap
     edit: Edit
     positions: tuple[int, ...] | None
+    enabled: bool = True
     passes_met: int = 0
     passes_changed: int = 0
     _sizes: list[Tensor] = field(default_factory=list)
@@ -86,6 +88,8 @@ class Rule:
             last_relative_size=sizes[-1] if sizes else None,
             mean_relative_size=sum(sizes) / len(sizes) if sizes else None,
             relative_sizes=sizes[-SIZES_TOLD:],
+            what=self.what,
+            enabled=self.enabled,
         )
 
     def take_up(self, passes_met: int, passes_changed: int, sizes: Iterable[float]) -> None:

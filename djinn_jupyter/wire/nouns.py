@@ -140,7 +140,8 @@ class BreakpointDescription(Noun, frozen=True):
 
 
 class RuleDescription(Noun, frozen=True):
-    """A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first."""
+    """A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
+    is its edit in words, with the site; one that is not `enabled` is turned off: no pass meets it."""
 
     number: int
     site: str
@@ -151,6 +152,8 @@ class RuleDescription(Noun, frozen=True):
     last_relative_size: float | None
     mean_relative_size: float | None
     relative_sizes: tuple[float, ...] = ()
+    what: str = ""
+    enabled: bool = True
 
 
 class WatchDescription(Noun, frozen=True):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from djinn_jupyter.wire.nouns import Noun, TopToken
 
-Applies = Literal["applied", "ahead", "next pass", "other positions", "not so far"]
+Applies = Literal["applied", "ahead", "next pass", "other positions", "not so far", "off"]
 
 
 class Change(Noun, frozen=True):
@@ -27,15 +27,29 @@ class Override(Noun, frozen=True):
 
 
 class RuleAtStop(Noun, frozen=True):
-    """A steering rule in force. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the stop, was
-    set after the pass had gone by (`next pass`), names `other positions`, or was `not so far` met within the layer of
-    the stop. `relative_size` is that of the stopped pass."""
+    """A steering rule of the session. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the
+    stop, was set after the pass had gone by (`next pass`), names `other positions`, was `not so far` met within the
+    layer of the stop, or is `off`. `relative_size` is that of the stopped pass. A rule that is not `enabled` was
+    `applied` where it was turned off after the pass had gone by."""
 
     number: int
     site: str
     what: str
     applies: Applies
     relative_size: float | None = None
+    enabled: bool = True
+
+
+class EditAtStop(Noun, frozen=True):
+    """An edit made at the stop itself; one that is not `enabled` is turned off and has no part in the value. Its number
+    counts the edits of the stop from 1. `relative_size` is |after - before| / |before| of the part it touched, as it
+    was when it was last applied; None where that part was zero."""
+
+    number: int
+    site: str
+    what: str
+    relative_size: float | None = None
+    enabled: bool = True
 
 
 class EarlierPasses(Noun, frozen=True):
@@ -48,11 +62,12 @@ class EarlierPasses(Noun, frozen=True):
 
 
 class Influences(Noun, frozen=True):
-    """All that makes a stop other than the model alone would have it."""
+    """All that makes a stop other than the model alone would have it, and what would if it were not turned off."""
 
     rules: tuple[RuleAtStop, ...] = ()
     overrides: tuple[Override, ...] = ()
     earlier: tuple[EarlierPasses, ...] = ()
+    edits: tuple[EditAtStop, ...] = ()
 
 
 class TokenShift(Noun, frozen=True):

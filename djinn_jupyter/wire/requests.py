@@ -20,6 +20,8 @@
     ApplyEdit / RevertEdits     Edited / Paused
     MeasureEffect               Effect
     Steer / Unsteer             Steered / Cleared
+    EnableRule                  Steered
+    EnableEdit                  Paused
     Inspect                     Inspected
     Lens                        LensRead
     Evaluate                    Evaluated
@@ -46,27 +48,20 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire.edits import Edit
-from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire import interventions
 from djinn_jupyter.wire.limits import Chosen, Count, Name, Positions, Spelling, Text, Tokens, require_computable
-from djinn_jupyter.wire.nouns import Activity, Sampling, StopIdentity, Tier
+from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
+from djinn_jupyter.wire.request_base import RequestBase as RequestBase
+from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
+from djinn_jupyter.wire.request_base import StopRequest as StopRequest
 
-
-class RequestBase(Frozen, tag_field="request"):
-    """An order to the engine."""
-
-
-class SessionRequest(RequestBase):
-    """An order that concerns one session."""
-
-    session: Name
-
-
-class StopRequest(SessionRequest, kw_only=True):
-    """An order for the stop that its asker sees. Refused where the session stands elsewhere by then, or at another
-    edition of it; None is for whatever stop there is."""
-
-    stop: StopIdentity | None = None
+ApplyEdit = interventions.ApplyEdit
+EnableEdit = interventions.EnableEdit
+EnableRule = interventions.EnableRule
+MeasureEffect = interventions.MeasureEffect
+RevertEdits = interventions.RevertEdits
+Steer = interventions.Steer
+Unsteer = interventions.Unsteer
 
 
 class Hello(RequestBase, frozen=True, tag="Hello"):
@@ -195,37 +190,6 @@ class ClearBreakpoints(SessionRequest, frozen=True, tag="ClearBreakpoints"):
     """`sites` None clears all; otherwise spellings or numbers."""
 
     sites: Annotated[tuple[Spelling, ...], Meta(max_length=10_000)] | None = None
-
-
-class ApplyEdit(StopRequest, frozen=True, tag="ApplyEdit"):
-    """Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
-    negative from the end of the pass, None for all of the pass."""
-
-    edit: Edit
-    site: Spelling | None = None
-    positions: Positions | None = None
-
-
-class RevertEdits(StopRequest, frozen=True, tag="RevertEdits"): ...
-
-
-class MeasureEffect(SessionRequest, frozen=True, tag="MeasureEffect"):
-    """`tokens`, by text or number, are read besides the `top` most probable without and with the edits."""
-
-    top: Annotated[int, Meta(ge=1, le=1000)] = 5
-    tokens: Chosen = ()
-
-
-class Steer(SessionRequest, frozen=True, tag="Steer"):
-    site: Spelling
-    edit: Edit
-    positions: Positions | None = None
-
-
-class Unsteer(SessionRequest, frozen=True, tag="Unsteer"):
-    """`number` None removes all rules."""
-
-    number: int | None = None
 
 
 class Inspect(SessionRequest, frozen=True, tag="Inspect"):
@@ -368,9 +332,11 @@ Request = (
     | ClearBreakpoints
     | ApplyEdit
     | RevertEdits
+    | EnableEdit
     | MeasureEffect
     | Steer
     | Unsteer
+    | EnableRule
     | Inspect
     | Lens
     | Evaluate

@@ -127,7 +127,9 @@ test('steering rules in force are listed with what they do, and can be ended', a
     passes_changed: 3,
     last_relative_size: 0.5,
     mean_relative_size: 0.5,
-    relative_sizes: []
+    relative_sizes: [],
+    what: 'scale 2 at resid_post.2',
+    enabled: true
   } as const;
   await panel.has(session('a', { rules: [rule] }));
   expect(screen.getByText('scale 2')).toBeTruthy();

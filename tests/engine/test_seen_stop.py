@@ -17,7 +17,8 @@ from djinn_jupyter.wire.nouns import StopIdentity
 from tests.engine.desk import Desk
 
 PROMPT = (5, 9, 23, 7)
-KINDS = [kind for kind in VERBS if issubclass(kind, ask.StopRequest)]
+OF_EDITS = {ask.EnableEdit}  # means something where there is an edit: tests/engine/test_switching.py
+KINDS = [kind for kind in VERBS if issubclass(kind, ask.StopRequest) and kind not in OF_EDITS]
 MOVES = {ask.Resume, ask.Step, ask.Back}
 
 

@@ -42,6 +42,9 @@ def edited_and_steered(desk: Desk) -> None:
     desk.resume()
     desk.steer("resid_post.6")
     desk.edit()
+    desk.edit(Add(vector=to_array(torch.linspace(-1, 1, width))))
+    desk.ask(ask.EnableRule(session="a", number=1, enabled=False))
+    desk.ask(ask.EnableEdit(session="a", number=1, enabled=False))
 
 
 def drawn_with_a_seed(desk: Desk) -> None:

@@ -128,6 +128,19 @@ class RuleImage(Part, frozen=True):
     passes_met: int
     passes_changed: int
     sizes: tuple[float, ...]
+    enabled: bool = True
+
+
+class EditImage(Part, frozen=True):
+    """An edit of the present stop."""
+
+    number: int
+    what: str
+    site: Site
+    edit: Edit | None
+    positions: tuple[int, ...] | None
+    size: float
+    enabled: bool
 
 
 class WatchImage(Part, frozen=True):
@@ -252,3 +265,4 @@ class SessionImage(Part, frozen=True):
     edition: int | None = None
     rule_numbers_given: int = 0
     runs: int = 0
+    edits_made: tuple[EditImage, ...] = ()  # empty in images of a time when `edits` in force were noted alone

@@ -5,10 +5,12 @@ Refuses an image that contradicts itself or this model, before anything of the e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -25,6 +27,7 @@ from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.sampling import make_sampler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.stop_edits import StopEdit
 from djinn_jupyter.engine.trail import Passes, Trail
 from djinn_jupyter.engine.watches import Watch
 from djinn_jupyter.errors import CheckpointRefused, DjinnError
@@ -109,7 +112,7 @@ class _Rebuilding:
             exactness=image.exactness if self.has_rows or image.lost else "recomputed",
             lost=not self.has_rows,
             frame=None if image.frame is None else self.frames[image.frame],
-            edits=list(image.edits),
+            edits=self._edits(),
             line=None if image.line is None else self.lines[image.line],
             logits_1V=image.logits,
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
@@ -225,8 +228,23 @@ class _Rebuilding:
 
     def _rule(self, image: kept.RuleImage) -> Rule:
         rule = self._held(kept.HeldRule(number=image.number, tap=image.tap, edit=image.edit, positions=image.positions))
+        rule.enabled = image.enabled
         rule.take_up(image.passes_met, image.passes_changed, image.sizes)
         return rule
+
+    def _edits(self) -> list[StopEdit]:
+        """Those of the present stop; of an image that has their words alone, without what would make them again."""
+        image = self.image
+        if image.edits_made:
+            return [StopEdit(**msgspec.structs.asdict(one)) for one in image.edits_made]
+        frame = None if image.frame is None else self.frames[image.frame]
+        if frame is None or frame.tap is None:
+            return []
+        site, unknown = frame.tap.site, math.nan
+        return [
+            StopEdit(number=number, what=what, site=site, edit=None, positions=None, size=unknown)
+            for number, what in enumerate(image.edits, start=1)
+        ]
 
     def _held(self, image: kept.HeldRule) -> Rule:
         return Rule(

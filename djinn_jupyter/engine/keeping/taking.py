@@ -14,6 +14,7 @@ from djinn_jupyter.engine.history import Checkpoint
 from djinn_jupyter.engine.keeping.image import (
     BreakpointImage,
     ChangeImage,
+    EditImage,
     EntryImage,
     FrameImage,
     GroupRows,
@@ -40,6 +41,7 @@ from djinn_jupyter.engine.memory.states import LayerState
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.stop_edits import StopEdit
 from djinn_jupyter.engine.trail import Passes, Trail
 from djinn_jupyter.engine.watches import Watch
 
@@ -142,7 +144,8 @@ class _Taking:
             frame=frame,
             line=line,
             history=history,
-            edits=tuple(session.edits),
+            edits=session.edits_in_force,
+            edits_made=tuple(_edit(one) for one in session.edits) if self.paused else (),
             breakpoints=tuple(_breakpoint(b) for b in session.breakpoints.values()),
             rules=tuple(_rule(rule) for rule in session.rules.values()),
             watches=tuple(_watch(watch) for watch in session.watches.values()),
@@ -273,6 +276,19 @@ def _rule(rule: Rule) -> RuleImage:
         passes_met=rule.passes_met,
         passes_changed=rule.passes_changed,
         sizes=rule.sizes(),
+        enabled=rule.enabled,
+    )
+
+
+def _edit(one: StopEdit) -> EditImage:
+    return EditImage(
+        number=one.number,
+        what=one.what,
+        site=one.site,
+        edit=one.edit,
+        positions=one.positions,
+        size=one.size,
+        enabled=one.enabled,
     )
 
 

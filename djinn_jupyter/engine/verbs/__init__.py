@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.scheduler import Steps, Underway
-from djinn_jupyter.engine.verbs import changing, keeping, looking, moving, residing, sessions, weights
+from djinn_jupyter.engine.verbs import changing, keeping, looking, moving, residing, sessions, switching, weights
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
@@ -36,8 +36,10 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.ClearBreakpoints: changing.clear_breakpoints,
     ask.ApplyEdit: changing.apply_edit,
     ask.RevertEdits: changing.revert_edits,
+    ask.EnableEdit: switching.enable_edit,
     ask.Steer: changing.steer,
     ask.Unsteer: changing.unsteer,
+    ask.EnableRule: switching.enable_rule,
     ask.Watch: changing.watch,
     ask.Unwatch: changing.unwatch,
     ask.MeasureEffect: looking.measure_effect,
@@ -98,6 +100,7 @@ WHILE_RUNNING: frozenset[type[ask.RequestBase]] = frozenset(
         ask.ClearBreakpoints,
         ask.Steer,
         ask.Unsteer,
+        ask.EnableRule,
         ask.Watch,
         ask.Unwatch,
         ask.ReadWatch,
@@ -117,6 +120,7 @@ WITHOUT_ROWS: frozenset[type[ask.RequestBase]] = WHILE_RUNNING | {
     ask.ReadStop,
     ask.ReadLogits,
     ask.RevertEdits,
+    ask.EnableEdit,
     ask.RestoreCheckpoint,
 }
 """Requests that read no keys, values and recurrent states of the session."""

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine import conditions, edits, kinds, looks, reports
+from djinn_jupyter.engine import conditions, edits, kinds, looks, reports, stop_edits
 from djinn_jupyter.engine.breakpoints import Breakpoint
-from djinn_jupyter.engine.frame import Change
+from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.model.taps import Tap
@@ -118,40 +118,30 @@ def apply_edit(engine: Engine, request: ask.ApplyEdit, holder: Holder) -> Steps:
     frame = looks.stopped_frame(session)
     assert frame.tap is not None and frame.raw is not None
     site = _edited_site(session, request.site)
-    tap = frame.tap
-    if not tap.editable:
-        raise InvalidEdit(f"{tap.site.whole()} can be looked at, not changed: {tap.reason}.")
-    value = tap.read(frame.raw)
-    edits.check(request.edit, value.shape[-1])
-    available = frame.positions[len(frame.positions) - value.shape[0] :]
-    rows = edits.rows_of(request.positions, available)
-    positions = tuple(available if rows is None else (available[row] for row in rows))
+    if not frame.tap.editable:
+        raise InvalidEdit(f"{frame.tap.site.whole()} can be looked at, not changed: {frame.tap.reason}.")
     patched: Tensor | None = None
     if isinstance(request.edit, PatchFrom):
-        patched = yield from _patch(engine, request.edit, site, positions)
-    before = edits.take(value, rows, site.selector)
-    after = edits.change(before, request.edit, site.selector, lambda edit, selector: _given(patched))
-    if not bool(torch.isfinite(after).all()):
-        raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
-    what = edits.spell_at(request.edit, site, positions)
-    change = Change(what=what, size=float(edits.relative_size(before, after)))
-    raw = tap.write(frame.raw, edits.put(value, after, rows, site.selector))
-    session.change_value(frame.with_value(raw, change))
-    session.edits.append(what)
-    stop = _tell(engine, session)
-    return _edited(stop, site, edits.spell(request.edit), before, after, positions)
+        patched = yield from _patch(engine, request.edit, site, _touched(frame, request.positions))
+    made = stop_edits.make(frame, request.edit, site, request.positions, number=len(session.edits) + 1, patched=patched)
+    session.change_value(made.frame)
+    session.edits.append(made.noted)
+    return _edited(tell_edited(engine, session), site, edits.spell(request.edit), made)
 
 
-def _tell(engine: Engine, session: Session) -> StopIdentity:
+def _touched(frame: Frame, positions: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The absolute positions that an edit of the stopped value touches."""
+    assert frame.tap is not None and frame.raw is not None
+    available = stop_edits.available_in(frame, frame.tap.read(frame.raw))
+    rows = edits.rows_of(positions, available)
+    return tuple(available if rows is None else (available[row] for row in rows))
+
+
+def tell_edited(engine: Engine, session: Session) -> StopIdentity:
     """Those who show the stop hear that its value is another; where the session stands now."""
     stop = reports.standing(session)
     engine.publish(SessionEdited(session=session.name, stop=stop))
     return stop
-
-
-def _given(patched: Tensor | None) -> Tensor:
-    assert patched is not None
-    return patched
 
 
 def _edited_site(session: Session, spelling: str | None) -> Site:
@@ -169,21 +159,19 @@ def _edited_site(session: Session, spelling: str | None) -> Site:
     return site
 
 
-def _edited(
-    stop: StopIdentity, site: Site, spelling: str, before: Tensor, after: Tensor, positions: tuple[int, ...]
-) -> Edited:
-    x, y = before.to(torch.float32), after.to(torch.float32)
+def _edited(stop: StopIdentity, site: Site, spelling: str, made: stop_edits.Made) -> Edited:
+    x, y = made.before.to(torch.float32), made.after.to(torch.float32)
     norm = float(x.norm())
     return Edited(
         stop=stop,
         site=str(site),
         edit=spelling,
-        shape=tuple(before.shape),
-        positions=positions,
+        shape=tuple(made.before.shape),
+        positions=made.positions,
         norm_before=norm,
         norm_after=float(y.norm()),
         relative_size=float((y - x).norm()) / norm if norm > 0 else None,
-        entries_changed=int((before != after).sum()),
+        entries_changed=int((made.before != made.after).sum()),
     )
 
 
@@ -229,7 +217,7 @@ def revert_edits(engine: Engine, request: ask.RevertEdits, holder: Holder) -> Pa
     assert checkpoint is not None
     session.change_value(checkpoint.frame)
     session.edits.clear()
-    _tell(engine, session)
+    tell_edited(engine, session)
     return reports.paused(engine, session)
 
 
@@ -237,7 +225,7 @@ def revert_edits(engine: Engine, request: ask.RevertEdits, holder: Holder) -> Pa
 
 
 def steer(engine: Engine, request: ask.Steer, holder: Holder) -> Steered:
-    """The same rule twice is one."""
+    """The same rule twice is one; setting it again turns it on."""
     session = engine.session(request.session)
     site = parse_site(request.site)
     tap = engine.resolve(site)
@@ -248,6 +236,8 @@ def steer(engine: Engine, request: ask.Steer, holder: Holder) -> Steered:
     check_rule(request.edit, tap, tap.width or 0)
     for rule in session.rules.values():
         if (rule.site, rule.edit, rule.positions) == (site, request.edit, request.positions):
+            rule.enabled = True
+            session.plan_version += 1
             return Steered(rule=rule.describe(), existed=True)
     made = Rule(number=session.next_rule_number(), site=site, tap=tap, edit=request.edit, positions=request.positions)
     session.rules[made.number] = made
@@ -255,12 +245,17 @@ def steer(engine: Engine, request: ask.Steer, holder: Holder) -> Steered:
     return Steered(rule=made.describe(), existed=False)
 
 
+def rule_of(session: Session, number: int) -> Rule:
+    """The rule of that number; UnknownRule where there is none."""
+    if number not in session.rules:
+        rules = ", ".join(f"{r.number} at {r.site}" for r in session.rules.values()) or "none"
+        raise UnknownRule(f"There is no steering rule {number}; there are {rules}.")
+    return session.rules[number]
+
+
 def unsteer(engine: Engine, request: ask.Unsteer, holder: Holder) -> Cleared:
     session = engine.session(request.session)
-    if request.number is not None and request.number not in session.rules:
-        rules = ", ".join(f"{r.number} at {r.site}" for r in session.rules.values()) or "none"
-        raise UnknownRule(f"There is no steering rule {request.number}; there are {rules}.")
-    doomed = list(session.rules) if request.number is None else [request.number]
+    doomed = list(session.rules) if request.number is None else [rule_of(session, request.number).number]
     for number in doomed:
         del session.rules[number]
     session.plan_version += 1

@@ -43,7 +43,7 @@ def measure_effect(engine: Engine, request: ask.MeasureEffect, holder: Holder) -
         stop=reports.standing(session),
         effect=reports.effect(engine, before, after, request.top, asked),
         site=str(frame.tap.site),
-        edits=tuple(session.edits),
+        edits=session.edits_in_force,
         influences=influences(session, frame),
     )
 

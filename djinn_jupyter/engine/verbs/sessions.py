@@ -121,4 +121,11 @@ def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
 
 
 def _own_books(rule: Rule) -> Rule:
-    return Rule(number=rule.number, site=rule.site, tap=rule.tap, edit=rule.edit, positions=rule.positions)
+    return Rule(
+        number=rule.number,
+        site=rule.site,
+        tap=rule.tap,
+        edit=rule.edit,
+        positions=rule.positions,
+        enabled=rule.enabled,
+    )

@@ -58,9 +58,11 @@ export interface Answers {
   readonly ClearBreakpoints: Cleared;
   readonly ApplyEdit: Edited;
   readonly RevertEdits: Paused;
+  readonly EnableEdit: Paused;
   readonly MeasureEffect: Effect;
   readonly Steer: Steered;
   readonly Unsteer: Cleared;
+  readonly EnableRule: Steered;
   readonly Inspect: Inspected;
   readonly Lens: LensRead;
   readonly Watch: Watching;

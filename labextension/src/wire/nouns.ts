@@ -121,7 +121,10 @@ export interface BreakpointDescription {
   readonly note: string | null;
 }
 
-/** A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. */
+/**
+ * A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
+ * is its edit in words, with the site; one that is not `enabled` is turned off: no pass meets it.
+ */
 export interface RuleDescription {
   readonly number: number;
   readonly site: string;
@@ -132,6 +135,8 @@ export interface RuleDescription {
   readonly last_relative_size: Float | null;
   readonly mean_relative_size: Float | null;
   readonly relative_sizes: readonly Float[];
+  readonly what: string;
+  readonly enabled: boolean;
 }
 
 /** A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it. */

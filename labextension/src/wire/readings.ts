@@ -8,7 +8,7 @@ import {
   TopToken,
 } from './nouns';
 
-export type Applies = 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far';
+export type Applies = 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far' | 'off';
 
 /**
  * What an edit (`rule` is None) or a steering rule did to a value, as a person would say it. `relative_size` is
@@ -30,16 +30,31 @@ export interface Override {
 }
 
 /**
- * A steering rule in force. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the stop, was
- * set after the pass had gone by (`next pass`), names `other positions`, or was `not so far` met within the layer of
- * the stop. `relative_size` is that of the stopped pass.
+ * A steering rule of the session. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the
+ * stop, was set after the pass had gone by (`next pass`), names `other positions`, was `not so far` met within the
+ * layer of the stop, or is `off`. `relative_size` is that of the stopped pass. A rule that is not `enabled` was
+ * `applied` where it was turned off after the pass had gone by.
  */
 export interface RuleAtStop {
   readonly number: number;
   readonly site: string;
   readonly what: string;
-  readonly applies: 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far';
+  readonly applies: 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far' | 'off';
   readonly relative_size: Float | null;
+  readonly enabled: boolean;
+}
+
+/**
+ * An edit made at the stop itself; one that is not `enabled` is turned off and has no part in the value. Its number
+ * counts the edits of the stop from 1. `relative_size` is |after - before| / |before| of the part it touched, as it
+ * was when it was last applied; None where that part was zero.
+ */
+export interface EditAtStop {
+  readonly number: number;
+  readonly site: string;
+  readonly what: string;
+  readonly relative_size: Float | null;
+  readonly enabled: boolean;
 }
 
 /**
@@ -52,11 +67,12 @@ export interface EarlierPasses {
   readonly changes: readonly string[];
 }
 
-/** All that makes a stop other than the model alone would have it. */
+/** All that makes a stop other than the model alone would have it, and what would if it were not turned off. */
 export interface Influences {
   readonly rules: readonly RuleAtStop[];
   readonly overrides: readonly Override[];
   readonly earlier: readonly EarlierPasses[];
+  readonly edits: readonly EditAtStop[];
 }
 
 /** One token of the next-token distribution without (`before`) and with (`after`) the edits of the stop. */

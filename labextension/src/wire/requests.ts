@@ -149,48 +149,6 @@ export interface ClearBreakpoints {
   readonly sites?: readonly string[] | null;
 }
 
-/**
- * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
- * negative from the end of the pass, None for all of the pass.
- */
-export interface ApplyEdit {
-  readonly request: 'ApplyEdit';
-  readonly session: string;
-  readonly edit: Edit;
-  readonly site?: string | null;
-  readonly positions?: readonly number[] | null;
-  readonly stop?: StopIdentity | null;
-}
-
-export interface RevertEdits {
-  readonly request: 'RevertEdits';
-  readonly session: string;
-  readonly stop?: StopIdentity | null;
-}
-
-/** `tokens`, by text or number, are read besides the `top` most probable without and with the edits. */
-export interface MeasureEffect {
-  readonly request: 'MeasureEffect';
-  readonly session: string;
-  readonly top?: number;
-  readonly tokens?: readonly (number | string)[];
-}
-
-export interface Steer {
-  readonly request: 'Steer';
-  readonly session: string;
-  readonly site: string;
-  readonly edit: Edit;
-  readonly positions?: readonly number[] | null;
-}
-
-/** `number` None removes all rules. */
-export interface Unsteer {
-  readonly request: 'Unsteer';
-  readonly session: string;
-  readonly number?: number | null;
-}
-
 /** A site's value in the stopped pass. Sites not reached yet need `ahead`. `site` None is the stopped one. */
 export interface Inspect {
   readonly request: 'Inspect';
@@ -330,6 +288,65 @@ export interface AcceptRecomputed {
   readonly session: string;
 }
 
+/**
+ * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
+ * negative from the end of the pass, None for all of the pass.
+ */
+export interface ApplyEdit {
+  readonly request: 'ApplyEdit';
+  readonly session: string;
+  readonly edit: Edit;
+  readonly site?: string | null;
+  readonly positions?: readonly number[] | null;
+  readonly stop?: StopIdentity | null;
+}
+
+export interface RevertEdits {
+  readonly request: 'RevertEdits';
+  readonly session: string;
+  readonly stop?: StopIdentity | null;
+}
+
+/** Turn an edit of the present stop off, or on again: the stopped value is then that with the other edits alone. */
+export interface EnableEdit {
+  readonly request: 'EnableEdit';
+  readonly session: string;
+  readonly number: number;
+  readonly enabled: boolean;
+  readonly stop?: StopIdentity | null;
+}
+
+/** `tokens`, by text or number, are read besides the `top` most probable without and with the edits. */
+export interface MeasureEffect {
+  readonly request: 'MeasureEffect';
+  readonly session: string;
+  readonly top?: number;
+  readonly tokens?: readonly (number | string)[];
+}
+
+export interface Steer {
+  readonly request: 'Steer';
+  readonly session: string;
+  readonly site: string;
+  readonly edit: Edit;
+  readonly positions?: readonly number[] | null;
+}
+
+/** `number` None removes all rules. */
+export interface Unsteer {
+  readonly request: 'Unsteer';
+  readonly session: string;
+  readonly number?: number | null;
+}
+
+/** Turn a steering rule off without ending it, or on again, from the next pass (or the rest of this one) on. */
+export interface EnableRule {
+  readonly request: 'EnableRule';
+  readonly session: string;
+  readonly number: number;
+  readonly enabled: boolean;
+}
+
 export type WireRequest =
   | Ping
   | ListModules
@@ -352,9 +369,11 @@ export type WireRequest =
   | ClearBreakpoints
   | ApplyEdit
   | RevertEdits
+  | EnableEdit
   | MeasureEffect
   | Steer
   | Unsteer
+  | EnableRule
   | Inspect
   | Lens
   | Evaluate

@@ -1,0 +1,24 @@
+"""What all requests have."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.limits import Name
+from djinn_jupyter.wire.nouns import StopIdentity
+
+
+class RequestBase(Frozen, tag_field="request"):
+    """An order to the engine."""
+
+
+class SessionRequest(RequestBase):
+    """An order that concerns one session."""
+
+    session: Name
+
+
+class StopRequest(SessionRequest, kw_only=True):
+    """An order for the stop that its asker sees. Refused where the session stands elsewhere by then, or at another
+    edition of it; None is for whatever stop there is."""
+
+    stop: StopIdentity | None = None
