@@ -17,7 +17,6 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.io_thread import beside_debuggers
 from djinn_jupyter.client.registry import is_alive
 from djinn_jupyter.dap.arguments import Attach, Initialize, Launch
-from djinn_jupyter.dap.breakpoints import BreakpointBook
 from djinn_jupyter.dap.containers import References
 from djinn_jupyter.dap.conversation import Asked, Conversation, Say
 from djinn_jupyter.dap.followed import Followed
@@ -28,24 +27,25 @@ from djinn_jupyter.wire.replies import Event
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+InUse = Callable[[], str | None]
 LOOK_SECONDS = 1.0  # how often it is seen whether the engine's process still lives
 
 
 class Adapter:
     """`engine`, `tree` and `followed` are there from launch or attach on; the first of `followed` is the session that
     was asked for. The numbers of threads and references begin where those of another debugger in the same conversation
-    never come. `names_sessions`: the stack says whose it is, for a client that shows no threads."""
+    never come. `in_use` is the name of the session that a client which shows no threads works with, where it is not the
+    first: stack and breakpoints say whose they are then."""
 
     def __init__(
-        self, say: Say, *, first_thread: int = 1, first_reference: int = 1, names_sessions: bool = False
+        self, say: Say, *, first_thread: int = 1, first_reference: int = 1, in_use: InUse | None = None
     ) -> None:
         self.conversation = Conversation(say)
         self.client = Initialize()
         self.plan: Launch | Attach | None = None
         self.references = References(first_reference)
         self.first_thread = first_thread
-        self.names_sessions = names_sessions
-        self.book = BreakpointBook()
+        self._in_use = in_use
         self.followed: dict[int, Followed] = {}
         self.over = False
         self._engine: RemoteEngine | None = None
@@ -143,6 +143,21 @@ class Adapter:
         """The session that was asked for."""
         self.engine  # noqa: B018  says what is missing
         return self.followed[min(self.followed)]
+
+    @property
+    def aimed_at(self) -> Followed:
+        """The session that is meant where a request names none: breakpoints, and lines of the console."""
+        if self._in_use is None:
+            return self.first
+        name = self._in_use()
+        one = None if name is None else self.named(name)
+        if one is None:
+            raise UsageError("This notebook works with no session yet; run a prompt first, for example: %djinn_run Hi")
+        return one
+
+    @property
+    def names_sessions(self) -> bool:
+        return self._in_use is not None
 
     def work_with(self, engine: RemoteEngine, tree: ModelTree, hear: Callable[[Event], None]) -> None:
         self._engine, self._tree = engine, tree

@@ -3,7 +3,7 @@ each one. Those that somebody else set are left alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Literal
@@ -12,11 +12,11 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.dap.hits import Holds, read_hits
 from djinn_jupyter.dap.tree import ModelTree
-from djinn_jupyter.errors import DjinnError, UnknownBreakpoint
+from djinn_jupyter.errors import DjinnError, UnknownBreakpoint, UnknownSession
 from djinn_jupyter.wire.nouns import BreakpointDescription
 
 Kind = Literal["source", "function"]
-REFUSED_FROM = 1_000_000  # those that are set have the numbers of the session
+_refused = count(1_000_000)  # those that are set have the numbers of their session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,9 @@ class Kept:
 
 @dataclass(slots=True)
 class BreakpointBook:
-    """Which breakpoints of the session are the editor's."""
+    """Which breakpoints of a session are the editor's."""
 
     _kept: dict[int, Kept] = field(default_factory=dict)
-    _refused: Iterator[int] = field(default_factory=lambda: count(REFUSED_FROM))
-
-    def refuse(self, sentence: str) -> dict[str, Any]:
-        """A breakpoint that cannot be, as the protocol answers it."""
-        return {"id": next(self._refused), "verified": False, "message": sentence}
 
     def replace(
         self, session: RemoteSession, tree: ModelTree, kind: Kind, wanted: Iterable[Wanted]
@@ -62,7 +57,7 @@ class BreakpointBook:
             try:
                 point = self._set(session, kind, one, known)
             except DjinnError as error:
-                answers.append(self.refuse(str(error)))
+                answers.append(refused(str(error)))
             else:
                 now.add(point.number)
                 answers.append(_answer(point, tree))
@@ -88,8 +83,8 @@ class BreakpointBook:
             if self._kept.pop(number).ours:
                 try:
                     session.clear(number)
-                except UnknownBreakpoint:
-                    pass  # somebody else cleared it
+                except (UnknownBreakpoint, UnknownSession):
+                    pass  # somebody else cleared it, or closed the session
 
     def passes_by(self, stop: Paused) -> bool:
         """Whether a run goes on from this stop: its breakpoint was hit, but not as often as the editor wants."""
@@ -103,6 +98,11 @@ class BreakpointBook:
         met = stop.reply.breakpoint
         kept = None if met is None else self._kept.get(met.number)
         return None if kept is None else kept.kind
+
+
+def refused(sentence: str) -> dict[str, Any]:
+    """A breakpoint that cannot be, as the protocol answers it."""
+    return {"id": next(_refused), "verified": False, "message": sentence}
 
 
 def _answer(point: BreakpointDescription, tree: ModelTree) -> dict[str, Any]:

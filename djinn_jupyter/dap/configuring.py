@@ -15,7 +15,7 @@ from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Stop
 from djinn_jupyter.dap import arguments, moving
-from djinn_jupyter.dap.breakpoints import Kind, Wanted
+from djinn_jupyter.dap.breakpoints import Kind, Wanted, refused
 from djinn_jupyter.dap.capabilities import CAPABILITIES
 from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.followed import Followed, state_of
@@ -138,7 +138,7 @@ def set_breakpoints(adapter: Adapter, asked: Asked) -> Body:
     tree = adapter.tree
     if not tree.means(given.source.name, given.source.path, given.source.source_reference):
         message = f"Breakpoints stand in the lines of {tree.name}, the model; this is another source."
-        return {"breakpoints": [adapter.book.refuse(message) for _ in given.breakpoints]}
+        return {"breakpoints": [refused(message) for _ in given.breakpoints]}
     wanted = [_at_line(adapter, point) for point in given.breakpoints]
     return _replace(adapter, "source", wanted)
 
@@ -161,8 +161,16 @@ def set_function_breakpoints(adapter: Adapter, asked: Asked) -> Body:
 
 
 def _replace(adapter: Adapter, kind: Kind, wanted: list[Wanted]) -> Body:
-    answers = adapter.book.replace(adapter.first.session, adapter.tree, kind, wanted)
-    return {"breakpoints": [_to_client(adapter, answer) for answer in answers]}
+    one = adapter.aimed_at
+    answers = one.book.replace(one.session, adapter.tree, kind, wanted)
+    return {"breakpoints": [_named(adapter, one, _to_client(adapter, answer)) for answer in answers]}
+
+
+def _named(adapter: Adapter, one: Followed, answer: dict[str, Any]) -> dict[str, Any]:
+    """With the session that it stops, where the client shows none."""
+    if not adapter.names_sessions or not answer["verified"]:
+        return answer
+    return {**answer, "message": f"Stops session {one.session.label}."}
 
 
 def set_exception_breakpoints(adapter: Adapter, asked: Asked) -> Body:
@@ -254,7 +262,8 @@ def leave(adapter: Adapter, terminate: bool | None = None) -> None:
         if adapter.launched and not keeps if terminate is None else terminate:
             _close(adapter)
         else:
-            adapter.book.clear(adapter.first.session)
+            for one in adapter.followed.values():
+                one.book.clear(one.session)
             if adapter.launched:
                 adapter.first.session.detach()
     except (EngineUnavailable, UnknownSession):

@@ -7,6 +7,7 @@ from typing import Literal
 
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused, Stop
+from djinn_jupyter.dap.breakpoints import BreakpointBook
 from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.values import Look
 from djinn_jupyter.errors import IllegalMove
@@ -30,7 +31,7 @@ class Move:
 @dataclass(slots=True, kw_only=True, eq=False)
 class Followed:
     """`number` is its thread id. `look` is what was fetched of the present stop, None where it does not stand or nobody
-    has looked."""
+    has looked. `book` has the breakpoints that the editor set in it."""
 
     number: int
     session: RemoteSession
@@ -38,6 +39,7 @@ class Followed:
     look: Look | None = None
     move: Move | None = None
     frames: dict[int, int] = field(default_factory=dict)
+    book: BreakpointBook = field(default_factory=BreakpointBook)
 
     @property
     def name(self) -> str:

@@ -116,7 +116,7 @@ def set_variable(adapter: Adapter, asked: Asked) -> Body:
 def evaluate(adapter: Adapter, asked: Asked) -> Body | None:
     """A site as its value, an expression of the condition language as what it is; in the console also verbs."""
     given: arguments.Evaluate = arguments.read(arguments.Evaluate, asked.command, asked.arguments)
-    one = adapter.first if given.frame_id is None else framed(adapter, given.frame_id)[0]
+    one = adapter.aimed_at if given.frame_id is None else framed(adapter, given.frame_id)[0]
     text = given.expression.strip()
     if given.context == "repl" and speaking.is_said(text):
         return speaking.speak(adapter, one, asked, text)

@@ -92,7 +92,7 @@ def _settle(adapter: Adapter, one: Followed, move: Move) -> None:
     assert outcome is not None
     if isinstance(outcome, Finished):
         _finished(adapter, one, outcome)
-    elif move.name in ("run", "continue") and adapter.book.passes_by(outcome):
+    elif move.name in ("run", "continue") and one.book.passes_by(outcome):
         set_off(adapter, one, None, "continue", lambda session, _: session.resume(stop=outcome.reply.stop))
     else:
         _stopped(adapter, one, outcome)
@@ -210,7 +210,7 @@ def _stopped(adapter: Adapter, one: Followed, stop: Paused) -> None:
 def _why(adapter: Adapter, one: Followed, stop: Paused) -> dict[str, Any]:
     met = stop.reply.breakpoint
     reason = REASONS[stop.reason]
-    if reason == "breakpoint" and adapter.book.kind_of(stop) == "function":
+    if reason == "breakpoint" and one.book.kind_of(stop) == "function":
         reason = "function breakpoint"
     said: dict[str, Any] = {
         "reason": reason,

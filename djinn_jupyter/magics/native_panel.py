@@ -41,7 +41,7 @@ Message = dict[str, Any]
 class NativePanel:
     """On from `start` until `stop`. Follows the sessions that this kernel holds, and shows the one in use: JupyterLab
     shows one thread of those that stand, and presses Continue for the next. `_shown` is the one it was last told of,
-    `_armed` are its breakpoints in our sources, by path, as it set them."""
+    `_armed` are its breakpoints in our sources, by session and path, as it set them."""
 
     def __init__(self, bench: Workbench) -> None:
         self._bench = bench
@@ -51,7 +51,7 @@ class NativePanel:
         self._numbers = count(1)
         self._waiting: dict[int, tuple[str, int, Future[Message]]] = {}
         self._shown: int | None = None
-        self._armed: dict[str, list[Message]] = {}
+        self._armed: dict[tuple[str, str], list[Message]] = {}
 
     def start(self) -> None:
         self._kernel.do_debug_request = self._answer
@@ -80,7 +80,9 @@ class NativePanel:
 
     def _follow_engine(self) -> None:
         engine = self._bench.engine
-        adapter = Adapter(self._say, first_thread=FIRST_THREAD, first_reference=FIRST_REFERENCE, names_sessions=True)
+        adapter = Adapter(
+            self._say, first_thread=FIRST_THREAD, first_reference=FIRST_REFERENCE, in_use=self._name_in_use
+        )
         adapter.client, adapter.plan = Initialize(supports_variable_paging=False), Attach()
         tree = ModelTree(engine.description, engine.modules())
         adapter.work_with(engine, tree, lambda event: self._hear(adapter, event))
@@ -107,6 +109,9 @@ class NativePanel:
                 one.state = state_of(states[session.name])
             if one.state == "paused":
                 moving.show_stop(adapter, one)
+
+    def _name_in_use(self) -> str | None:
+        return self._bench.present
 
     def _in_use(self, adapter: Adapter) -> Followed | None:
         """The session that the notebook's magics act on."""
@@ -148,7 +153,8 @@ class NativePanel:
         else:
             reply = await self._asked(adapter, message, self._aimed(adapter, str(command), given))
             if command == "setBreakpoints" and reply.get("success"):
-                self._armed[given["source"]["path"]] = [b for b in reply["body"]["breakpoints"] if b["verified"]]
+                verified = [point for point in reply["body"]["breakpoints"] if point["verified"]]
+                self._armed[self._bench.present or "", given["source"]["path"]] = verified
             return reply
         return {"type": "response", "seq": message["seq"], "request_seq": message["seq"], "command": command, **body}
 
@@ -210,7 +216,11 @@ class NativePanel:
         one = self._in_use(adapter)
         stopped = [one.number] if one is not None and one.state == "paused" else []
         body["stoppedThreads"] = [*body.get("stoppedThreads", []), *stopped]
-        armed = [{"source": path, "breakpoints": points} for path, points in self._armed.items() if points]
+        armed = [
+            {"source": path, "breakpoints": points}
+            for (session, path), points in self._armed.items()
+            if points and session == self._bench.present
+        ]
         body["breakpoints"] = [*body.get("breakpoints", []), *armed]
         return {**reply, "body": body}
 

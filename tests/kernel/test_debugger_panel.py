@@ -268,3 +268,12 @@ def test_breakpoints_in_the_models_source_are_still_told_when_the_panel_asks_ane
     panel.body("setBreakpoints", source={"path": source["path"]}, breakpoints=[{"line": line}], sourceModified=False)
     [told] = panel.body("debugInfo")["breakpoints"]
     assert (told["source"], [point["line"] for point in told["breakpoints"]]) == (source["path"], [line])
+    before = kernel.do("%djinn_breaks")
+    kernel.do("%djinn_fork other\n%djinn_use other")
+    assert panel.body("debugInfo")["breakpoints"] == []
+    lines = [{"line": line + 1}]
+    aimed = panel.body("setBreakpoints", source={"path": source["path"]}, breakpoints=lines, sourceModified=False)
+    assert [point["message"] for point in aimed["breakpoints"]] == ["Stops session other."]
+    assert kernel.do("%djinn_breaks") != before
+    assert "is in use" in "".join(kernel.do(f"%djinn_use {kernel.notebook}"))
+    assert kernel.do("%djinn_breaks") == before

@@ -1,0 +1,45 @@
+"""Breakpoints of a client that shows one session are those of the session it works with, and no other's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.dap.adapter import Adapter
+from djinn_jupyter.dap.followed import Followed
+from djinn_jupyter.dap.tree import ModelTree
+
+
+def test_a_click_in_the_gutter_arms_the_session_in_use_and_says_which(engine: RemoteEngine) -> None:
+    """Over to another session, back, and to none."""
+    sessions = [engine.session(name, fresh=True) for name in ("first", "second")]
+    tree = ModelTree(engine.description, engine.modules())
+    using: list[str | None] = ["second"]
+    said: list[dict[str, Any]] = []
+    adapter = Adapter(said.append, in_use=lambda: using[0])
+    adapter.work_with(engine, tree, lambda event: None)
+    for number, session in enumerate(sessions, 1):
+        adapter.follow(Followed(number=number, session=session))
+
+    def click(*sites: str) -> dict[str, Any]:
+        lines = [{"line": tree.line_of(site)} for site in sites]
+        arguments = {"source": tree.source, "breakpoints": lines}
+        adapter.receive({"type": "request", "seq": 1, "command": "setBreakpoints", "arguments": arguments})
+        adapter.step(20.0)
+        return said.pop()
+
+    def armed() -> list[list[str]]:
+        return [[point.site for point in session.breakpoints()] for session in sessions]
+
+    assert [point["message"] for point in click("resid_post.2")["body"]["breakpoints"]] == ["Stops session second."]
+    assert armed() == [[], ["resid_post.2"]]
+    using[0] = "first"
+    click("resid_post.2", "resid_post.3")
+    assert armed() == [["resid_post.2", "resid_post.3"], ["resid_post.2"]]
+    click("resid_post.3")
+    assert armed() == [["resid_post.3"], ["resid_post.2"]]
+    using[0] = None
+    assert "works with no session yet; run a prompt first" in click("resid_post.1")["message"]
+    adapter.end()
+    adapter.step(20.0)
+    assert armed() == [[], []]
