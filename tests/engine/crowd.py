@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed
+from tests.engine.cases import State
 from tests.engine.desk import Desk, tokens
 
-State = Literal["missing", "closed", "running", "away", "stopped"]
-STATES: Final[tuple[State, ...]] = ("missing", "closed", "running", "away", "stopped")
 PROMPT: Final = tokens(10)
 STEPS: Final = 200
 BYSTANDER: Final = "bystander"

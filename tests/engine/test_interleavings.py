@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from djinn_jupyter.engine.mailbox import Holder
-from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed
+from tests.engine.cases import CLIENTS, SESSIONS, STEPS, Step
 from tests.engine.crowd import Crowd, is_refusal
 from tests.engine.desk import desk_of
-from tests.engine.test_any_request import crosses, made
-from tests.wire import values
 
-CLIENTS = [Holder(name=f"kernel {number}", user="tester") for number in range(8)]
-STATES = {"running": "running", "away": "away", "a": "stopped", "other": "stopped", "nobody": "missing"}
-KINDS = st.sampled_from(get_args(ask.Request))
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(CLIENTS),
-        KINDS,
-        st.sampled_from(["ordinary", "ordinary", "extreme", "wrong"]),
-        st.integers(0, 10**6),
-        st.sampled_from(sorted(STATES)),
-        st.integers(0, 3),
-    ),
-    min_size=1,
-    max_size=25,
-)
+HOLDERS = [Holder(name=f"kernel {number}", user="tester") for number in range(CLIENTS)]
 SLOW = settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 FEW = settings(SLOW, max_examples=40)
 
@@ -44,18 +27,16 @@ def crowd() -> Iterator[Crowd]:
     desk.close_all()
 
 
-def _interleave(crowd: Crowd, steps: list[tuple[Any, ...]]) -> None:
+def _interleave(crowd: Crowd, steps: list[Step]) -> None:
     engine = crowd.desk.engine
-    for name, state in STATES.items():
-        crowd.bring(name, state)  # type: ignore[arg-type]
+    for name, state in SESSIONS.items():
+        crowd.bring(name, state)
     asked: list[tuple[Any, list[Any]]] = []
-    for holder, kind, quality, choice, name, ticks in steps:
-        every = values.requests(kind, quality)
-        request = made(kind, every[choice % len(every)], name)
-        if request is None or not crosses(request):  # what no client can send is tried one by one, in test_any_request
+    for client, case, ticks in steps:
+        if not case.crosses:  # what no client can send is tried one by one, in test_any_request
             continue
-        asked.append((request, []))
-        engine.submit(request, holder, asked[-1][1].append)
+        asked.append((case.request, []))
+        engine.submit(case.request, HOLDERS[client], asked[-1][1].append)
         for _ in range(ticks):
             engine.tick()
     _await(crowd, asked)
@@ -81,14 +62,12 @@ def _await(crowd: Crowd, asked: list[tuple[Any, list[Any]]]) -> None:
 
 @FEW
 @given(steps=STEPS)
-def test_eight_clients_ask_anything_and_a_bystander_goes_on_bit_for_bit(
-    crowd: Crowd, steps: list[tuple[Any, ...]]
-) -> None:
+def test_eight_clients_ask_anything_and_a_bystander_goes_on_bit_for_bit(crowd: Crowd, steps: list[Step]) -> None:
     _interleave(crowd, steps)
 
 
 @pytest.mark.slow
 @SLOW
 @given(steps=STEPS)
-def test_eight_clients_ask_anything_for_long(crowd: Crowd, steps: list[tuple[Any, ...]]) -> None:
+def test_eight_clients_ask_anything_for_long(crowd: Crowd, steps: list[Step]) -> None:
     _interleave(crowd, steps)

@@ -10,52 +10,39 @@ import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-import msgspec
 import pytest
 import zmq
 
 import djinn_jupyter as dj
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Pong
+from tests.engine.cases import KINDS, QUALITIES, Case
 from tests.families import build
+from tests.process.peers import Peer
 from tests.wire import values
 
 PROMPT = [1, 5, 6, 7, 8, 9, 10, 11]
 STEPS = 100
 NAMES = ("victim", "a", "other", "nobody", "another name")
-KINDS = [kind for kind in get_args(ask.Request) if kind not in (ask.Shutdown, ask.Goodbye)]
+ATTACKS = [kind for kind in KINDS if kind not in (ask.Shutdown, ask.Goodbye)]
 VOLLEY = 100
 ALLOWED = 100.0  # times what the neighbour waits when it is quiet, on cores that are shared
 LEAST_SECONDS = 5.0
 
 
-class Attacker:
-    """A DEALER with the key that sends what it likes, after Hello, and reads what comes back."""
+class Attacker(Peer):
+    """Sends what it likes, after Hello, and reads what comes back."""
 
     def __init__(self, engine: RemoteEngine, context: zmq.Context[Any], seed: int) -> None:
         assert engine.entry is not None
+        super().__init__(engine.entry, context, holder=f"eve {seed}", user="eve")
         self._random = random.Random(seed)
-        self._socket = context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, 60_000)
-        keys = engine.entry.keys
-        if keys is not None:
-            self._socket.setsockopt_string(zmq.CURVE_SERVERKEY, keys.server_public)
-            self._socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.client_public)
-            self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.client_secret)
-        self._socket.connect(engine.entry.commands)
-        self._number = 2**40
         self.answered = 0
-        self._socket.send_multipart(codec.encode(0, ask.Hello(version=__version__, holder=f"eve {seed}", user="eve")))
 
     def fire(self) -> None:
         frames = self._message()
@@ -64,33 +51,18 @@ class Attacker:
                 frames = [self._random.randbytes(self._random.randrange(1, 300)) for _ in range(3)]
             case 1 | 2 | 3:
                 frames = self._changed(frames)
-        self._socket.send_multipart(frames)
+        self.send_frames(frames)
 
     def settle(self) -> None:
-        """Everything sent so far has been read by the service, and everything that came back is read here."""
-        self._number += 1
-        self._socket.send_multipart(codec.encode(self._number, ask.Ping()))
-        while True:
-            told = codec.decode_reply(self._socket.recv_multipart())
-            if told.id == self._number:
-                assert told.body == Pong()
-                return
-            self.answered += 1
-
-    def close(self) -> None:
-        self._socket.close()
+        super().settle()
+        self.answered += sum(map(len, self.replies.values())) - 1
+        self.replies.clear()
 
     def _message(self) -> list[bytes]:
-        """Any request with any values, as its frames; what does not encode as a request goes as it is."""
-        kind = self._random.choice(KINDS)
-        fields = self._random.choice(values.requests(kind, self._random.choice(["ordinary", "extreme", "wrong"])))
-        if issubclass(kind, ask.SessionRequest):
-            fields = {**fields, "session": self._random.choice(NAMES)}
-        self._number += 1
-        try:
-            return [bytes(frame) for frame in codec.encode(self._number, kind(**fields))]
-        except (DjinnError, TypeError):
-            return [msgspec.msgpack.encode({"id": self._number, "body": {"request": kind.__name__, **_plain(fields)}})]
+        """Any request with any values, as its frames."""
+        kind = self._random.choice(ATTACKS)
+        fields = self._random.choice(values.requests(kind, self._random.choice(QUALITIES)))
+        return Case(kind, fields, self._random.choice(NAMES)).frames(self.next_number())
 
     def _changed(self, frames: list[bytes]) -> list[bytes]:
         which = self._random.randrange(len(frames))
@@ -105,18 +77,6 @@ class Attacker:
                 case 2:
                     frame[at:at] = self._random.randbytes(3)
         return [*frames[:which], bytes(frame) or b"\0", *frames[which + 1 :]]
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without what msgpack cannot say."""
-    kept = {}
-    for name, value in fields.items():
-        try:
-            msgspec.msgpack.encode(value)
-        except (TypeError, ValueError, OverflowError):
-            continue
-        kept[name] = value
-    return kept
 
 
 class Neighbour:

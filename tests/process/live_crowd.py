@@ -1,0 +1,189 @@
+"""What `tests.engine.crowd` does around an engine in process, around a live one: clients on connections of their own,
+sessions in the state one wants them in, and a bystander whose bits are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+import zmq
+from torch import Tensor
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.engine.arrays import to_tensor
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire.replies import Failed, Finished, Logits
+from tests.engine.cases import CLIENTS, SESSIONS, Case, State, Step
+from tests.engine.crowd import BYSTANDER, PROMPT, is_refusal
+from tests.process.peers import PATIENCE_MILLISECONDS, Peer
+
+STEPS: Final = 100
+HURRY_MILLISECONDS: Final = 20  # how long a run that others wait for may go on
+
+
+class LiveCrowd:
+    """`stage` brings sessions into their states; `expected` are the bystander's steps when nobody else is there."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        assert engine.entry is not None
+        self.entry = engine.entry
+        self._context: zmq.Context[Any] = zmq.Context()
+        self.stage, self.bystander = self._peer("tester"), self._peer(BYSTANDER)
+        self.clients = [self._peer(f"kernel {number}") for number in range(CLIENTS)]
+        self._asked: list[tuple[Peer, int, Case]] = []
+        self.bystander.ask(ask.Open(session=BYSTANDER))
+        self._step = 0
+        self.expected = [self._ended(self._begun()) for _ in range(STEPS)]
+
+    def _peer(self, holder: str) -> Peer:
+        return Peer(self.entry, self._context, holder, "tester")
+
+    def close(self) -> None:
+        for peer in (self.stage, self.bystander, *self.clients):
+            peer.close()
+        self._context.term()
+
+    # --- the bystander -----------------------------------------------------------------------------------------------
+
+    def goes_on(self) -> None:
+        """The bystander's next token is the same as ever, and made of the same bits."""
+        self._compare(self._begun())
+
+    def _compare(self, begun: tuple[int, int]) -> None:
+        tokens, logits = self._ended(begun)
+        expected = self.expected[begun[0]]
+        assert tokens == expected[0]
+        assert torch.equal(logits, expected[1])
+
+    def _begun(self) -> tuple[int, int]:
+        """Which step it is, and under which number it is asked for."""
+        step, begins = self._step, self._step == 0
+        self._step = (step + 1) % STEPS
+        prompt = PROMPT if begins else ()
+        run = ask.Run(session=BYSTANDER, tokens=prompt, extend=not begins, max_new_tokens=1, ignore_eos=True)
+        return step, self.bystander.send(run)
+
+    def _ended(self, begun: tuple[int, int]) -> tuple[tuple[int, ...], Tensor]:
+        finished = self.bystander.reply_to(begun[1])
+        assert isinstance(finished, Finished), finished
+        logits = self.bystander.ask(ask.ReadLogits(session=BYSTANDER))
+        assert isinstance(logits, Logits), logits
+        self.bystander.replies.clear()
+        return finished.tokens, to_tensor(logits.logits)
+
+    # --- the others --------------------------------------------------------------------------------------------------
+
+    def bring(self, name: str, state: State) -> None:
+        """Have a session of that name in that state; one that is to be closed meanwhile stands still."""
+        found = self._described().get(name)
+        if _stands(found) == ("stopped" if state == "closed" else state):
+            return
+        if found is not None:
+            self.stage.ask(ask.Close(session=name))
+        if state == "missing":
+            return
+        self._does(ask.Open(session=name))
+        if state == "running":
+            return self._set_going(name)
+        self._does(ask.SetBreakpoint(session=name, site="3", when="step == 0"))
+        self._does(ask.Run(session=name, tokens=PROMPT, max_new_tokens=4, ignore_eos=True))
+        if state == "away":
+            self._does(ask.SwapOut(session=name))
+
+    def _set_going(self, name: str) -> None:
+        """Again, where the run was over before it was seen."""
+        run = ask.Run(session=name, tokens=PROMPT, max_new_tokens=400, ignore_eos=True)
+        number = self.stage.send(run)
+        while _stands(self._described()[name]) != "running":
+            if self.stage.replies[number]:
+                number = self.stage.send(run)
+
+    def alone(self) -> None:
+        """Only the bystander is left, and nothing has gone wrong inside."""
+        for name in self._described():
+            if name != BYSTANDER:
+                self.stage.ask(ask.Close(session=name))
+        self.stage.replies.clear()
+        books = self.stage.ask(ask.ReadStatistics()).statistics
+        assert (books.faults, books.last_fault) == (0, None)
+        assert running_engines() == (self.entry,)
+        assert self.entry.log is not None
+        assert "the engine does not know" not in Path(self.entry.log).read_text()
+
+    def ask(self, case: Case, state: State) -> Any:
+        """The one reply to it."""
+        self._post(self.stage, case)
+        closing = self.stage.send(ask.Close(session=case.name)) if state == "closed" else None
+        [reply] = self._answered()
+        assert closing is None or len(self._replies(self.stage, closing)) == 1
+        if case.kind in (ask.Hello, ask.Goodbye):
+            self.stage.greet()
+        return reply
+
+    def interleave(self, steps: list[Step]) -> None:
+        """All that they ask for, while the bystander takes a step, and before it takes the next."""
+        for name, state in SESSIONS.items():
+            self.bring(name, state)
+        for peer in self.clients:
+            peer.greet()
+        begun = self._begun()
+        for client, case, pauses in steps:
+            if not case.ends_the_engine:
+                self._post(self.clients[client], case)
+            for _ in range(pauses):
+                self.stage.settle()
+        asked = [case for *_, case in self._asked]
+        for case, reply in zip(asked, self._answered(), strict=True):
+            assert not isinstance(reply, Failed) or is_refusal(reply), (case, reply)
+        self._compare(begun)
+
+    def _post(self, peer: Peer, case: Case) -> None:
+        number = peer.next_number()
+        peer.send_frames(case.frames(number))
+        self._asked.append((peer, number, case))
+
+    def _answered(self) -> list[Any]:
+        """The replies to all that was posted, one to each."""
+        replies = [self._replies(peer, number) for peer, number, _ in self._asked]
+        assert [len(those) for those in replies] == [1] * len(replies), self._asked
+        self._asked.clear()
+        return [reply for [reply] in replies]
+
+    def _replies(self, peer: Peer, number: int) -> list[Any]:
+        """Runs that would take long are paused."""
+        waits = 0
+        while not peer.replies[number]:
+            if not peer.receive(HURRY_MILLISECONDS):
+                self._hurry()
+                waits += HURRY_MILLISECONDS
+            assert waits < PATIENCE_MILLISECONDS, "a request is not answered"
+        return peer.replies[number]
+
+    def _hurry(self) -> None:
+        for name, session in self._described().items():
+            if name != BYSTANDER and session.state == "running":
+                self.stage.send(ask.Pause(session=name))
+
+    def _described(self) -> dict[str, SessionDescription]:
+        return {session.name: session for session in self.stage.ask(ask.ListSessions()).sessions}
+
+    def _does(self, request: ask.Request) -> None:
+        reply = self.stage.ask(request)
+        assert not isinstance(reply, Failed), (request, reply)
+
+
+def _stands(session: SessionDescription | None) -> State | None:
+    """None for a state that no case is about."""
+    if session is None:
+        return "missing"
+    match session.state, session.residency:
+        case "running", _:
+            return "running"
+        case "paused", "host":
+            return "away"
+        case "paused", "resident":
+            return "stopped"
+    return None

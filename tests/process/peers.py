@@ -1,0 +1,77 @@
+"""A raw connection to a live engine, with the key: it may send what the product's own client never would."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.replies import Pong
+
+PATIENCE_MILLISECONDS = 120_000
+
+
+class Peer:
+    """A DEALER. `replies` are all that came, by the number of what they answer."""
+
+    def __init__(self, entry: Entry, context: zmq.Context[Any], holder: str, user: str) -> None:
+        self._hello = ask.Hello(version=__version__, holder=holder, user=user)
+        self._number = 2**40
+        self.replies: defaultdict[int, list[Any]] = defaultdict(list)
+        self._socket = context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        if entry.keys is not None:
+            self._socket.setsockopt_string(zmq.CURVE_SERVERKEY, entry.keys.server_public)
+            self._socket.setsockopt_string(zmq.CURVE_PUBLICKEY, entry.keys.client_public)
+            self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, entry.keys.client_secret)
+        self._socket.connect(entry.commands)
+        self.greet()
+
+    def greet(self) -> None:
+        self.send(self._hello)
+
+    def send(self, request: ask.Request) -> int:
+        """The number under which its reply will be found."""
+        number = self.next_number()
+        self.send_frames(codec.encode(number, request))
+        return number
+
+    def send_frames(self, frames: Sequence[codec.Frame]) -> None:
+        self._socket.send_multipart(frames)
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def receive(self, milliseconds: int = PATIENCE_MILLISECONDS) -> bool:
+        """Read what comes next; False where nothing came in that time."""
+        if not self._socket.poll(milliseconds):
+            return False
+        told = codec.decode_reply(self._socket.recv_multipart())
+        self.replies[told.id].append(told.body)
+        return True
+
+    def ask(self, request: ask.Request) -> Any:
+        return self.reply_to(self.send(request))
+
+    def reply_to(self, number: int) -> Any:
+        """The reply, which others may come before."""
+        while not self.replies[number]:
+            assert self.receive(), f"no reply to request {number}"
+        return self.replies[number][0]
+
+    def settle(self) -> None:
+        """Everything sent so far has been read by the service. What was sent may have borne any number."""
+        number = self.send(ask.Ping())
+        while Pong() not in self.replies[number]:
+            assert self.receive(), "no reply to a ping"
+
+    def close(self) -> None:
+        self._socket.close()
