@@ -41,6 +41,19 @@ _MINIMAX3 = {
     "index_block_size": 4,
     "index_topk_blocks": 2,
 }
+_COMPRESSED = {
+    **ROUTED,
+    **INDEXED,
+    "q_lora_rank": 16,
+    "o_lora_rank": 16,
+    "o_groups": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "sliding_window": 8,
+    "hc_mult": 2,
+    "hc_sinkhorn_iters": 2,
+    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+}
 _INKLING = {
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
@@ -214,6 +227,13 @@ SERVED: dict[str, Overrides] = {
         "indexer_budget": 16,
         "indexer_compress_ratio": 4,
     },
+    "deepseek_v4": lambda n: {**_COMPRESSED},
+    "deepseek_v4:sliding": lambda n: {
+        **_COMPRESSED,
+        "layer_types": (["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"] * n)[:n],
+        "sliding_window": 2,
+    },
+    "minimax_m3_vl_text:sparse": lambda n: {**_MINIMAX3, **_mixed(n, "full_attention", "minimax_m3_sparse")},
 }
 
 UNSERVED: dict[str, Overrides] = {
@@ -226,17 +246,6 @@ UNSERVED: dict[str, Overrides] = {
         "is_encoder_decoder": False,
         "add_cross_attention": False,
     },
-    "deepseek_v4": lambda n: {
-        **ROUTED,
-        **INDEXED,
-        "q_lora_rank": 16,
-        "o_lora_rank": 16,
-        "o_groups": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
-        "sliding_window": 8,
-    },
-    "minimax_m3_vl_text:sparse": lambda n: {**_MINIMAX3, **_mixed(n, "full_attention", "minimax_m3_sparse")},
     "inkling2_text": lambda n: {
         **_INKLING,
         "layer_types": every(n, 3, "hybrid", "hybrid_sliding"),

@@ -113,7 +113,7 @@ class Engine:
             budget,
         )
         self.one_by_one = False
-        self.recurrent = geometry.recurrent_state_bytes > 0
+        self.recurrent = geometry.has_states
         self.description: ModelDescription  # by `opening`, when the self-test has been passed
         self.keeping: Keeping  # likewise
         self._answers: list[tuple[Letter, Reply]] = []

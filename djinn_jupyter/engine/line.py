@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -12,6 +13,7 @@ from djinn_jupyter.engine.frame import States
 from djinn_jupyter.engine.sampling import Sampler
 
 STATE_PERIOD: Final = 16
+GROWING_KEPT: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -19,8 +21,9 @@ class Line:
     """`begins` is the number of tokens before the first new one, `fed_from` the number that were committed before the
     run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count the way from the run's
     beginning to where it stands: over all its stops, and going back takes them back. `drawn` holds the generator's
-    state before each new token, where tokens are drawn: what going back by tokens needs. `states` are convolution and
-    recurrent states at every STATE_PERIOD-th committed length, for families that have them. `log_probabilities` are
+    state before each new token, where tokens are drawn: what going back by tokens needs. `states` are those
+    beside rows at every STATE_PERIOD-th committed length, for families that have them; where they grow with the line,
+    at most about GROWING_KEPT of them, the nearer to its end the denser. `log_probabilities` are
     those of the new tokens under the model's own logits, None where they were not kept."""
 
     begins: int
@@ -49,6 +52,17 @@ class Line:
             log_probabilities=list(self.log_probabilities),
         )
 
+    def keep_states(self, length: int, states: States, needed: Container[int]) -> bool:
+        """Keep the states at a committed length; whether others were dropped. All of those that grow would grow with
+        the square of the line. What is at the lengths `needed` stays: the passes before cannot be run again alike."""
+        self.states[length] = states
+        regular = sorted(at for at in self.states if at % STATE_PERIOD == 0 and at not in needed)
+        if len(regular) <= GROWING_KEPT or _nbytes(self.states[regular[0]]) == _nbytes(self.states[regular[-1]]):
+            return False
+        for at in regular[1:-1:2]:
+            del self.states[at]
+        return True
+
     def note_probability(self, logits_1V: Tensor, token: int, new: int) -> None:
         """The newest of `new` tokens had this probability. 25 us with 50,000 ids, 76 us with 152,000, on one core."""
         del self.log_probabilities[new - 1 :]
@@ -67,6 +81,10 @@ class Line:
     def stop_window(self) -> int:
         """How many last tokens can hold a stop string that the newest one completed: at least a byte each."""
         return max((len(text.encode()) for text in self.stop), default=0) + 1
+
+
+def _nbytes(states: States) -> int:
+    return sum(state.nbytes for state in states.values())
 
 
 class LineCopies:

@@ -117,8 +117,10 @@ def _keep_states(engine: Engine, session: Session) -> None:
     line, frame = session.line, session.frame
     assert line is not None and frame is not None
     if engine.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.inlays or frame.step == 0):
-        kept = line.states[session.cache.length] = session.cache.capture_all()
+        kept = session.cache.capture_all()
         engine.blobs.note(tensors_of_states(kept))
+        if line.keep_states(session.cache.length, kept, session.trail.not_alike()):
+            engine.blobs.untidy = True
 
 
 def _sample(engine: Engine, session: Session, stream: Stream) -> None:

@@ -44,6 +44,10 @@ class Trail:
         """How many passes fed the positions [start, end), both where a pass began or the last ended."""
         return sum(max(0, min(one.end, end) - max(one.start, start)) // one.each for one in self.passes)
 
+    def not_alike(self) -> set[int]:
+        """Ends of passes that cannot be run again by their tokens alone: prompts, and what stood still on its way."""
+        return {one.end for one in self.passes if one.entry is not None or not one.decode}
+
     def record(self, frame: Frame, rules: Iterable[Rule], *, whole: bool) -> None:
         """The pass that was entered from `frame` for the last time, under `rules`, is committed. `whole`: all of it was
         run under these rules and nothing else, be it in several entries."""

@@ -16,7 +16,7 @@ from tests.families import MORE, MORE_REFUSED, build
 
 PROMPT = tokens(26)  # longer than every window, chunk and index of the tiny families
 NEW = 5
-FEWER = ("qwen3_5_text", "gemma4_text:shared", "ministral", "glm_moe_dsa:shared", "qwen4_exp_text")
+FEWER = ("qwen3_5_text", "gemma4_text:shared", "ministral", "glm_moe_dsa:shared", "qwen4_exp_text", "deepseek_v4")
 
 
 def both(name: str) -> tuple[Desk, Outcome]:
@@ -64,7 +64,6 @@ def test_a_stop_at_every_boundary_changes_no_bit(name: str) -> None:
 
 
 REASONS = {
-    "deepseek_v4": "its cache layer 0 is a DeepseekV4HCACache, and only keys, values, keys of indexers and the states",
     "hrm_text": "has no single list of decoder layers",
     "bert:encoder": "what a position holds depends on tokens after it",
 }

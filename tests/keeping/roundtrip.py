@@ -26,6 +26,7 @@ FAMILIES = (
     "gemma3n_text",
     "glm_moe_dsa:shared",
     "qwen4_exp_text",
+    "deepseek_v4",
 )
 
 

@@ -87,7 +87,15 @@ def test_refused_by_name_with_the_reason(name):
 
 
 class ForeignLayer(DynamicCache().layer_class_to_replicate):
-    """A class the library does not have: it might hold anything."""
+    """A class the library does not have, with the library's rows."""
+
+
+class HalvingLayer(ForeignLayer):
+    """Returns what pages would not."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        keys, values = super().update(key_states, value_states)
+        return keys, values / 2
 
 
 def refusal(monkeypatch, change) -> str:
@@ -124,12 +132,26 @@ def test_another_cache_or_none_is_refused(monkeypatch):
         assert "its cache grew from 8 to 9" in refusal(patch, lambda cache, _: cache.layers.append(cache.layers[0]))
 
 
-def test_an_unknown_layer_class_is_refused(monkeypatch):
+def test_an_unknown_layer_class_is_refused_where_it_returns_other_rows(monkeypatch):
     from djinn_jupyter.engine.memory import geometry
 
-    monkeypatch.setitem(geometry.cache_utils.DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", ForeignLayer)
-    with pytest.raises(ModelRefused, match="cache layer 0 is a ForeignLayer, and only keys, values"):
+    monkeypatch.setitem(geometry.cache_utils.DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", HalvingLayer)
+    with pytest.raises(ModelRefused, match="layer 0 is a HalvingLayer: HalvingLayer returns other rows than a Dynamic"):
         probe_geometry(build("llama"), CPU, 16)
+
+
+def test_an_unknown_layer_class_with_the_same_rows_is_paged(monkeypatch):
+    from djinn_jupyter.engine.memory import geometry
+
+    model = build("llama")
+    known = probe_geometry(model, CPU, 16)
+    monkeypatch.setitem(geometry.cache_utils.DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", ForeignLayer)
+    assert probe_geometry(model, CPU, 16).groups == known.groups
+    cache = PagedCache.create(model.config, known, [Slab(known.groups[0], CPU, 1 << 24)])
+    cache.reserve(0, 4)
+    forward(model, "past_key_values", cache, tokens(4))
+    cache.commit(4)
+    assert cache.statistics().pages == 1
 
 
 def test_rows_of_another_shape_than_the_probe_saw_are_refused():

@@ -10,6 +10,7 @@ from djinn_jupyter.engine.memory import BooksBroken
 from .runs import pair, tokens
 
 FAMILIES = ["mamba2", "mamba", "jamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "granitemoehybrid"]
+FAMILIES += ["deepseek_v4:sliding", "minimax_m3_vl_text:sparse"]
 every_family = pytest.mark.parametrize("family", FAMILIES)
 
 

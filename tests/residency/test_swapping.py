@@ -13,7 +13,7 @@ from tests.engine.desk import Desk
 
 from .leaving import PROMPT, made, nothing_left
 
-FAMILIES = ["llama", "gemma3_text", "mamba2", "jamba", "glm_moe_dsa:shared"]
+FAMILIES = ["llama", "gemma3_text", "mamba2", "jamba", "glm_moe_dsa:shared", "deepseek_v4"]
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import torch
 from torch import Tensor
 
 from djinn_jupyter.engine import conditions
@@ -22,7 +21,7 @@ from djinn_jupyter.engine.keeping import image as kept
 from djinn_jupyter.engine.keeping.values import Kept, KeptStored, give_back, nowhere
 from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.memory.rows import Rows
-from djinn_jupyter.engine.memory.states import LayerState, known_fields
+from djinn_jupyter.engine.memory.states import LayerState
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.sampling import make_sampler
 from djinn_jupyter.engine.session import Session
@@ -85,7 +84,7 @@ def states_of(
     engine: Engine, states: kept.StatesImage, fetch: Callable[[KeptStored], Tensor] = nowhere
 ) -> dict[int, LayerState]:
     """`fetch` makes the tensors of those that lie elsewhere."""
-    return {layer: _layer_state(value, engine.forward.device, fetch) for layer, value in states.items()}
+    return {layer: _layer_state(engine, layer, value, fetch) for layer, value in states.items()}
 
 
 class _Rebuilding:
@@ -288,8 +287,8 @@ class _Rebuilding:
         )
 
 
-def _layer_state(value: Kept, device: torch.device, fetch: Callable[[KeptStored], Tensor]) -> LayerState:
-    fields = give_back(value, device, fetch)
-    if not isinstance(fields, dict) or tuple(fields) != known_fields():
+def _layer_state(engine: Engine, layer: int, value: Kept, fetch: Callable[[KeptStored], Tensor]) -> LayerState:
+    fields, layers = give_back(value, engine.forward.device, fetch), engine.geometry.layers
+    if not (isinstance(fields, dict) and 0 <= layer < len(layers) and tuple(fields) == layers[layer].state_fields):
         raise CheckpointRefused("Its recurrent states are those of another version of transformers.")
     return LayerState(fields=tuple(fields.items()))

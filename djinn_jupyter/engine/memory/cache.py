@@ -21,7 +21,9 @@ from .layers import (
     PagedRecurrentWindowLayer,
     PagedRows,
     PagedWindowLayer,
+    paged_own,
 )
+from .own_layers import is_own
 from .page_table import PageTable
 from .slab import Slab
 from .states import LayerState
@@ -192,18 +194,18 @@ class PagedCache(Cache):
     # -------------------------------------------------------------------------------------------- states
 
     def capture(self, layer: int) -> LayerState | None:
-        """The convolution and recurrent states of a layer and their flags; None for a layer without any."""
-        return states.take(self.layers[layer]) if states.is_recurrent(self.layers[layer]) else None
+        """The states of a layer beside its rows and their flags; None for a layer without any."""
+        return states.take(self.layers[layer]) if states.has_states(self.layers[layer]) else None
 
     def restore(self, layer: int, state: LayerState | None) -> None:
         """Put back what `capture` gave for this layer, here or in a fork."""
-        if (state is not None) != states.is_recurrent(self.layers[layer]):
+        if (state is not None) != states.has_states(self.layers[layer]):
             raise BooksBroken(f"Layer {layer} and the state to be put back are not of one kind.")
         if state is not None:
             states.put(self.layers[layer], state)
 
     def capture_all(self) -> dict[int, LayerState]:
-        return {i: states.take(layer) for i, layer in enumerate(self.layers) if states.is_recurrent(layer)}
+        return {i: states.take(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
 
     def restore_all(self, captured: Mapping[int, LayerState]) -> None:
         for layer, state in captured.items():
@@ -218,7 +220,7 @@ class PagedCache(Cache):
 
     def live_states(self) -> dict[int, LayerState]:
         """The states that the next pass writes, not copies of them: for the tiers, which move their bytes."""
-        return {i: states.live(layer) for i, layer in enumerate(self.layers) if states.is_recurrent(layer)}
+        return {i: states.live(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
 
     # --------------------------------------------------------------------------------------------- books
 
@@ -234,7 +236,7 @@ class PagedCache(Cache):
             pages_shared=sum(table.slab.references(page) > 1 for table in tables for page in table.pages),
             page_bytes=sum(t.slab.page(page).nbytes for t in tables for page in t.pages if t.slab.page(page).resident),
             working_bytes=self.working_bytes,
-            recurrent_bytes=sum(states.nbytes(layer) for layer in self.layers if states.is_recurrent(layer)),
+            recurrent_bytes=sum(states.nbytes(layer) for layer in self.layers if states.has_states(layer)),
         )
 
     def check(self, contents: bool = False) -> None:
@@ -284,9 +286,9 @@ def _paged(plain: Any) -> Any:
         case cache_utils.LinearAttentionAndSlidingWindowAttentionLayer:
             return PagedRecurrentWindowLayer(plain.sliding_window, plain.number_of_states)
         case _:
-            return plain
+            return paged_own(plain) if is_own(plain) else plain
 
 
 def _unused_states(model_config: PreTrainedConfig) -> dict[int, LayerState]:
-    library = DynamicCache(config=model_config).layers
-    return {i: states.take(layer) for i, layer in enumerate(library) if states.is_recurrent(layer)}
+    unused = [_paged(plain) for plain in DynamicCache(config=model_config).layers]
+    return {i: states.take(layer) for i, layer in enumerate(unused) if states.has_states(layer)}

@@ -17,6 +17,8 @@ from transformers import DynamicCache, PreTrainedModel, cache_utils
 from djinn_jupyter.errors import ModelRefused, UsageError
 from djinn_jupyter.wire.nouns import CacheGroup
 
+from . import own_layers, states
+
 GroupKind = Literal["full", "window", "index", "positions"]
 LayerKind = Literal["full", "window", "index", "positions", "recurrent", "recurrent+full", "recurrent+window", "none"]
 CacheArgument = Literal["past_key_values", "cache_params"]
@@ -29,6 +31,7 @@ PAGE_ALIGNMENT = 512
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGeometry:
     """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` in positions.
+    `state_fields` names what it holds beside rows, by the library's attributes.
 
     Of kind `index`: the keys by which a layer of kind `full` chooses what it attends to, one head without values. Of
     kind `positions`: those keys' positions, a head for each of their coordinates, where the layer keeps them."""
@@ -40,6 +43,7 @@ class LayerGeometry:
     value_dim: int = 0
     dtype: torch.dtype | None = None
     window: int | None = None
+    state_fields: tuple[str, ...] = ()
 
     @property
     def position_bytes(self) -> int:
@@ -127,6 +131,11 @@ class CacheGeometry:
     cache_argument: CacheArgument
     recurrent_state_bytes: int
 
+    @property
+    def has_states(self) -> bool:
+        """Whether sessions have states beside pages."""
+        return any(layer.kind.startswith("recurrent") for layer in self.layers)
+
 
 def positions_per_page(position_bytes: int) -> int:
     """The power of two that makes a page of at least 2 MiB, at least 16 and at most 256."""
@@ -164,16 +173,11 @@ def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Run]
 
 # ------------------------------------------------------------------------------------------------- the probe
 
-# Exactly these: a subclass may hold what pages do not (compressed blocks, running sums). The last of the library's
-# classes came after transformers 5.17.
+# Exactly these; what a subclass holds beside rows is found by `own_layers`. The last of the library's classes came
+# after transformers 5.17.
 _KNOWN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer"}
 _KNOWN |= {"LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer"}
 KNOWN_LAYERS = tuple(kind for name, kind in vars(cache_utils).items() if name in _KNOWN)
-
-_UNKNOWN = "only keys, values, keys of indexers and the states of linear attention can be kept in pages and copied"
-
-# What a layer of the library gains when it is first used.
-_GAINED = {"dtype", "device", "indexer_dtype", "indexer_device"}
 
 
 @torch.no_grad()
@@ -193,7 +197,7 @@ def probe_geometry(model: PreTrainedModel, device: torch.device, page_positions:
     if gained := set(vars(cache)) - own:
         raise _refused(model, f"it keeps state of its own on the cache: {_list(gained)}")
     for index, (layer, names) in enumerate(zip(cache.layers, per_layer, strict=True)):
-        if gained := set(vars(layer)) - names - _GAINED:
+        if gained := set(vars(layer)) - names - own_layers.GAINED:
             raise _refused(model, f"it keeps state of its own on cache layer {index}: {_list(gained)}")
     layers = tuple(_read(model, index, layer) for index, layer in enumerate(cache.layers))
     indexes = [found for index, layer in enumerate(cache.layers) for found in _read_index(model, index, layer)]
@@ -223,8 +227,9 @@ def _standard_cache(model: PreTrainedModel) -> DynamicCache:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _refused(model, f"transformers makes no standard cache for it ({error!r})") from error
     for index, layer in enumerate(cache.layers):
-        if type(layer) not in KNOWN_LAYERS:
-            raise _refused(model, f"its cache layer {index} is a {type(layer).__name__}, and {_UNKNOWN}")
+        reason = None if type(layer) in KNOWN_LAYERS else own_layers.why_not(layer)
+        if reason is not None:
+            raise _refused(model, f"its cache layer {index} is a {type(layer).__name__}: {reason}")
         if isinstance(layer, cache_utils.DynamicSlidingWindowLayer) and layer.sliding_window < 2:
             raise _refused(model, f"cache layer {index} has a window of {layer.sliding_window}")
     return cache
@@ -249,10 +254,12 @@ def _forward_one_token(
 
 
 def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
-    recurrent = "recurrent" if _state_bytes(layer) else ""
+    own = own_layers.own_fields(layer)
+    recurrent = "recurrent" if own or _state_bytes(layer) else ""
+    fields = own or states.fields_of(layer)
     keys, values = layer_rows(layer)
     if keys is None or values is None:
-        return LayerGeometry(cache_layer=index, kind="recurrent" if recurrent else "none")
+        return LayerGeometry(cache_layer=index, kind="recurrent" if recurrent else "none", state_fields=fields)
     if keys.ndim != 4 or keys.shape[:3] != values.shape[:3] or keys.shape[0] != 1 or keys.shape[2] != 1:
         raise _refused(model, f"layer {index} caches {tuple(keys.shape)} and {tuple(values.shape)} for one token")
     if keys.dtype != values.dtype:
@@ -267,6 +274,7 @@ def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
         value_dim=values.shape[3],
         dtype=keys.dtype,
         window=layer.sliding_window if windowed else None,
+        state_fields=fields,
     )
 
 
@@ -305,10 +313,10 @@ def _tensors_in_modules(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def _state_bytes(layer: Any) -> int:
-    if not isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin):
-        return 0
-    states = [*layer.conv_states.values(), *layer.recurrent_states.values()]
-    return sum(state.nbytes for state in states if state is not None)
+    """Bytes beside rows. A window keeps its own size as a tensor, which is none of them."""
+    recurrent = isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin)
+    names = ("conv_states", "recurrent_states") if recurrent else own_layers.own_fields(layer)
+    return sum(tensor.nbytes for name in names for tensor in own_layers.tensors(vars(layer)[name]))
 
 
 def _members(layers: Sequence[LayerGeometry], indexes: list[LayerGeometry]) -> list[list[LayerGeometry]]:

@@ -5,6 +5,7 @@ Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +16,8 @@ from djinn_jupyter.errors import ModelRefused
 
 from .geometry import LayerGeometry
 from .group_cache import Slot
+from .own_layers import own_fields
+from .states import HasFields
 
 
 class PagedRows:
@@ -152,3 +155,18 @@ class PagedRecurrentFullLayer(PagedRows, cache_utils.LinearAttentionAndFullAtten
 class PagedRecurrentWindowLayer(  # type: ignore[misc]
     PagedRows, cache_utils.LinearAttentionAndSlidingWindowAttentionLayer
 ): ...
+
+
+def paged_own(plain: Any) -> PagedRows:
+    """An unused layer of a model's own class, with its rows in pages. It takes over what `plain` holds."""
+    kind: Any = type(plain)
+    made: PagedRows = _paged_kind(kind, own_fields(plain))()
+    vars(made).update({name: value for name, value in vars(plain).items() if name != "keys"})
+    return made
+
+
+@functools.cache
+def _paged_kind(own: type, fields: tuple[str, ...]) -> type:
+    """Without a `_layer_type`, by which the library would make caches of it from then on."""
+    namespace = {"_layer_type": None, "fields": fields, "__init__": lambda self: None}
+    return type(f"Paged{own.__name__}", (PagedRows, HasFields, own), namespace)

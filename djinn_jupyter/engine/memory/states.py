@@ -1,4 +1,5 @@
-"""Convolution and recurrent states of a cache layer, taken out as a value and put back.
+"""The states of a cache layer beside its rows, taken out as a value and put back: those of convolutions and
+recurrences, and what a model's own class of layer keeps.
 
 They are not idempotent: a layer that runs twice on the same token moves its state on twice. A frame therefore keeps the
 states of the layers from its own on, as of their entry.
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from torch import Tensor
 from transformers import cache_utils
 
+from .own_layers import tensors
+
 # Everything a recurrent layer of the library holds, in this version of it: states, flags, kernel sizes.
 _FIELDS = tuple(vars(cache_utils.LinearAttentionLayer()))
 
@@ -24,22 +27,33 @@ class LayerState:
 
     def tensors(self) -> Iterator[Tensor]:
         for _, value in self.fields:
-            for item in value.values() if isinstance(value, dict) else (value,):
-                if isinstance(item, Tensor):
-                    yield item
+            yield from tensors(value)
 
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.tensors())
 
 
-def is_recurrent(layer: object) -> bool:
-    return isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin)
+class HasFields:
+    """A layer of a model's own class, of which `fields` are states beside its rows."""
+
+    fields: tuple[str, ...] = ()
+
+
+def fields_of(layer: object) -> tuple[str, ...]:
+    """The names of what a layer holds beside rows."""
+    if isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin):
+        return _FIELDS
+    return layer.fields if isinstance(layer, HasFields) else ()
+
+
+def has_states(layer: object) -> bool:
+    return bool(fields_of(layer))
 
 
 def take(layer: object) -> LayerState:
     """A copy: the library writes into a layer's tensors in place."""
-    return LayerState(fields=tuple((name, _copied(vars(layer)[name])) for name in _FIELDS))
+    return LayerState(fields=tuple((name, _copied(vars(layer)[name])) for name in fields_of(layer)))
 
 
 def put(layer: object, state: LayerState) -> None:
@@ -69,9 +83,4 @@ def nbytes(layer: object) -> int:
 
 def live(layer: object) -> LayerState:
     """The layer's own tensors, which the next pass writes."""
-    return LayerState(fields=tuple((name, vars(layer)[name]) for name in _FIELDS))
-
-
-def known_fields() -> tuple[str, ...]:
-    """The names of what a recurrent layer holds, in this version of the library."""
-    return _FIELDS
+    return LayerState(fields=tuple((name, vars(layer)[name]) for name in fields_of(layer)))
