@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Locator, Page
+from playwright.sync_api import Locator, Page, TimeoutError
 
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 WIDTH, HEIGHT, TALLEST, SLICE = 1360, 900, 15_000, 1400
 RUN_MILLISECONDS = 240_000
+CLICKS, ATTACH_MILLISECONDS = 6, 20_000
 
+_ATTACHED = "() => window.jupyterapp.commands.isEnabled('debugger:continue')"
 _PANEL = "window.jupyterapp.shell.currentWidget"
 
 
@@ -63,6 +65,23 @@ class LabPage:
     def restart_and_run_all(self) -> None:
         self.page.evaluate(f"async () => {{ await {_PANEL}.sessionContext.restartKernel() }}")
         self.run_all()
+
+    def turn_debugger_on(self) -> None:
+        """Click the bug icon until the debugger is attached.
+
+        JupyterLab drops a click that falls into its own first look at a kernel, so we click again, as a reader would.
+        """
+        icon = self.drawn(".jp-DebuggerBugButton")
+        for _ in range(CLICKS):
+            if icon.get_attribute("aria-pressed") != "true":
+                icon.click()
+            try:
+                self.page.wait_for_function(_ATTACHED, timeout=ATTACH_MILLISECONDS)
+            except TimeoutError:
+                continue
+            self.drawn('.jp-DebuggerBugButton[aria-pressed="true"]').wait_for()
+            return
+        raise AssertionError(f"the debugger did not attach after {CLICKS} clicks")
 
     def save(self) -> None:
         self.command("docmanager:save")

@@ -19,7 +19,6 @@ CELLS = (
     "%djinn_break 4",
     "%djinn_run --max-tokens 3 The capital of France is",
 )
-ATTACHED = "() => window.jupyterapp.commands.isEnabled('debugger:continue')"
 
 
 def write(lab: LabServer, name: str, sources: Sequence[str] = CELLS) -> str:
@@ -76,11 +75,8 @@ def test_an_engine_starts_while_the_bug_icon_is_on(lab: LabServer, page: Page) -
     cells = (CELLS[0], "%djinn_load demo --dtype bfloat16", "%djinn_run --max-tokens 2 The capital of France is")
     opened = LabPage.open(page, lab.address(write(lab, "bug.ipynb", cells)))
     opened.wait_for_kernel()
-    bug = opened.drawn(".jp-DebuggerBugButton")
-    bug.click()
-    page.wait_for_function(ATTACHED)  # the icon is on for a moment before that, off again, and on when all is said
-    opened.drawn('.jp-DebuggerBugButton[aria-pressed="true"]').wait_for()
+    opened.turn_debugger_on()
     opened.run_all()
     assert opened.errors() == []
     assert "Paris" in str(opened.outputs()[-1])
-    assert bug.get_attribute("aria-pressed") == "true"
+    assert opened.drawn(".jp-DebuggerBugButton").get_attribute("aria-pressed") == "true"
