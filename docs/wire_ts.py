@@ -44,9 +44,9 @@ def wire_ts() -> dict[str, str]:
         "holdings": [*_interfaces(holdings)],
         "nouns": [*_aliases(nouns), *_interfaces(nouns)],
         "readings": [*_aliases(readings), *_interfaces(readings)],
+        "interventions": [*_interfaces(interventions)],
         "requests": [
             *_interfaces(requests),
-            *_interfaces(interventions),
             _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
         ],
         "replies": [

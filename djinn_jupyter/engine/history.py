@@ -21,7 +21,7 @@ from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDes
 class Checkpoint:
     """All that is needed to go back to a stop. `frame` is as the pass arrived, `left_as` as it was resumed with edits
     (None when it was not edited). `tokens` are all tokens then; `generator` the sampler's state before this pass's
-    token."""
+    token. `number` tells it from all others of a session and its forks; None where it was kept without one."""
 
     frame: Frame
     line: Line
@@ -32,6 +32,7 @@ class Checkpoint:
     also: tuple[str, ...] = ()
     matched: int | None = None
     left_as: Frame | None = None
+    number: int | None = None
 
     @property
     def onward(self) -> Frame:
@@ -157,4 +158,5 @@ def _describe(index: int, stop: Checkpoint) -> StopDescription:
         position=stop.frame.positions[-1],
         reason=stop.reason,
         edited=stop.left_as is not None,
+        number=stop.number,
     )

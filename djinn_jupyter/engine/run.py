@@ -212,6 +212,7 @@ def arrive_at(engine: Engine, session: Session, frame: Frame, reason: PauseReaso
             breakpoint=breakpoints[0].describe() if breakpoints else None,
             also=tuple(str(b.site) for b in breakpoints[1:]),
             matched=met[0].position if met else None,
+            number=session.next_stop_number(),
         )
     )
     engine.older_stops.bound(session)

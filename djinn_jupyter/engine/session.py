@@ -28,7 +28,7 @@ from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import Exactness, SessionDescription, SessionState, StopIdentity
+from djinn_jupyter.wire.nouns import Exactness, Origin, SessionDescription, SessionState, StopIdentity
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.scheduler import Job
@@ -64,6 +64,7 @@ class Session:
     watches: dict[str, Watch] = field(default_factory=dict)
     numbers_given: int = 0
     runs: int = 0
+    forked_from: Origin | None = None
     used_by: str | None = None
     stop: int | None = None
     edition: int | None = None
@@ -177,6 +178,10 @@ class Session:
     def edits_in_force(self) -> tuple[str, ...]:
         """The edits of the present stop in words, without those that are turned off."""
         return tuple(edit.what for edit in self.edits if edit.enabled)
+
+    def next_stop_number(self) -> int:
+        """Of a stop of the history: never used twice, and kept by forks for the stops that they share."""
+        return self._next_edition()
 
     def next_rule_number(self) -> int:
         """Rules have numbers of their own, never used twice."""

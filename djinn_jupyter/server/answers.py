@@ -49,6 +49,7 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.ReadStop: replies.Paused,
     ask.ReadLogits: replies.Logits,
     ask.ReadHistory: replies.History,
+    ask.ReadTree: replies.Tree,
     ask.SwapOut: replies.Swapped,
     ask.SwapIn: replies.Swapped,
     ask.Nap: replies.WeightsMoved,

@@ -167,7 +167,8 @@ class WatchDescription(Noun, frozen=True):
 
 
 class StopDescription(Noun, frozen=True):
-    """One stop of a session's history. `index` counts from the oldest kept stop."""
+    """One stop of a session's history. `index` counts from the oldest kept stop. `number` never repeats in a session,
+    and a fork has those of the stops that it shares; None where it was kept by a version without such numbers."""
 
     index: int
     site: str
@@ -175,6 +176,16 @@ class StopDescription(Noun, frozen=True):
     position: int
     reason: PauseReason
     edited: bool
+    number: int | None = None
+
+
+class Origin(Noun, frozen=True):
+    """Where a fork began: `session` stood then at its stop of the number `stop` (the last one behind it, where it was
+    not stopped; None where there was none) and had so many tokens. It may have gone elsewhere since, or be closed."""
+
+    session: str
+    stop: int | None
+    tokens: int
 
 
 class Transfer(Noun, frozen=True):

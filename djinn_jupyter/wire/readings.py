@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from djinn_jupyter.wire.nouns import Noun, TopToken
+from djinn_jupyter.wire import nouns
+from djinn_jupyter.wire.nouns import Noun, Origin, StopDescription, StopIdentity, TopToken
 
 Applies = Literal["applied", "ahead", "next pass", "other positions", "not so far", "off"]
 
@@ -68,6 +69,23 @@ class Influences(Noun, frozen=True):
     overrides: tuple[Override, ...] = ()
     earlier: tuple[EarlierPasses, ...] = ()
     edits: tuple[EditAtStop, ...] = ()
+
+
+class Branch(Noun, frozen=True):
+    """The stops of one session, oldest first, and where it stands among them: `present` is an index, None where it runs
+    or has finished; `state` says which. Stops that it shares with another session have the same numbers there.
+    `dropped` older ones are not kept any more. `tokens` and `text`: how long its line is, and its last tokens as
+    text."""
+
+    session: str
+    state: nouns.SessionState
+    stops: tuple[StopDescription, ...]
+    present: int | None
+    tokens: int
+    text: str
+    forked_from: Origin | None = None
+    stop: StopIdentity | None = None
+    dropped: int = 0
 
 
 class TokenShift(Noun, frozen=True):

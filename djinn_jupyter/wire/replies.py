@@ -24,7 +24,7 @@ from djinn_jupyter.wire.nouns import (
     WatchDescription,
     WeightsStatistics,
 )
-from djinn_jupyter.wire.readings import EffectReading, Influences
+from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
 
 
 class ReplyBase(Frozen, kw_only=True, tag_field="reply"):
@@ -253,6 +253,13 @@ class History(ReplyBase, frozen=True, tag="History"):
     present: int | None
 
 
+class Tree(ReplyBase, frozen=True, tag="Tree"):
+    """One branch for each session, in the order in which they were opened: a fork comes after what it was forked from,
+    where that is still there."""
+
+    branches: tuple[Branch, ...]
+
+
 class Swapped(ReplyBase, frozen=True, tag="Swapped"):
     """`transfer` is None when nothing had to move."""
 
@@ -314,6 +321,7 @@ Reply = (
     | WatchRead
     | Logits
     | History
+    | Tree
     | Swapped
     | WeightsMoved
     | Copies

@@ -29,6 +29,7 @@
     ReadStop                    Paused
     ReadLogits                  Logits
     ReadHistory                 History
+    ReadTree                    Tree
     Describe                    Described
     SwapOut / SwapIn            Swapped, when the bytes have moved
     Nap / Wake                  WeightsMoved
@@ -248,6 +249,10 @@ class ReadLogits(SessionRequest, frozen=True, tag="ReadLogits"):
 class ReadHistory(SessionRequest, frozen=True, tag="ReadHistory"): ...
 
 
+class ReadTree(RequestBase, frozen=True, tag="ReadTree"):
+    """The stops of all sessions, and which forks they share them with."""
+
+
 class SwapOut(SessionRequest, frozen=True, tag="SwapOut"):
     """The session's pages and states leave the device for `tier`; it comes back when it is next needed."""
 
@@ -346,6 +351,7 @@ Request = (
     | ReadStop
     | ReadLogits
     | ReadHistory
+    | ReadTree
     | SwapOut
     | SwapIn
     | Nap

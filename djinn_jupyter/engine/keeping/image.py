@@ -14,7 +14,7 @@ from torch import Tensor
 from djinn_jupyter.engine.keeping.values import Kept
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, PauseReason, Sampling
+from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Origin, PauseReason, Sampling
 from djinn_jupyter.wire.sites import Site
 
 StatesImage = dict[int, Kept]
@@ -100,6 +100,7 @@ class StopImage(Part, frozen=True):
     also: tuple[str, ...]
     matched: int | None
     left_as: int | None
+    number: int | None = None
 
 
 class HistoryImage(Part, frozen=True):
@@ -265,4 +266,5 @@ class SessionImage(Part, frozen=True):
     edition: int | None = None
     rule_numbers_given: int = 0
     runs: int = 0
+    forked_from: Origin | None = None
     edits_made: tuple[EditImage, ...] = ()  # empty in images of a time when `edits` in force were noted alone

@@ -119,6 +119,7 @@ class _Rebuilding:
             watches={str(one.tap.site): self._watch(one) for one in image.watches},
             numbers_given=image.numbers_given,
             runs=image.runs,
+            forked_from=image.forked_from,
             stop=image.stop,
             edition=image.edition,
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
@@ -142,6 +143,7 @@ class _Rebuilding:
             also=image.also,
             matched=image.matched,
             left_as=None if image.left_as is None else self.frames[image.left_as],
+            number=image.number,
         )
 
     def _line(self, image: kept.LineImage) -> Line:

@@ -160,6 +160,7 @@ class _Taking:
             edition=session.edition,
             rule_numbers_given=session.rule_numbers_given,
             runs=session.runs,
+            forked_from=session.forked_from,
         )
 
     def _live_states(self) -> StatesImage:
@@ -187,6 +188,7 @@ class _Taking:
             also=stop.also,
             matched=stop.matched,
             left_as=None if stop.left_as is None else self._frame(stop.left_as),
+            number=stop.number,
         )
 
     def _tokens(self, tokens: tuple[int, ...]) -> TokensImage:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.scheduler import Steps, Underway
-from djinn_jupyter.engine.verbs import changing, keeping, looking, moving, residing, sessions, switching, weights
+from djinn_jupyter.engine.verbs import (
+    branches,
+    changing,
+    keeping,
+    looking,
+    moving,
+    residing,
+    sessions,
+    switching,
+    weights,
+)
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
@@ -50,6 +60,7 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.ReadStop: looking.read_stop,
     ask.ReadLogits: looking.read_logits,
     ask.ReadHistory: looking.read_history,
+    ask.ReadTree: branches.read_tree,
     ask.Nap: weights.nap,
     ask.Wake: weights.wake,
     ask.ReadCopies: weights.read_copies,
@@ -80,6 +91,7 @@ CHANGES_NOTHING: frozenset[type[ask.RequestBase]] = frozenset(
         ask.ReadStop,
         ask.ReadLogits,
         ask.ReadHistory,
+        ask.ReadTree,
         ask.SaveCheckpoint,
         ask.SwapOut,
         ask.SwapIn,

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import NOTEBOOK, label, require_showable, told_apart
+from djinn_jupyter.wire.nouns import Origin
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened, SessionClosed
 
 if TYPE_CHECKING:
@@ -114,10 +115,17 @@ def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
         rules={number: _own_books(rule) for number, rule in parent.rules.items()},
         numbers_given=parent.numbers_given,
         runs=parent.runs,
+        forked_from=_origin(parent),
         rule_numbers_given=parent.rule_numbers_given,
     )
     engine.add_session(child)
     return Opened(session=child.describe(), created=True)
+
+
+def _origin(parent: Session) -> Origin:
+    stops = parent.history.stops
+    last = parent.history.here or (stops[-1] if stops else None)
+    return Origin(session=parent.name, stop=None if last is None else last.number, tokens=len(parent.tokens))
 
 
 def _own_books(rule: Rule) -> Rule:

@@ -26,6 +26,7 @@ import {
   Steered,
   Swapped,
   Tokenized,
+  Tree,
   WatchRead,
   Watching,
   WeightsMoved,
@@ -71,6 +72,7 @@ export interface Answers {
   readonly ReadStop: Paused;
   readonly ReadLogits: Logits;
   readonly ReadHistory: HistoryRead;
+  readonly ReadTree: Tree;
   readonly SwapOut: Swapped;
   readonly SwapIn: Swapped;
   readonly Nap: WeightsMoved;

@@ -5,6 +5,7 @@ export * from './edits';
 export * from './holdings';
 export * from './nouns';
 export * from './readings';
+export * from './interventions';
 export * from './requests';
 export * from './replies';
 export * from './events';

@@ -148,7 +148,10 @@ export interface WatchDescription {
   readonly passes_left_out: number;
 }
 
-/** One stop of a session's history. `index` counts from the oldest kept stop. */
+/**
+ * One stop of a session's history. `index` counts from the oldest kept stop. `number` never repeats in a session,
+ * and a fork has those of the stops that it shares; None where it was kept by a version without such numbers.
+ */
 export interface StopDescription {
   readonly index: number;
   readonly site: string;
@@ -156,6 +159,17 @@ export interface StopDescription {
   readonly position: number;
   readonly reason: 'breakpoint' | 'step' | 'interrupt' | 'back' | 'fork';
   readonly edited: boolean;
+  readonly number: number | null;
+}
+
+/**
+ * Where a fork began: `session` stood then at its stop of the number `stop` (the last one behind it, where it was
+ * not stopped; None where there was none) and had so many tokens. It may have gone elsewhere since, or be closed.
+ */
+export interface Origin {
+  readonly session: string;
+  readonly stop: number | null;
+  readonly tokens: number;
 }
 
 /** One move of a session's bytes between the device and a tier: how many really moved, and how long it took. */

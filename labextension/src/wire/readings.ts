@@ -5,6 +5,9 @@ import {
 } from './values';
 
 import {
+  Origin,
+  StopDescription,
+  StopIdentity,
   TopToken,
 } from './nouns';
 
@@ -73,6 +76,24 @@ export interface Influences {
   readonly overrides: readonly Override[];
   readonly earlier: readonly EarlierPasses[];
   readonly edits: readonly EditAtStop[];
+}
+
+/**
+ * The stops of one session, oldest first, and where it stands among them: `present` is an index, None where it runs
+ * or has finished; `state` says which. Stops that it shares with another session have the same numbers there.
+ * `dropped` older ones are not kept any more. `tokens` and `text`: how long its line is, and its last tokens as
+ * text.
+ */
+export interface Branch {
+  readonly session: string;
+  readonly state: 'idle' | 'running' | 'paused' | 'closed';
+  readonly stops: readonly StopDescription[];
+  readonly present: number | null;
+  readonly tokens: number;
+  readonly text: string;
+  readonly forked_from: Origin | null;
+  readonly stop: StopIdentity | null;
+  readonly dropped: number;
 }
 
 /** One token of the next-token distribution without (`before`) and with (`after`) the edits of the stop. */

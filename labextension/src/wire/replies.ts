@@ -25,6 +25,7 @@ import {
 } from './nouns';
 
 import {
+  Branch,
   EffectReading,
   Influences,
 } from './readings';
@@ -301,6 +302,16 @@ export interface HistoryRead {
   readonly not_kept: string | null;
 }
 
+/**
+ * One branch for each session, in the order in which they were opened: a fork comes after what it was forked from,
+ * where that is still there.
+ */
+export interface Tree {
+  readonly reply: 'Tree';
+  readonly branches: readonly Branch[];
+  readonly not_kept: string | null;
+}
+
 /** `transfer` is None when nothing had to move. */
 export interface Swapped {
   readonly reply: 'Swapped';
@@ -371,6 +382,7 @@ export type WireReply =
   | WatchRead
   | Logits
   | HistoryRead
+  | Tree
   | Swapped
   | WeightsMoved
   | Copies

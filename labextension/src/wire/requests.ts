@@ -1,13 +1,19 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
-  Edit,
-} from './edits';
-
-import {
   Sampling,
   StopIdentity,
 } from './nouns';
+
+import {
+  ApplyEdit,
+  EnableEdit,
+  EnableRule,
+  MeasureEffect,
+  RevertEdits,
+  Steer,
+  Unsteer,
+} from './interventions';
 
 export interface Ping {
   readonly request: 'Ping';
@@ -222,6 +228,11 @@ export interface ReadHistory {
   readonly session: string;
 }
 
+/** The stops of all sessions, and which forks they share them with. */
+export interface ReadTree {
+  readonly request: 'ReadTree';
+}
+
 /** The session's pages and states leave the device for `tier`; it comes back when it is next needed. */
 export interface SwapOut {
   readonly request: 'SwapOut';
@@ -288,65 +299,6 @@ export interface AcceptRecomputed {
   readonly session: string;
 }
 
-/**
- * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
- * negative from the end of the pass, None for all of the pass.
- */
-export interface ApplyEdit {
-  readonly request: 'ApplyEdit';
-  readonly session: string;
-  readonly edit: Edit;
-  readonly site?: string | null;
-  readonly positions?: readonly number[] | null;
-  readonly stop?: StopIdentity | null;
-}
-
-export interface RevertEdits {
-  readonly request: 'RevertEdits';
-  readonly session: string;
-  readonly stop?: StopIdentity | null;
-}
-
-/** Turn an edit of the present stop off, or on again: the stopped value is then that with the other edits alone. */
-export interface EnableEdit {
-  readonly request: 'EnableEdit';
-  readonly session: string;
-  readonly number: number;
-  readonly enabled: boolean;
-  readonly stop?: StopIdentity | null;
-}
-
-/** `tokens`, by text or number, are read besides the `top` most probable without and with the edits. */
-export interface MeasureEffect {
-  readonly request: 'MeasureEffect';
-  readonly session: string;
-  readonly top?: number;
-  readonly tokens?: readonly (number | string)[];
-}
-
-export interface Steer {
-  readonly request: 'Steer';
-  readonly session: string;
-  readonly site: string;
-  readonly edit: Edit;
-  readonly positions?: readonly number[] | null;
-}
-
-/** `number` None removes all rules. */
-export interface Unsteer {
-  readonly request: 'Unsteer';
-  readonly session: string;
-  readonly number?: number | null;
-}
-
-/** Turn a steering rule off without ending it, or on again, from the next pass (or the rest of this one) on. */
-export interface EnableRule {
-  readonly request: 'EnableRule';
-  readonly session: string;
-  readonly number: number;
-  readonly enabled: boolean;
-}
-
 export type WireRequest =
   | Ping
   | ListModules
@@ -383,6 +335,7 @@ export type WireRequest =
   | ReadStop
   | ReadLogits
   | ReadHistory
+  | ReadTree
   | SwapOut
   | SwapIn
   | Nap
