@@ -12,7 +12,8 @@ from benchmarks.setting import setting
 
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
-    "streaming", "replay", "paint", "cold_start",
+    "streaming", "replay", "paint", "cold_start", "first_card",
+    "journal", "subscriptions",
 )  # fmt: skip
 
 
