@@ -16,7 +16,7 @@ from djinn_jupyter.engine.frame import Frame, States
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.plan import Target
 from djinn_jupyter.engine.residency.belongings import tensors_of_states
-from djinn_jupyter.engine.residency.stop_room import admitted, fetched
+from djinn_jupyter.engine.residency.stop_room import fetched
 from djinn_jupyter.engine.run import arrive_at
 from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
@@ -41,7 +41,6 @@ def to_layer(engine: Engine, session: Session, count: int) -> Steps:
     start = replace(frame.at_start(), inlays=tuple(i for i in frame.inlays if _before(i.tap, boundary)))
     outcome = yield from looks.aside(engine, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
     assert isinstance(outcome, Halted)
-    yield from admitted(engine, session, outcome.frame)
     return _stand(engine, session, outcome.frame)
 
 
@@ -95,7 +94,6 @@ def _rerun(engine: Engine, session: Session, tap: Tap, start: int, states: State
     outcome = yield from looks.replay(engine, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
     if isinstance(outcome, Completed):
         raise UsageError(f"{tap.site} was not met in that pass.")
-    yield from admitted(engine, session, outcome.frame)
     return _arrive_back(engine, session, outcome.frame)
 
 

@@ -19,10 +19,14 @@ from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.gates import Leave
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.moment import Lens, Moment
+from djinn_jupyter.engine.nested import tensors_within
 from djinn_jupyter.engine.plan import Halt, Place, Plan
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.sites import Site
 
 Journal = dict[int, LayerState]
+Admit = Callable[[int], None]
+"""Told how many bytes are about to be kept; raises SlabFull where there is no room for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,15 +77,10 @@ class PassCrossing:
         cache: PagedCache,
         journal: Journal,
         lens: Callable[[Tap], Lens | None],
+        admit: Admit,
     ) -> None:
-        self.frame, self.plan, self.anatomy, self.cache, self.journal, self.lens = (
-            frame,
-            plan,
-            anatomy,
-            cache,
-            journal,
-            lens,
-        )
+        self.frame, self.plan, self.anatomy, self.cache = frame, plan, anatomy, cache
+        self.journal, self.lens, self._admit = journal, lens, admit
         self.boundary, self.hidden = frame.boundary, frame.hidden
         self.layers_run = 0
         self.left: Halted | Yielded | None = None
@@ -122,11 +121,7 @@ class PassCrossing:
         if hits:
             self._leave(boundary, hidden, places[-1].tap if len(places) == 1 else _tap_of(hits), hidden, hits)
         if self.plan.yields is not None and self.layers_run and boundary < self._last and self.plan.yields():
-            frame = replace(
-                self.frame, boundary=boundary, hidden=hidden, tap=None, raw=None, **self._path(), states=None
-            )
-            self.left = Yielded(frame=frame, layers_run=self.layers_run)
-            raise Leave
+            self._step_aside(boundary, hidden)
         if boundary == self._last:
             self._stage, self._entry = boundary, hidden.clone() if boundary in self._stages else hidden
         return hidden
@@ -171,7 +166,7 @@ class PassCrossing:
         hits = [] if place is None else list(self._look(place, changed))
         if hits:
             boundary = min(max(tap.stage, 0), self._last)
-            self._leave(boundary, self._entry, tap, changed.clone(), hits)
+            self._leave(boundary, self._entry, tap, changed, hits)
         return None if changed is raw else changed
 
     def _replay(self, tap: Tap, inlay: Inlay | None) -> Tensor | None:
@@ -211,7 +206,24 @@ class PassCrossing:
         met = [(halt, halt.meets(moment)) for halt in place.halts]
         return [Hit(halt=halt, position=position) for halt, position in met if position is not None]
 
+    def _step_aside(self, boundary: int, hidden: Tensor) -> None:
+        """Others wait where there is no room for what that would keep."""
+        try:
+            self._admit(self._kept_bytes(hidden, None))
+        except SlabFull:
+            return
+        frame = replace(self.frame, boundary=boundary, hidden=hidden, tap=None, raw=None, **self._path(), states=None)
+        self.left = Yielded(frame=frame, layers_run=self.layers_run)
+        raise Leave
+
+    def states_before(self) -> Journal:
+        """The states that this entry found in the layers that it ran."""
+        run = range(self.boundary, self.boundary + self.layers_run + 1)
+        touched = {index for layer in run if layer < self._last for index in self.anatomy.cache_layers_of(layer)}
+        return {index: state for index, state in self.journal.items() if index in touched}
+
     def _leave(self, boundary: int, hidden: Tensor | None, tap: Tap, raw: Tensor, hits: list[Hit]) -> None:
+        self._admit(self._kept_bytes(hidden, None if raw is hidden else raw) + self.cache.recurrent_bytes)
         live = self.cache.capture_all()
         start = {**live, **self.journal}
         if tap.boundary is None and 0 <= tap.stage < self._last:
@@ -222,13 +234,21 @@ class PassCrossing:
             boundary=boundary,
             hidden=hidden,
             tap=tap,
-            raw=raw,
+            raw=raw if raw is hidden else raw.clone(),
             **self._path(),
             states=live or None,
             start_states=start or None,
         ).read()
         self.left = Halted(frame=frame, hits=tuple(hits), layers_run=self.layers_run)
         raise Leave
+
+    def _kept_bytes(self, hidden: Tensor | None, raw: Tensor | None) -> int:
+        """Bytes of a frame that stands here: of the hidden state as it lies in memory, of the others as copies."""
+        whole = 0 if hidden is None else hidden.untyped_storage().nbytes()
+        copied = [raw, self._handed, *(self._kwargs[name] for name in self.anatomy.mappings if name in self._kwargs)]
+        made = sum(inlay.raw.nbytes for inlay in self._made.values())
+        journal = sum(state.nbytes for state in self.journal.values())
+        return whole + sum(tensor.nbytes for tensor in tensors_within(copied)) + made + journal
 
     def _path(self) -> dict[str, Any]:
         """What the frame keeps of the way here: the replaced values, and what layers hand on."""

@@ -45,6 +45,7 @@ from djinn_jupyter.engine.plan import Plan
 from djinn_jupyter.engine.residency.neighbours import Neighbours
 from djinn_jupyter.engine.residency.notebooks import Notebooks
 from djinn_jupyter.engine.residency.room import Room
+from djinn_jupyter.engine.residency.stop_room import entered
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.scheduler import Blocked, Scheduler
 from djinn_jupyter.engine.session import Session
@@ -52,7 +53,7 @@ from djinn_jupyter.engine.tokenizing import PendingTokens, Tokenizing
 from djinn_jupyter.engine.turns import Turns
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.residence import Weights
-from djinn_jupyter.errors import DjinnError, SlabFull, UnknownSession, from_code
+from djinn_jupyter.errors import DjinnError, UnknownSession, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionOpened
@@ -359,15 +360,8 @@ class Engine:
         return pages
 
     def entered(self, session: Session, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Outcome]:
-        """`Forward.enter` for a session, once there is room for its pages. Raises SlabFull where none can be made."""
-        while True:
-            try:
-                return self.forward.enter(frame, plan, session.cache, session.journal)
-            except SlabFull:
-                blocked = self.room.wait_for(session, session.cache.bytes_wanted(frame.committed, frame.end))
-                if blocked is None:
-                    raise
-            yield blocked
+        """Enter a pass of a session, once there is room for it. Raises SlabFull where none can be made."""
+        return entered(self, session, frame, plan, session.cache, session.journal)
 
     def settled(self, session: Session) -> Generator[Blocked | None, None, None]:
         """Steps until no move of the session is under way."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from djinn_jupyter.engine.crossing import Completed, Journal, Outcome, PassCrossing
+from djinn_jupyter.engine.crossing import Admit, Completed, Journal, Outcome, PassCrossing
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.geometry import CacheGeometry
@@ -26,7 +26,7 @@ from djinn_jupyter.engine.model.taps import Tap, catch
 from djinn_jupyter.engine.moment import Lens
 from djinn_jupyter.engine.plan import Plan
 from djinn_jupyter.engine.weights.residence import Weights
-from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory
+from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
 
 
 class EpilogueCrossing:
@@ -62,21 +62,29 @@ class Forward:
         self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
 
     @torch.inference_mode()
-    def enter(self, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal) -> Outcome:
-        """Go on from `frame` until a halt, a yield or the end of the pass; at the end the cache is committed.
+    def enter(self, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal, admit: Admit) -> Outcome:
+        """Go on from `frame` until a halt, a yield or the end of the pass; at the end the cache is committed. `admit`
+        is asked before anything is kept of a pass that is left.
 
-        SlabFull leaves everything as it was. OutOfDeviceMemory leaves the session at its last committed step.
+        SlabFull leaves everything as it was, but for pages and layers that were run for nothing. OutOfDeviceMemory
+        leaves the session at its last committed step.
         """
         end = frame.committed + len(frame.tokens)
         cache.reserve(frame.committed, end)
         self._put_back(frame, cache, journal)
-        crossing = PassCrossing(frame, plan, self.anatomy, cache, journal, self.lens_at)
+        crossing = PassCrossing(frame, plan, self.anatomy, cache, journal, self.lens_at, admit)
+        undo = plan.undo()
         try:
             logits = self._call(frame, crossing, cache)
         except Leave:
             if crossing.left is None:
                 raise ModelRefused("The forward pass was left by nobody; this is a fault of djinn.") from None
             return crossing.left
+        except SlabFull:
+            undo()
+            cache.restore_all(crossing.states_before())
+            cache.enter(frame.committed)
+            raise
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise

@@ -14,12 +14,14 @@ from djinn_jupyter.wire.sites import Site
 
 
 class Observer(Protocol):
-    """Looks at a moment and changes nothing."""
+    """Looks at a moment and changes nothing of the pass. `mark` gives the way back to what it has recorded now."""
 
     @property
     def tap(self) -> Tap: ...
 
     def observe(self, moment: Moment) -> None: ...
+
+    def mark(self) -> Callable[[], None]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,23 @@ class Plan:
     def stages(self) -> frozenset[int]:
         """The stages within which something may happen."""
         return frozenset(place.tap.stage for place in self.inside)
+
+    @property
+    def halts(self) -> bool:
+        """Whether it may stop a pass."""
+        return any(place.halts for places in (*self.boundaries.values(), self.inside) for place in places)
+
+    def undo(self) -> Callable[[], None]:
+        """The way back to the books that rules and watches have now, for a pass that has to be entered once more."""
+        places = [*self.inside, *(place for here in self.boundaries.values() for place in here)]
+        marks = [rule.mark() for place in places for rule in place.rules]
+        marks += [observer.mark() for place in places for observer in place.observers]
+
+        def go_back() -> None:
+            for mark in marks:
+                mark()
+
+        return go_back
 
 
 def make_plan(

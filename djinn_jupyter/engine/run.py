@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from djinn_jupyter.engine import reports
 from djinn_jupyter.engine.breakpoints import Breakpoint
@@ -16,8 +17,8 @@ from djinn_jupyter.engine.history import Checkpoint
 from djinn_jupyter.engine.line import STATE_PERIOD
 from djinn_jupyter.engine.model.tokenizer import Stream
 from djinn_jupyter.engine.plan import Target, make_plan
-from djinn_jupyter.engine.residency.belongings import tensors_of_frame, tensors_of_states
-from djinn_jupyter.engine.residency.stop_room import admitted
+from djinn_jupyter.engine.residency.belongings import tensors_of_states
+from djinn_jupyter.engine.residency.stop_room import GENERATOR_BYTES, set_aside
 from djinn_jupyter.engine.scheduler import Steps
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
@@ -58,12 +59,8 @@ def run(
         if frame.hidden is None and frame.tap is None:
             begun_under = rules
         try:
-            outcome = engine.forward.enter(frame, plan, session.cache, session.journal)
+            outcome = yield from engine.entered(session, frame, plan)
         except SlabFull as full:
-            blocked = engine.room.wait_for(session, session.cache.bytes_wanted(frame.committed, frame.end))
-            if blocked is not None:
-                yield blocked
-                continue
             if not session.line.new_tokens(session.tokens):
                 raise
             return finish(engine, session, "slab_full", str(full))
@@ -72,15 +69,11 @@ def run(
         match outcome:
             case Yielded():
                 session.frame = outcome.frame
-                engine.blobs.note(tensors_of_frame(outcome.frame))
                 engine.scheduler.preemptions += 1
                 yield None
                 if session.pause_requested:
-                    halted = _halted_between(engine, session)
-                    yield from admitted(engine, session, halted.frame)
-                    return pause(engine, session, halted, "interrupt")
+                    return (yield from _paused_between(engine, session))
             case Halted():
-                yield from admitted(engine, session, outcome.frame)
                 return pause(engine, session, outcome, reason)
             case Completed():
                 whole = begun_under is not None and same_rules(begun_under, rules)
@@ -102,7 +95,7 @@ def _after_pass(engine: Engine, session: Session, outcome: Completed, stream: St
     if session.cache.length < len(session.tokens):
         session.frame = session.next_frame(one_by_one=engine.one_by_one)
         return None
-    session.logits_1V = outcome.logits_1V.to(torch.float32)
+    _keep_logits(engine, session, outcome.logits_1V)
     if line.max_new_tokens > len(line.new_tokens(session.tokens)):
         _sample(engine, session, stream)
     ending = _ending(engine, session)
@@ -110,6 +103,16 @@ def _after_pass(engine: Engine, session: Session, outcome: Completed, stream: St
         return finish(engine, session, *ending)
     session.frame = session.next_frame(one_by_one=engine.one_by_one)
     return None
+
+
+def _keep_logits(engine: Engine, session: Session, logits_1V: Tensor) -> None:
+    """In memory of their own, where the model gives those of all positions; the last ones go out of the books."""
+    logits_1V = logits_1V.to(torch.float32)
+    if logits_1V.untyped_storage().nbytes() > logits_1V.nbytes:
+        logits_1V = logits_1V.clone()
+    before = None if session.logits_1V is None else engine.blobs.known(session.logits_1V)
+    session.logits_1V = logits_1V
+    engine.blobs.let_go(before)
 
 
 def _keep_states(engine: Engine, session: Session) -> None:
@@ -160,6 +163,12 @@ def _ending(engine: Engine, session: Session) -> tuple[FinishReason, str | None]
             "run all tokens as one prompt to go on."
         )
     return None
+
+
+def _paused_between(engine: Engine, session: Session) -> Steps:
+    """Stand where the pass stepped aside; of states it needs copies."""
+    yield from set_aside(engine, session, GENERATOR_BYTES + session.cache.recurrent_bytes)
+    return pause(engine, session, _halted_between(engine, session), "interrupt")
 
 
 def _halted_between(engine: Engine, session: Session) -> Halted:

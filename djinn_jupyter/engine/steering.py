@@ -6,7 +6,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -61,6 +61,16 @@ class Rule:
             self._sizes.append(size)
         made = moment.replace(edits.put(moment.value, changed, rows, self.site.selector))
         return made, Change(what=self.what, size=size, rule=self.number)
+
+    def mark(self) -> Callable[[], None]:
+        """The way back to its books as they are now."""
+        met, changed, sizes = self.passes_met, self.passes_changed, len(self._sizes)
+
+        def go_back() -> None:
+            self.passes_met, self.passes_changed = met, changed
+            del self._sizes[sizes:]
+
+        return go_back
 
     def rows_in(self, available: range) -> list[int] | None:
         """Which rows of a pass over these positions it changes; None for all of them."""

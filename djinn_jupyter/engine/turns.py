@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.pace import Pace
+from djinn_jupyter.engine.residency.stop_room import accounted
 from djinn_jupyter.engine.scheduler import Job
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
@@ -49,6 +50,9 @@ class Turns:
             reply: Reply | None = done.value
         except Exception as error:  # noqa: BLE001  the request's edge
             reply = self._broke(job, error)
+        finally:
+            with self._engine.faults.during("it counted what a slice has made"):
+                accounted(self._engine, job.session)
         self._conclude(job, reply)
 
     def _prepare(self, job: Job) -> None:

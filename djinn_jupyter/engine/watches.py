@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -38,6 +39,16 @@ class Watch:
         self.positions.append(tuple(moment.row_positions()))
         self.runs.append(self.run)
         self.bytes_held += size
+
+    def mark(self) -> Callable[[], None]:
+        """The way back to what is recorded now."""
+        passes, held, left_out = len(self.values), self.bytes_held, self.passes_left_out
+
+        def go_back() -> None:
+            del self.values[passes:], self.positions[passes:], self.runs[passes:]
+            self.bytes_held, self.passes_left_out = held, left_out
+
+        return go_back
 
     def describe(self) -> WatchDescription:
         return WatchDescription(

@@ -13,8 +13,8 @@ class Holding(Frozen, frozen=True):
 
 
 class BudgetStatistics(Frozen, frozen=True):
-    """What all sessions together may have on the device and have. `bytes_overdrawn`: what a stop or an edit has brought
-    above the limit, while older stops and sessions leave for it."""
+    """What all sessions together may have on the device and have. `bytes_overdrawn`: what is above the limit, while
+    older stops and sessions leave for it; 0 unless something was made whose room nobody had foreseen."""
 
     bytes_limit: int
     bytes_taken: int

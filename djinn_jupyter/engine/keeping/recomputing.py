@@ -15,11 +15,12 @@ from djinn_jupyter.engine.crossing import Completed, Halted, Journal, Yielded
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.plan import Plan, Target, make_plan
+from djinn_jupyter.engine.residency.stop_room import entered
 from djinn_jupyter.engine.scheduler import Blocked
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.engine.trail import Passes
-from djinn_jupyter.errors import SlabFull, StorageFailed
+from djinn_jupyter.errors import StorageFailed
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.engine import Engine
@@ -88,15 +89,7 @@ class _Recomputing:
 
     def _enter(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
         while True:
-            try:
-                outcome = self.engine.forward.enter(frame, plan, self.cache, self.journal)
-            except SlabFull:
-                wanted = self.cache.bytes_wanted(frame.committed, frame.end)
-                blocked = self.engine.room.wait_for(self.session, wanted)
-                if blocked is None:
-                    raise
-                yield blocked
-                continue
+            outcome = yield from entered(self.engine, self.session, frame, plan, self.cache, self.journal)
             self.engine.books.layers_run += outcome.layers_run
             yield None
             if not isinstance(outcome, Yielded):

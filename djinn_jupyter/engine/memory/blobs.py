@@ -151,9 +151,18 @@ class Blobs:
         self._blobs[made.identity] = made
         return made
 
+    def known(self, tensor: Tensor) -> Blob | None:
+        """The blob of a tensor's storage, where there is one already."""
+        return self._blobs.get(tensor.untyped_storage()._cdata) if tensor.device == self.device else None
+
+    def let_go(self, blob: Blob | None) -> None:
+        """Discard a blob at once where its storage is gone."""
+        if blob is not None and blob.expired and not blob.moving and self._blobs.pop(blob.identity, None) is not None:
+            blob.discard()
+
     def is_away(self, tensor: Tensor) -> bool:
         """Whether its bytes are not, or not all, on the device where it belongs. Counts nothing."""
-        known = self._blobs.get(tensor.untyped_storage()._cdata) if tensor.device == self.device else None
+        known = self.known(tensor)
         return known is not None and not known.resident
 
     def adopt(self, stored: Stored, epoch: int | None) -> tuple[Blob, UntypedStorage]:

@@ -42,10 +42,11 @@ class Budget:
 
     Whoever takes device memory that outlives a pass (batches, gradients, modules, caches of any kind) draws it here:
     `join` once with a `Part`; `take` before allocating, and be refused with SlabFull before anything is changed;
-    `give_back` when the memory is gone. What exists before its size is known, as a forward's results do, is
-    `record`ed: that is never refused and may overdraw the limit. While `overdrawn` nothing more can be taken, and the
+    `give_back` when the memory is gone. What is counted only once it exists, as a forward's results are, has its room
+    `set_aside` before and is `record`ed out of that; one session's slice sets aside at a time, and `put_back`s the rest
+    at its end. What is recorded beyond may overdraw the limit: while `overdrawn` nothing more can be taken, and the
     engine has older stops and sessions leave until it is 0. The books are checked part by part: `taken` is what the
-    parts say that they hold.
+    parts say that they hold, with what is set aside.
 
     Invariants: 0 <= taken; `take` never leads beyond the limit. Under pressure what nobody uses goes first, for that
     hurts nobody, then working copies, the one unused for the longest first. What is in use is never taken from anybody
@@ -56,6 +57,7 @@ class Budget:
     def __init__(self, limit_bytes: int, growth: Growth | None = None) -> None:
         self.limit = limit_bytes
         self.taken = 0
+        self.aside = 0
         self._growth = growth
         if growth is not None:
             growth.add(lambda: self.taken)
@@ -90,9 +92,21 @@ class Budget:
         self.taken += units * unit
         return units
 
+    def set_aside(self, size: int, *, by: object) -> None:
+        """Have at least `size` bytes set aside for what will be recorded. Raises SlabFull, and changes nothing."""
+        if size > self.aside:
+            self.take(size - self.aside, by=by)
+            self.aside = size
+
+    def put_back(self) -> None:
+        """Give back what was set aside and not recorded."""
+        self.taken, self.aside = self.taken - self.aside, 0
+
     def record(self, size: int) -> None:
-        """Bytes that are there already."""
-        self.taken += size
+        """Bytes that are there already, out of what was set aside as far as that goes."""
+        drawn = min(size, self.aside)
+        self.aside -= drawn
+        self.taken += size - drawn
 
     def give_back(self, size: int) -> None:
         if size > self.taken:
@@ -137,9 +151,9 @@ class Budget:
         )
 
     def check(self) -> None:
-        """Raise BooksBroken unless the parts hold exactly what was taken."""
+        """Raise BooksBroken unless the parts hold exactly what was taken, but for what is set aside."""
         held = self.held()
-        if sum(held.values()) != self.taken:
+        if sum(held.values()) != self.taken - self.aside:
             raise BooksBroken(f"{self.taken} bytes are taken; the parts hold {held}.")
 
     @property

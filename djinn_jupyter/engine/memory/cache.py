@@ -64,6 +64,7 @@ class PagedCache(Cache):
         self.model_config = model_config
         self.geometry = geometry
         self.groups = tuple(groups)
+        self.owner = self.groups[0].session if self.groups else object()
         self.length = 0
         super().__init__(layers=_layers(model_config, geometry, self.groups))
         self._paged = tuple(layer for layer in self.layers if isinstance(layer, PagedRows))
@@ -225,6 +226,10 @@ class PagedCache(Cache):
     # --------------------------------------------------------------------------------------------- books
 
     @property
+    def recurrent_bytes(self) -> int:
+        return sum(states.nbytes(layer) for layer in self.layers if states.has_states(layer))
+
+    @property
     def working_bytes(self) -> int:
         return sum(group.working.nbytes for group in self.groups if group.working is not None)
 
@@ -236,7 +241,7 @@ class PagedCache(Cache):
             pages_shared=sum(table.slab.references(page) > 1 for table in tables for page in table.pages),
             page_bytes=sum(t.slab.page(page).nbytes for t in tables for page in t.pages if t.slab.page(page).resident),
             working_bytes=self.working_bytes,
-            recurrent_bytes=sum(states.nbytes(layer) for layer in self.layers if states.has_states(layer)),
+            recurrent_bytes=self.recurrent_bytes,
         )
 
     def check(self, contents: bool = False) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from djinn_jupyter.engine.memory.blobs import Blob, Blobs
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.slab import Page
 from djinn_jupyter.engine.memory.states import LayerState
+from djinn_jupyter.engine.nested import tensors_within
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.history import Checkpoint
@@ -139,7 +140,7 @@ def tensors_of_stop(stop: Checkpoint) -> Iterator[Tensor]:
 
 
 def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
-    yield from _within((frame.hidden, frame.raw, frame.shared))
+    yield from tensors_within((frame.hidden, frame.raw, frame.shared))
     for inlay in frame.inlays:
         yield inlay.raw
     for states in (frame.states, frame.start_states):
@@ -159,15 +160,3 @@ def _of_trail(session: Session) -> Iterator[Tensor]:
 def _of_states(states: Iterable[LayerState]) -> Iterator[Tensor]:
     for state in states:
         yield from state.tensors()
-
-
-def _within(value: Any) -> Iterator[Tensor]:
-    """The tensors in nested mappings and sequences."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _within(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _within(part)

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.keeping.recomputing import recompute
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.residency.stop_room import set_aside
 from djinn_jupyter.engine.scheduler import Blocked, Steps
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule, check_rule
@@ -123,6 +124,7 @@ def apply_edit(engine: Engine, request: ask.ApplyEdit, holder: Holder) -> Steps:
     patched: Tensor | None = None
     if isinstance(request.edit, PatchFrom):
         patched = yield from _patch(engine, request.edit, site, _touched(frame, request.positions))
+    yield from set_aside(engine, session, frame.raw.nbytes)
     made = stop_edits.make(frame, request.edit, site, request.positions, number=len(session.edits) + 1, patched=patched)
     session.change_value(made.frame)
     session.edits.append(made.noted)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from djinn_jupyter.engine.history import History
 from djinn_jupyter.engine.line import LineCopies
 from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.residency.stop_room import accounted
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
 from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
@@ -94,6 +95,7 @@ def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
     parent = engine.session(request.session)
     require_showable(request.name, "The name of a session")
     require_free(request.name, engine.sessions)
+    engine.budget.set_aside(parent.cache.recurrent_bytes, by=None)
     lines = LineCopies()
     child = Session(
         name=request.name,
@@ -119,6 +121,7 @@ def fork(engine: Engine, request: ask.Fork, holder: Holder) -> Opened:
         rule_numbers_given=parent.rule_numbers_given,
     )
     engine.add_session(child)
+    accounted(engine, child)
     return Opened(session=child.describe(), created=True)
 
 
