@@ -43,7 +43,7 @@ class Served(Protocol):
     @property
     def keeps_sessions(self) -> bool: ...
     def forget_sessions(self) -> None: ...
-    def submit(self, request: Request, holder: Holder, reply: Answer) -> None: ...
+    def accept(self, request: Request, holder: Holder, reply: Answer) -> None: ...
     def depart(self, holder: Holder) -> None: ...
 
 
@@ -120,7 +120,7 @@ class Door:
                 answer(self._close(client.holder, request))
                 self._shut_down()
             case _:
-                self._engine.submit(request, client.holder, answer)
+                self._engine.accept(request, client.holder, answer)
 
     def _welcome(self, peer: bytes, hello: Hello) -> Welcome:
         if hello.version != __version__:
@@ -173,7 +173,7 @@ class Door:
 
     def _return(self, holder: Holder) -> None:
         for name in self._left_behind.pop(holder, ()):
-            self._engine.submit(Open(session=name), holder, _log_failure)
+            self._engine.accept(Open(session=name), holder, _log_failure)
 
     def _present(self, client: Client) -> bool:
         return self._clock() - client.last_heard <= self._silence_seconds

@@ -55,6 +55,7 @@ from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.errors import DjinnError, UnknownSession, from_code
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.codec import as_read
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionOpened
 from djinn_jupyter.wire.sites import Site
@@ -134,7 +135,16 @@ class Engine:
     # --- from any thread -------------------------------------------------------------------------------------------
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
-        """Take a request. What needs no session is answered by a worker, the rest posted to the engine's thread."""
+        """Take a request of this process, checked as if it had crossed the wire."""
+        try:
+            request = as_read(request)
+        except Exception as error:  # noqa: BLE001  the request's edge
+            return reply(self.faults.reply_to(error))
+        self.accept(request, holder, reply)
+
+    def accept(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
+        """Take a request that was read off the wire. What needs no session is answered by a worker, the rest posted to
+        the engine's thread."""
         try:
             if isinstance(request, enquiries.ENQUIRIES):
                 enquiries.answer_elsewhere(self, request, reply)
@@ -387,5 +397,4 @@ class Engine:
         return self.tokenizer.text_of(token)
 
     def token_id(self, text: str) -> int:
-        """The one token that `text` is; UsageError where it is none or several."""
         return self.tokenizer.token_id(text)

@@ -120,12 +120,24 @@ def encode_reply(number: int, reply: Reply) -> list[Frame]:
 
 def encode_checked(number: int, request: Request) -> list[Frame]:
     """As `encode`. UsageError where a field breaks its own limits: msgspec looks at them on reading only."""
-    try:
+    with _limits_in_words():
         frames = encode(number, request)
         decode_request(frames)
+    return frames
+
+
+def as_read(request: Request) -> Request:
+    """The request as whoever it is sent to would read it. UsageError where it could not be."""
+    with _limits_in_words():
+        return decode_request(encode(0, request)).body
+
+
+@contextmanager
+def _limits_in_words() -> Iterator[None]:
+    try:
+        yield
     except (MalformedMessage, NotEncodable) as error:
         raise UsageError(_limit_in_words(str(error))) from None
-    return frames
 
 
 def _limit_in_words(said: str) -> str:

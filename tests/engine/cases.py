@@ -46,15 +46,6 @@ class Case:
             return None
 
     @property
-    def crosses(self) -> bool:
-        """True where the product's own client would send it."""
-        request = self.request
-        try:
-            return request is not None and bool(codec.encode_checked(1, request))
-        except DjinnError:
-            return False
-
-    @property
     def ends_the_engine(self) -> bool:
         """True for the one order whose purpose that is."""
         return self.kind is ask.Shutdown and self.fields.get("force") is True

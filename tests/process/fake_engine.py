@@ -78,7 +78,7 @@ class FakeEngine:
         self.notes: list[tuple[str, str]] = []
         self._read()
 
-    def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
+    def accept(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
         if isinstance(request, ask.Tokenize):
             raise ZeroDivisionError("a fault of the engine")
         self.mailbox.post(Letter(request=request, holder=holder, reply=reply))

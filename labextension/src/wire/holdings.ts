@@ -7,8 +7,8 @@ export interface Holding {
 }
 
 /**
- * What all sessions together may have on the device and have. `bytes_overdrawn`: what a stop or an edit has brought
- * above the limit, while older stops and sessions leave for it.
+ * What all sessions together may have on the device and have. `bytes_overdrawn`: what is above the limit, while
+ * older stops and sessions leave for it; 0 unless something was made whose room nobody had foreseen.
  */
 export interface BudgetStatistics {
   readonly bytes_limit: number;
