@@ -10,10 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from djinn_jupyter.client.spelling import closest, closest_option
+from djinn_jupyter.client.spelling import closest, closest_option, number_in_words
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-_NO_NUMBER = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
 _PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b")
 
 
@@ -31,11 +30,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """One sentence, and where to read on."""
-        number = _NO_NUMBER.match(message)
-        if number is not None:
-            kind = "a whole number" if number["kind"] == "int" else "a number"
-            message = f"{number['option']} takes {kind}, not {number['value']}."
-        self.exit(2, f"djinn: {message} ({self.prog} --help)\n")
+        self.exit(2, f"djinn: {number_in_words(message)} ({self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+from os import PathLike
 from pathlib import Path
 
 from djinn_jupyter.client.amounts import parse_bytes
@@ -17,7 +18,7 @@ from djinn_jupyter.client.registry import is_alive, running_engines
 from djinn_jupyter.client.spelling import check_words, spell_device, spell_dtype
 from djinn_jupyter.client.starting import Tell, Told
 from djinn_jupyter.client.terminal import TerminalProgress
-from djinn_jupyter.errors import DjinnError, EngineUnavailable
+from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
 from djinn_jupyter.wire.registry import Entry, Identity, Options
 
 
@@ -25,8 +26,8 @@ def load(
     model: str | Path,
     *,
     revision: str | None = None,
-    dtype: str | None = None,
-    device: str | None = None,
+    dtype: object = None,
+    device: object = None,
     attention: str | None = None,
     device_memory: int | str | None = None,
     card_memory: int | str | None = None,
@@ -48,12 +49,13 @@ def load(
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it where it runs already.
 
-    `device_memory` is in bytes or as "20GiB"; so are `card_memory`, which makes the GPU as small as that for all that
-    the engine allocates, and `host_memory` and `disk_memory`, the most that sessions which left the device may take
-    there (0: none). A session leaves after `idle_swap_seconds` without use, the weights after `nap_seconds` without
-    work. A session keeps its last `stops_kept` stops (64) in memory, older ones on disk; with `no_journal` all
-    sessions end with the engine's process. `idle_seconds` (then the engine ends) counts only where the engine is
-    started now; one that runs and does not `listen` where it is asked to (tcp://host:port, with keys) is refused.
+    `dtype` and `device` are words or torch's own. `device_memory` is in bytes or as "20GiB"; so are `card_memory`,
+    which makes the GPU as small as that for all that the engine allocates, and `host_memory` and `disk_memory`, the
+    most that sessions which left the device may take there (0: none). A session leaves after `idle_swap_seconds`
+    without use, the weights after `nap_seconds` without work. A session keeps its last `stops_kept` stops (64) in
+    memory, older ones on disk; with `no_journal` all sessions end with the engine's process. `idle_seconds` (then the
+    engine ends) counts only where the engine is started now; one that runs and does not `listen` where it is asked to
+    (tcp://host:port, with keys) is refused.
     `progress` is called with each step of the start, `each_second` with the present step and how long it has taken;
     without either a terminal shows it. UsageError where an option says what no engine on this machine can be, or what
     the one that runs is not.
@@ -114,7 +116,10 @@ def attach(entry: Entry) -> RemoteEngine:
 
 
 def spell_model(model: str | Path) -> str:
-    """A folder by its absolute path, so that every process means the same; `demo` and hub names as they are."""
+    """A folder by its absolute path, so that every process means the same; `demo` and hub names as they are. UsageError
+    for what is no name."""
+    if not isinstance(model, str | PathLike):
+        raise UsageError(f"A model is named by a text or a path, not by {type(model).__name__}: write dj.load('demo').")
     text = str(model)
     if text not in ("", "demo") and Path(text).expanduser().is_dir():
         return str(Path(text).expanduser().resolve())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import PurePosixPath
 
 from djinn_jupyter.client.naming import is_another_notebooks, label, told_apart
 from djinn_jupyter.errors import SessionsWouldSuffer
@@ -15,7 +16,7 @@ def require_own(session: SessionDescription, holder: str, deed: str, *, force: b
     if force:
         return
     if is_another_notebooks(session.name):
-        whose = f"another notebook's ({session.name})"
+        whose = f"another notebook's ({PurePosixPath(*PurePosixPath(session.name).parts[-2:])})"
     elif is_held_elsewhere(session, holder):
         whose = "open in another kernel"
     else:

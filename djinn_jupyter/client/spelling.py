@@ -27,28 +27,32 @@ _SHORT_DTYPES: Final = {
 _DEVICE: Final = re.compile(r"([a-z]+)(:\d+)?")
 _HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.ASCII)
 _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
+_NO_NUMBER: Final = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
 _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
 DEV = Path("/dev")
 # What PyTorch's CUDA reaches a GPU by: NVIDIA's driver, that of its boards, Windows' in WSL, AMD's.
 _GPUS: Final = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
 
 
-def spell_dtype(dtype: str | None) -> str | None:
-    """A dtype as torch names it. UsageError for what is none that a model is served in."""
+def spell_dtype(dtype: object) -> str | None:
+    """A dtype, or torch's own, as torch names it. UsageError for what is none that a model is served in."""
     if dtype is None:
         return None
-    name = dtype.removeprefix("torch.")
+    asked = str(dtype)
+    name = asked.removeprefix("torch.")
     name = _SHORT_DTYPES.get(name, name)
     if name not in DTYPES:
         near = closest(name, (*DTYPES, *_SHORT_DTYPES))
-        raise UsageError(f"{dtype!r} is no dtype to serve a model in{near or '.'} Write float32, bfloat16 or float16.")
+        raise UsageError(f"{asked!r} is no dtype to serve a model in{near or '.'} Write float32, bfloat16 or float16.")
     return name
 
 
-def spell_device(device: str | None) -> str | None:
-    """A device as an engine finds itself on it: who asks for `cuda` means `cuda:0`. UsageError for no device."""
-    if device is None:
+def spell_device(asked: object) -> str | None:
+    """A device, or torch's own, as an engine finds itself on it: who asks for `cuda` means `cuda:0`. UsageError for no
+    device."""
+    if asked is None:
         return None
+    device = str(asked)
     found = _DEVICE.fullmatch(device)
     if found is None or found[1] not in DEVICES:
         near = closest(re.sub(r":.*", "", device).lower(), DEVICES, gpu="cuda")
@@ -80,6 +84,15 @@ def closest(word: str, known: Iterable[str], **meant: str) -> str:
     """`; did you mean float32?` for a word near a known one, else nothing. `meant` are other words for known ones."""
     found = [meant[word]] if word in meant else get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
+
+
+def number_in_words(said: str) -> str:
+    """What argparse says of a value that is no number, without the name of a type."""
+    found = _NO_NUMBER.match(said)
+    if found is None:
+        return said
+    kind = "a whole number" if found["kind"] == "int" else "a number"
+    return f"{found['option']} takes {kind}, not {found['value']}."
 
 
 def closest_option(word: str, known: Iterable[str], meant: Mapping[str, str]) -> str:

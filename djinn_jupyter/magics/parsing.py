@@ -96,6 +96,8 @@ def verb(
                 method(self, reader(made.parser, line), *body)
             except DjinnError as error:
                 raise OneLine(as_typed(made.parser, " ".join(str(error).split()))) from None
+            except OneLine as error:  # argparse's own
+                raise OneLine(_in_words(str(error))) from None
             finally:
                 self.bench.tell_unkept()
 
@@ -154,6 +156,12 @@ def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
     options = _by_parameter(parser)
     said = _PARAMETER.sub(lambda found: options.get(found[0], found[0]), said)
     return _NOTEBOOK.sub(lambda found: repr(naming.label(found["name"])), said)
+
+
+def _in_words(said: str) -> str:
+    from djinn_jupyter.client.spelling import number_in_words  # not at import: it takes msgspec along
+
+    return number_in_words(said)
 
 
 def _by_parameter(parser: argparse.ArgumentParser) -> dict[str, str]:

@@ -12,7 +12,7 @@ from djinn_jupyter.wire import requests as ask
 from tests.magics.double import EngineDouble
 from tests.widgets import samples
 
-ROME = "work/rome.ipynb"
+ROME = "shared/ada/trips/rome.ipynb"
 Deed = Callable[[RemoteEngine, str, bool], object]
 
 DEEDS: dict[str, Deed] = {
@@ -38,7 +38,7 @@ def double(monkeypatch: pytest.MonkeyPatch) -> EngineDouble:
 
 
 @pytest.mark.parametrize(
-    ("name", "whose"), [("oslo", "open in another kernel"), (ROME, f"another notebook's ({ROME})")]
+    ("name", "whose"), [("oslo", "open in another kernel"), (ROME, "another notebook's (trips/rome.ipynb)")]
 )
 @pytest.mark.parametrize(
     ("deed", "do"), [*DEEDS.items(), ("restore over it", IN_PLACE)], ids=["close", "restore", "fresh", "in place"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from djinn_jupyter.client import launcher, loading, spelling
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
@@ -38,6 +39,8 @@ def without_an_engine(monkeypatch: pytest.MonkeyPatch) -> None:
         ("owner/a--b", {}, "'owner/a--b' is neither a folder nor the name of a model on the hub"),
         ("", {}, "'' is neither a folder nor the name of a model on the hub"),
         ("demo", {"device": "cuda:3"}, "There is no device cuda:3: the system shows no GPU. Write cpu, or leave"),
+        (3, {}, "A model is named by a text or a path, not by int: write dj.load('demo')."),
+        ("demo", {"dtype": torch.int8}, "'torch.int8' is no dtype to serve a model in. Write float32,"),
         ("demo", {"device": "mps"}, "mps is the GPU of a Mac, which this machine is not."),
     ],
 )
@@ -58,6 +61,8 @@ def test_what_cannot_be_meant_is_refused_without_an_engine(
     [
         ("demo", {"dtype": "bf16"}, ("dtype", "bfloat16")),
         ("demo", {"dtype": "torch.float16"}, ("dtype", "float16")),
+        ("demo", {"dtype": torch.bfloat16}, ("dtype", "bfloat16")),
+        ("demo", {"device": torch.device("cuda", 1)}, ("device", "cuda:1")),
         ("Qwen/Qwen2.5-0.5B", {"device": "cuda:1"}, ("device", "cuda:1")),
         ("gpt2", {"attention": "kernels-community/flash-attn"}, ("attention", "kernels-community/flash-attn")),
         ("HuggingFaceTB/SmolLM2-135M_x.1", {}, ("dtype", None)),
