@@ -45,7 +45,6 @@ def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None)
         *influence_parts(stop.influences, others, but=stop.edits),
         title=joined([f"{title} at ", mono(edited.site)]),
         beside=at_positions(edited.positions),
-        dot="paused",
         session=stop.session,
     )
     plain = (

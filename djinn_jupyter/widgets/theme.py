@@ -84,6 +84,7 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 .djinn .dj-ramp.dj-share{background:linear-gradient(90deg,#440154,#3b518b,#21908d,#5cc863,#fde725)}
 .djinn .dj-note{border-left:3px solid var(--dj-stop);padding-left:9px}
 .djinn .dj-pair{display:flex;flex-wrap:wrap;gap:10px 32px}
+.djinn .dj-pair .dj-name{white-space:nowrap}
 .djinn svg{display:block;max-width:100%}
 """
 # Where both sidebars are open, on a screen of 1360 pixels, a cell is about this wide.

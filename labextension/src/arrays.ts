@@ -46,8 +46,12 @@ function fromHalf(half: number): number {
 }
 
 /** Positions as rows, everything else behind them, in at most `maxRows` x `maxColumns` cells. */
-export function pool(array: ArrayJson, maxRows: number, maxColumns: number): Pooled {
-  const values = toFloats(array);
+export function pool(
+  array: ArrayJson,
+  maxRows: number,
+  maxColumns: number,
+  values: Float32Array = toFloats(array)
+): Pooled {
   const tall = array.shape[0] ?? 1;
   const wide = tall === 0 ? 0 : values.length / tall;
   const [rowBlock, columnBlock] = [

@@ -69,6 +69,28 @@ export function ownOf(live: LiveState, notebook: string): Place | null {
   return ranked.sort((a, b) => a.rank - b.rank)[0]?.place ?? null;
 }
 
+/** By a notebook's path, the paths that it had before it was renamed, the last one first. */
+export type Formerly = ReadonlyMap<string, readonly string[]>;
+
+/** `before` is called `after` from now on. */
+export function rename(formerly: Formerly, before: string, after: string): Formerly {
+  const names = [before, ...(formerly.get(before) ?? [])].filter(name => name !== after);
+  return new Map([...[...formerly].filter(([path]) => path !== after), [after, names]]);
+}
+
+/**
+ * What a notebook left behind under a name of before: a session with something in it that is not its own any more, as
+ * after a restart of its kernel.
+ */
+export function leftBehind(live: LiveState, notebook: string, formerly: Formerly): Place | null {
+  const left = (formerly.get(notebook) ?? []).map(path => ownOf(live, path));
+  return left.find(place => holdsSomething(find(live, place))) ?? null;
+}
+
+function holdsSomething(session: LiveSession | null): boolean {
+  return session !== null && session.described.tokens + session.described.breakpoints.length > 0;
+}
+
 function rank({ described, kernel }: LiveSession, notebook: string): number {
   const { in_use, name } = described;
   const held = kernel === null ? 4 : 0;

@@ -3,7 +3,18 @@
 import { ISignal, Signal } from '@lumino/signaling';
 
 import { Connection } from './line';
-import { Choice, NO_CHOICE, ownOf, pick, renamed, same, settle, toFront } from './choice';
+import {
+  Choice,
+  Formerly,
+  NO_CHOICE,
+  leftBehind,
+  pick,
+  rename,
+  renamed,
+  same,
+  settle,
+  toFront
+} from './choice';
 import { LiveState, NOTHING, Place, find } from './live';
 import { NO_PAST, Past, markSwap, readingOf, remember } from './memory';
 import { LiveEngine, LiveSession, SessionSwapped } from './wire';
@@ -69,7 +80,7 @@ export class DjinnModel {
   /** The notebook in front has got another path. */
   rename(path: string): void {
     if (this._notebook !== null) {
-      this._formerly.set(path, this._notebook);
+      this._formerly = rename(this._formerly, this._notebook, path);
     }
     this._notebook = path;
     if (this._followed !== null) {
@@ -79,9 +90,17 @@ export class DjinnModel {
 
   /** The session that the notebook in front had under its former name, when it does not work with it any more. */
   get left(): Place | null {
-    const before = this._notebook === null ? undefined : this._formerly.get(this._notebook);
-    const left = before === undefined ? null : ownOf(this._live, before);
-    return find(this._live, left)?.described.tokens ? left : null;
+    return this._notebook === null ? null : leftBehind(this._live, this._notebook, this._formerly);
+  }
+
+  /** Under which names notebooks were known before, in earlier visits too. */
+  get formerly(): Formerly {
+    return this._formerly;
+  }
+
+  set formerly(formerly: Formerly) {
+    this._formerly = formerly;
+    this._changed.emit();
   }
 
   get session(): LiveSession | null {
@@ -167,7 +186,7 @@ export class DjinnModel {
   }
 
   private readonly _changed = new Signal<this, void>(this);
-  private readonly _formerly = new Map<string, string>();
+  private _formerly: Formerly = new Map();
   private readonly _past = new Map<string, Past>();
   private _preferences: Preferences = { followNotebook: true, memoryMinutes: 10, lensTop: 5 };
   private _live: LiveState = NOTHING;

@@ -190,6 +190,23 @@ export class DjinnService {
     );
   }
 
+  /** Turn a steering rule off without ending it, or on again. */
+  enableRule(place: Place, number: number, enabled: boolean): Promise<void> {
+    const { engine, session } = place;
+    return this._try(place, () =>
+      this.ask<'EnableRule'>(engine, { request: 'EnableRule', session, number, enabled })
+    );
+  }
+
+  /** Turn an edit of the present stop off, or on again. */
+  enableEdit(place: Place, number: number, enabled: boolean): Promise<void> {
+    const { engine, session } = place;
+    const stop = this._seen(place);
+    return this._try(place, () =>
+      this.ask<'EnableEdit'>(engine, { request: 'EnableEdit', session, number, enabled, stop })
+    );
+  }
+
   /** The stopped value as the pass brought it. */
   revert(place: Place): Promise<void> {
     const { engine, session } = place;

@@ -33,6 +33,12 @@ export function spellNumber(value: number | null, none: string): string {
     : value.toPrecision(4);
 }
 
+/** A share, as a part of 100. */
+export function spellShare(share: number): string {
+  const percent = 100 * share;
+  return `${percent >= 10 ? Math.round(percent) : Number(percent.toPrecision(2))} %`;
+}
+
 /** A token's text with what cannot be seen made visible. */
 export function spellToken(text: string): string {
   return JSON.stringify(text).slice(1, -1).replace(/\\"/g, '"').replace(/ /g, '\u00b7') || '\u2205';

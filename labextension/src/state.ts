@@ -1,4 +1,4 @@
-/* What outlives a reload of the page: the session that was chosen and the panels that were folded. */
+/* What outlives a reload of the page: the session that was chosen, the panels that were folded, notebooks' old names. */
 
 import { IStateDB } from '@jupyterlab/statedb';
 import { ReadonlyPartialJSONValue } from '@lumino/coreutils';
@@ -14,7 +14,12 @@ interface Kept {
   readonly chosen: Place | null;
   readonly folded: readonly string[];
   readonly opened: readonly string[];
+  /** Notebooks' paths with those that they had before; the last ones. */
+  readonly formerly: readonly (readonly [string, readonly string[]])[];
 }
+
+/** So many renamed notebooks are remembered. */
+const RENAMED = 50;
 
 export async function keepState(
   service: DjinnService,
@@ -25,20 +30,27 @@ export async function keepState(
   let { chosen } = kept;
   sidebar.folded = kept.folded;
   service.model.opened = new Set(kept.opened);
-  let { opened } = service.model;
+  service.model.formerly = new Map([...kept.formerly, ...service.model.formerly]);
+  let { opened, formerly } = service.model;
   if (chosen && service.model.notebook === null) {
     service.model.choose(chosen);
   }
   const save = (): void => {
-    const now: Kept = { chosen, folded: sidebar.folded, opened: [...opened] };
+    const now: Kept = {
+      chosen,
+      folded: sidebar.folded,
+      opened: [...opened],
+      formerly: [...formerly].slice(-RENAMED)
+    };
     void states.save(KEY, now as unknown as ReadonlyPartialJSONValue);
   };
   sidebar.foldedChanged.connect(save);
   service.model.changed.connect(() => {
     const { model } = service;
-    if ((model.chosen && !same(model.chosen, chosen)) || model.opened !== opened) {
+    const other = model.opened !== opened || model.formerly !== formerly;
+    if ((model.chosen && !same(model.chosen, chosen)) || other) {
       chosen = model.chosen ?? chosen;
-      opened = model.opened;
+      ({ opened, formerly } = model);
       save();
     }
   });
@@ -46,18 +58,23 @@ export async function keepState(
 
 /** What an earlier visit left; anything else counts as nothing. */
 export function readKept(value: unknown): Kept {
-  const { chosen, folded, opened } = (
+  const { chosen, folded, opened, formerly } = (
     typeof value === 'object' && value !== null ? value : {}
   ) as Record<string, unknown>;
   return {
     chosen: isPlace(chosen) ? { engine: chosen.engine, session: chosen.session } : null,
     folded: texts(folded) ?? ['djinn-memory'],
-    opened: texts(opened) ?? []
+    opened: texts(opened) ?? [],
+    formerly: Array.isArray(formerly) ? formerly.filter(isRenamed) : []
   };
 }
 
 function texts(value: unknown): string[] | null {
   return Array.isArray(value) ? value.filter(one => typeof one === 'string') : null;
+}
+
+function isRenamed(value: unknown): value is [string, string[]] {
+  return Array.isArray(value) && typeof value[0] === 'string' && Array.isArray(value[1]);
 }
 
 function isPlace(value: unknown): value is Place {

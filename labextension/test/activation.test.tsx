@@ -25,7 +25,12 @@ const PAUSED = {
   shape: [2, 8],
   axes: 'T D',
   dtype: 'float32',
-  edits: ['scaled by 0.9']
+  influences: {
+    edits: [
+      { number: 1, site: 'resid_post.1', what: 'scale 0.9', relative_size: 0.1, enabled: true },
+      { number: 2, site: 'resid_post.1', what: 'zero at 0', relative_size: 1, enabled: false }
+    ]
+  }
 };
 const bytes = new Uint8Array(new Float32Array([1, -1, 2, 0]).buffer);
 const base64 = btoa(String.fromCharCode(...bytes));
@@ -61,7 +66,7 @@ test('it shows the stop: place, edits, norms, heatmap, and what the lens reads a
   const { line } = await stopped();
   expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
   expect(screen.getByText('resid_post.1')).toBeTruthy();
-  expect(screen.getByText('Edited: scaled by 0.9')).toBeTruthy();
+  expect(screen.getByText('scale 0.9')).toBeTruthy();
   expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/2 positions by 8/);
   expect(screen.getByText('3.000')).toBeTruthy();
   expect(screen.getByText('not finite')).toBeTruthy();
@@ -174,6 +179,41 @@ test('what cannot be read is said, for the session that it is about', async () =
   expect(screen.getByText('The engine has ended.')).toBeTruthy();
   await settled(() => panel.service.model.choose({ engine: 'e1', session: 'b' }));
   expect(screen.queryByText('The engine has ended.')).toBeNull();
+});
+
+test('each edit of the stop is turned off and on, as long as the stop is the present one', async () => {
+  const { line, has } = await stopped();
+  const boxes = (): HTMLInputElement[] => screen.getAllByRole('checkbox');
+  expect(boxes().map(({ checked }) => checked)).toEqual([true, false]);
+  expect(screen.getByText('10 % of the value')).toBeTruthy();
+  expect(screen.getByText('off')).toBeTruthy();
+  await settled(() => fireEvent.click(boxes()[1]));
+  const asked = { request: 'EnableEdit', session: 'a', number: 2, enabled: true, stop: HERE };
+  expect(line.asked.at(-1)?.request).toEqual(asked);
+  await has(session('a', { state: 'running', stop: null }));
+  expect(boxes().every(({ disabled }) => disabled)).toBe(true);
+});
+
+test('a site with heads shows their mean until one of them is chosen', async () => {
+  const heads = {
+    ...SNAPSHOT,
+    site: 'z.1',
+    axes: 'T H D',
+    value: { dtype: 'float32', shape: [1, 2, 2], base64 }
+  };
+  const { has } = drawn(Activation, request =>
+    request.request === 'ReadStop'
+      ? { ...PAUSED, site: 'z.1', axes: 'T H D', shape: [1, 2, 2] }
+      : request.request === 'Inspect'
+        ? { snapshot: heads }
+        : answer(request)
+  );
+  await has(session('a', { ...STOPPED, stopped_at: 'z.1' }));
+  const select = screen.getByLabelText('Heads');
+  expect(select.textContent).toBe('mean of 2 headshead 0head 1');
+  expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/z\.1 \(mean of 2 heads\)/);
+  fireEvent.change(select, { target: { value: '1' } });
+  expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/z\.1 \(head 1\)/);
 });
 
 test('edits are undone by a button, as long as the stop is the present one', async () => {

@@ -135,6 +135,9 @@ test('steering rules in force are listed with what they do, and can be ended', a
   expect(screen.getByText('scale 2')).toBeTruthy();
   expect(screen.getByText('50 % of the value')).toBeTruthy();
   panel.line.asked.length = 0;
+  await settled(() => fireEvent.click(screen.getByLabelText('The rule at resid_post.2 is on')));
+  const off = { request: 'EnableRule', session: 'a', number: 7, enabled: false };
+  expect(panel.line.asked.pop()?.request).toEqual(off);
   await settled(() =>
     fireEvent.click(screen.getByRole('button', { name: 'End the rule at resid_post.2' }))
   );

@@ -1,4 +1,16 @@
-import { Choice, NO_CHOICE, ownOf, pick, renamed, same, settle, toFront } from '../src/choice';
+import {
+  Choice,
+  NO_CHOICE,
+  Formerly,
+  leftBehind,
+  rename,
+  ownOf,
+  pick,
+  renamed,
+  same,
+  settle,
+  toFront
+} from '../src/choice';
 import { LiveState, NOTHING, Place, find, places, reduce } from '../src/live';
 import { LiveSession } from '../src/wire';
 import { engine, session, snapshot } from './double';
@@ -212,5 +224,41 @@ test.each(Array.from({ length: 60 }, (_, seed) => seed))(
         picked = null;
       }
     }
+  }
+);
+
+/* ---- what a renamed notebook left behind ---- */
+
+test.each(Array.from({ length: 40 }, (_, seed) => seed))(
+  'however often it is renamed, restarted and reloaded, what a notebook left behind is pointed out (%i)',
+  seed => {
+    const next = chance(seed);
+    const sessions = new Map<string, string | null>([['s0.ipynb', 's0.ipynb']]);
+    let formerly: Formerly = new Map();
+    let name = 's0.ipynb';
+    let orphan: string | null = null;
+    for (let count = 1; count < 30; count += 1) {
+      if (next(3)) {
+        const to = `s${next(2) ? count : next(count)}.ipynb`;
+        if (to !== name && !sessions.has(to)) {
+          formerly = new Map(JSON.parse(JSON.stringify([...rename(formerly, name, to)])));
+          sessions.forEach((holder, one) => holder === name && sessions.set(one, to));
+          name = to;
+        }
+      } else if (!sessions.has(name)) {
+        [...sessions].forEach(([one, holder]) => holder === name && sessions.set(one, null));
+        orphan = [...sessions.keys()].find(one => sessions.get(one) === null) ?? null;
+        break;
+      }
+    }
+    const there = live(
+      ...[...sessions].map(([one, holder]) =>
+        holder === null ? session(one, {}, one) : held(one, holder, true)
+      )
+    );
+    const left = leftBehind(there, name, formerly);
+    expect(left?.session ?? null).toBe(orphan);
+    const empty = live(...[...sessions].map(([one]) => session(one, { tokens: 0 }, one)));
+    expect(leftBehind(empty, name, formerly)).toBeNull();
   }
 );

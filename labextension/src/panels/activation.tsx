@@ -2,13 +2,15 @@
 
 import * as React from 'react';
 
-import { Pooled, pool } from '../arrays';
+import { pool, toFloats } from '../arrays';
+import { headsOf, ofHead } from '../heads';
 import { reasonOf } from '../line';
 import { Place, find } from '../live';
 import { same } from '../choice';
 import { DjinnService } from '../service';
 import { spellNumber, spellToken } from '../spell';
 import { LensRow, LiveEngine, LiveSession, Paused, Snapshot, StopIdentity } from '../wire';
+import { Edits } from './edits';
 import { Empty, Meter, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 import { Thumbnail } from './thumbnail';
@@ -20,7 +22,7 @@ interface Stop {
   readonly place: Place;
   readonly paused: Paused;
   readonly snapshot: Snapshot;
-  readonly pooled: Pooled;
+  readonly values: Float32Array;
 }
 
 type Read<T> = { readonly value: T } | { readonly refused: string };
@@ -129,7 +131,7 @@ async function readStop(service: DjinnService, place: Place): Promise<Stop | nul
     positions
   });
   return spellStop(snapshot.stop) === spellStop(paused.stop)
-    ? { place, paused, snapshot, pooled: pool(snapshot.value, 96, 128) }
+    ? { place, paused, snapshot, values: toFloats(snapshot.value) }
     : null;
 }
 
@@ -143,7 +145,7 @@ interface StopViewProps extends StopProps {
 }
 
 function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Element {
-  const { paused, snapshot } = stop;
+  const { paused } = stop;
   const last = paused.positions.at(-1) ?? 0;
   const [chosen, setChosen] = React.useState<number | null>(null);
   const position = chosen !== null && paused.positions.includes(chosen) ? chosen : last;
@@ -154,29 +156,10 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
         <span className="djinn-mono">{paused.site}</span>{' '}
         <span className="djinn-soft">{headOf(stop, past, trans)}</span>
       </p>
-      {paused.edits.length > 0 && (
-        <div className="djinn-Stop-edits">
-          <p>{trans.__('Edited: %1', paused.edits.join('; '))}</p>
-          <button
-            className="djinn-textButton"
-            disabled={past}
-            onClick={() => service.revert(stop.place)}
-          >
-            {trans.__('Undo the edits')}
-          </button>
-        </div>
+      {paused.influences.edits.length > 0 && (
+        <Edits paused={paused} place={stop.place} past={past} service={service} trans={trans} />
       )}
-      <Thumbnail
-        pooled={stop.pooled}
-        label={trans.__(
-          'Values at %1: %2 positions by %3. Full colour at %4.',
-          paused.site,
-          snapshot.positions.length,
-          paused.shape.slice(1).join(' x '),
-          spellNumber(stop.pooled.limit, trans.__('not finite'))
-        )}
-        trans={trans}
-      />
+      <Picture stop={stop} trans={trans} />
       <Norms paused={paused} position={position} choose={setChosen} trans={trans} />
       {hasLens(paused, service.model.engine) ? (
         <Lens stop={stop} past={past} position={position} service={service} trans={trans} />
@@ -185,6 +168,53 @@ function StopView({ stop, past, service, trans }: StopViewProps): React.JSX.Elem
           {trans.__('The logit lens reads the residual stream; %1 is none.', paused.site)}
         </Empty>
       )}
+    </>
+  );
+}
+
+/** The values as a heatmap; where they have heads a head at a time, or their mean. */
+function Picture({ stop, trans }: { stop: Stop; trans: Trans }): React.JSX.Element {
+  const { paused, snapshot, values } = stop;
+  const [wanted, want] = React.useState<number | null>(null);
+  const heads = headsOf(snapshot);
+  const only = heads.length === 1 ? heads[0] : null;
+  const head = wanted !== null && heads.includes(wanted) ? wanted : only;
+  const pooled = React.useMemo(() => {
+    const { value } = snapshot;
+    const index = head === null ? null : heads.indexOf(head);
+    return pool(value, 96, 128, heads.length ? ofHead(values, value.shape, index) : values);
+  }, [stop, head]);
+  const mean = trans._n('mean of %1 head', 'mean of %1 heads', heads.length);
+  const which = heads.length ? ` (${head === null ? mean : trans.__('head %1', head)})` : '';
+  return (
+    <>
+      {heads.length > 1 && (
+        <label className="djinn-Heads">
+          {trans.__('Heads')}
+          <select
+            value={head ?? ''}
+            onChange={({ target }) => want(target.value === '' ? null : Number(target.value))}
+          >
+            <option value="">{mean}</option>
+            {heads.map(one => (
+              <option key={one} value={one}>
+                {trans.__('head %1', one)}
+              </option>
+            ))}
+          </select>
+        </label>
+      )}
+      <Thumbnail
+        pooled={pooled}
+        label={trans.__(
+          'Values at %1: %2 positions by %3. Full colour at %4.',
+          paused.site + which,
+          snapshot.positions.length,
+          paused.shape.slice(heads.length ? 2 : 1).join(' x '),
+          spellNumber(pooled.limit, trans.__('not finite'))
+        )}
+        trans={trans}
+      />
     </>
   );
 }

@@ -1,11 +1,11 @@
-/* The steering rules in force: they change every pass, so what is stopped under them says so, and each can be ended. */
+/* The steering rules: they change every pass, so what is stopped under them says so; each can be turned off and ended. */
 
 import { closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
 import { Place } from '../live';
 import { DjinnService } from '../service';
-import { spellEdit } from '../spell';
+import { spellEdit, spellShare } from '../spell';
 import { RuleDescription } from '../wire';
 import { Action } from './parts';
 import { Trans } from './react';
@@ -21,12 +21,19 @@ interface RulesProps {
 export function Rules({ rules, label, place, service, trans }: RulesProps): React.JSX.Element {
   return (
     <div className="djinn-Rules">
-      <h4 className="djinn-subhead">{trans.__('Steering rules in force')}</h4>
+      <h4 className="djinn-subhead">{trans.__('Steering rules')}</h4>
       <ul className="djinn-list" aria-label={trans.__('Steering rules of %1', label)}>
         {rules.map(rule => (
           <li key={rule.number} className="djinn-Breakpoint">
-            <span className="djinn-mono djinn-Breakpoint-main">{rule.site}</span>
-            <span className="djinn-soft djinn-Breakpoint-hits">{strength(rule, trans)}</span>
+            <label className="djinn-Breakpoint-main djinn-Rule-main">
+              <input
+                type="checkbox"
+                checked={rule.enabled}
+                aria-label={trans.__('The rule at %1 is on', rule.site)}
+                onChange={event => service.enableRule(place, rule.number, event.target.checked)}
+              />
+              <span className="djinn-mono djinn-Breakpoint-site">{rule.site}</span>
+            </label>
             <Action
               icon={closeIcon}
               label={trans.__('End the rule at %1', rule.site)}
@@ -37,6 +44,7 @@ export function Rules({ rules, label, place, service, trans }: RulesProps): Reac
               {rule.positions !== null && (
                 <span>{trans.__('positions %1', rule.positions.join(', '))}</span>
               )}
+              <span className="djinn-Breakpoint-hits">{strength(rule, trans)}</span>
             </div>
           </li>
         ))}
@@ -46,10 +54,14 @@ export function Rules({ rules, label, place, service, trans }: RulesProps): Reac
 }
 
 /** How much of the value the rule changed in the last pass that met it. */
-function strength({ last_relative_size: size, passes_met }: RuleDescription, trans: Trans): string {
+function strength(rule: RuleDescription, trans: Trans): string {
+  const { enabled, last_relative_size: size, passes_met } = rule;
+  if (!enabled) {
+    return trans.__('off');
+  }
   return size === null || size === undefined
     ? passes_met > 0
       ? trans._n('%1 pass', '%1 passes', passes_met)
       : trans.__('not met yet')
-    : trans.__('%1 % of the value', (100 * size).toPrecision(2));
+    : trans.__('%1 of the value', spellShare(size));
 }

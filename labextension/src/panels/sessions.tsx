@@ -71,15 +71,20 @@ function Left({
   trans,
   execute
 }: SessionsProps & { readonly place: Place }): React.JSX.Element {
-  const label = find(service.model.live, place)?.label ?? place.session;
+  const session = find(service.model.live, place);
+  const { tokens, breakpoints } = session?.described ?? { tokens: 0, breakpoints: [] };
+  const label = session?.label ?? place.session;
   const args = { engine: place.engine, session: place.session };
   return (
     <div className="djinn-Notice" role="status">
       <p>
         {trans.__(
-          'This notebook was renamed, and its session of before is still called %1. To go on with it:',
-          label
-        )}
+          "This notebook was renamed. '%1' has %2 and %3: use it with",
+          label,
+          trans._n('%1 token', '%1 tokens', tokens),
+          trans._n('%1 breakpoint', '%1 breakpoints', breakpoints.length)
+        )}{' '}
+        <span className="djinn-mono">{`%djinn_use ${label}`}</span>
       </p>
       <button
         className="djinn-textButton"

@@ -1,0 +1,53 @@
+/* The edits of the present stop: each can be turned off and on again, and all be undone. */
+
+import * as React from 'react';
+
+import { Place } from '../live';
+import { DjinnService } from '../service';
+import { spellShare } from '../spell';
+import { EditAtStop, Paused } from '../wire';
+import { Trans } from './react';
+
+interface EditsProps {
+  readonly paused: Paused;
+  readonly place: Place;
+  /** The session has gone on since: what is seen cannot be changed any more. */
+  readonly past: boolean;
+  readonly service: DjinnService;
+  readonly trans: Trans;
+}
+
+export function Edits({ paused, place, past, service, trans }: EditsProps): React.JSX.Element {
+  return (
+    <div className="djinn-Stop-edits">
+      <ul className="djinn-list" aria-label={trans.__('Edits of this stop')}>
+        {paused.influences.edits.map(edit => (
+          <li key={edit.number}>
+            <label className="djinn-Switch">
+              <input
+                type="checkbox"
+                checked={edit.enabled}
+                disabled={past}
+                aria-label={trans.__('Edit %1 is on: %2', edit.number, edit.what)}
+                onChange={event => service.enableEdit(place, edit.number, event.target.checked)}
+              />
+              <span className="djinn-mono">{edit.what}</span>
+            </label>
+            <span className="djinn-soft djinn-Switch-size">{sizeOf(edit, trans)}</span>
+          </li>
+        ))}
+      </ul>
+      <button className="djinn-textButton" disabled={past} onClick={() => service.revert(place)}>
+        {trans.__('Undo the edits')}
+      </button>
+    </div>
+  );
+}
+
+function sizeOf({ enabled, relative_size: size }: EditAtStop, trans: Trans): string {
+  return !enabled
+    ? trans.__('off')
+    : size === null
+      ? ''
+      : trans.__('%1 of the value', spellShare(size));
+}

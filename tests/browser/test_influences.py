@@ -1,0 +1,53 @@
+"""What makes a stop other than the model alone is seen in the sidebar, and turned off and on there: rules and edits;
+and the picture of a value with heads is of the head that a person chooses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.lab_page import DARK, LabPage
+from tests.browser.lab_server import LabServer
+from tests.browser.sidebar import TIMEOUT, Sidebar, no_complaints
+from tests.browser.test_lab import write
+
+# Of settings that no other test asks for, so that the engine is this notebook's alone.
+LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --attn eager --stops-kept 9"
+CELLS = (
+    LOAD,
+    "%djinn_break z.4\n%djinn_steer 2 scale 2",
+    "%djinn_run --max-tokens 3 The capital of France is",
+    "%djinn_edit scale 0.5 --positions -1",
+    "%djinn_edit zero --positions 0",
+)
+MEAN, HEAD = (re.compile(rf"^Values at z\.4 \({which}\)") for which in ("mean of 4 heads", "head 2"))
+END = "%djinn_stop --forget --force"
+
+
+def test_rules_edits_and_heads_of_a_stop(lab: LabServer, page: Page, artifacts: Path) -> None:
+    notebook = write(lab, "influenced.ipynb", *CELLS, END)
+    with no_complaints(page):
+        opened = LabPage.open(page, lab.address(notebook))
+        opened.wait_for_kernel()
+        sidebar = Sidebar.show(page)
+        for source in CELLS:
+            opened.run_cell(source)
+        edits = sidebar.whole.get_by_label("Edits of this stop").get_by_role("checkbox")
+        picture = sidebar.whole.locator(".djinn-Thumbnail canvas")
+        expect(edits).to_have_count(2, timeout=TIMEOUT)
+        expect(picture).to_have_attribute("aria-label", MEAN, timeout=TIMEOUT)
+        page.screenshot(path=artifacts / "sidebar-influences.png")
+        edits.nth(1).click()
+        expect(sidebar.whole.get_by_label("Edits of this stop")).to_contain_text("off", timeout=TIMEOUT)
+        sidebar.whole.locator(".djinn-Heads select").select_option("head 2")
+        expect(picture).to_have_attribute("aria-label", HEAD)
+        sidebar.whole.get_by_label("The rule at resid_post.2 is on").click()
+        rules = sidebar.whole.get_by_label("Steering rules of influenced")
+        expect(rules).to_contain_text("off", timeout=TIMEOUT)
+        opened.use_theme(DARK)
+        page.screenshot(path=artifacts / "sidebar-influences-dark.png")
+        assert sidebar.defects() == []
+    opened.run_cell(END)
+    assert opened.errors() == []
