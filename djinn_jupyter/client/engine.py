@@ -23,6 +23,7 @@ from djinn_jupyter.wire.nouns import (
     ModuleDescription,
     SessionDescription,
 )
+from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.registry import Entry
 
 END_SECONDS = 30.0
@@ -65,6 +66,10 @@ class RemoteEngine:
 
     def sessions(self) -> tuple[SessionDescription, ...]:
         return ask_for(self.line, ask.ListSessions(), replies.Sessions).sessions
+
+    def tree(self) -> tuple[Branch, ...]:
+        """The stops of all sessions; forks have those that they share under the same numbers."""
+        return ask_for(self.line, ask.ReadTree(), replies.Tree).branches
 
     def statistics(self) -> EngineStatistics:
         return ask_for(self.line, ask.ReadStatistics(), replies.Statistics).statistics

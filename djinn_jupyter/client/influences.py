@@ -15,16 +15,17 @@ WHY_NOT = {
     "other positions": "touches no position of this pass",
     "not so far": "not met in this pass so far",
     "applied": "applied in this pass",
+    "off": "off",
 }
 Edits = tuple[str, ...]
-EDITED, RULES = "edited here", "steering rules in force"
+EDITED, RULES, OFF = "edited here", "steering rules in force", "turned off"
 OVERRIDES, EARLIER = "put in place earlier in this pass", "in passes before this one"
 UNKNOWN = "a value put in place; what made it was not noted"
 
 
 def influence_lines(told: Influences, edits: Edits = (), but: Edits = ()) -> list[str]:
     """One line for each. `edits` are those of the stop itself that are to be told, `but` those told elsewhere."""
-    names = {EDITED: "edited", RULES: "in force", OVERRIDES: "put in place", EARLIER: "before this pass"}
+    names = {EDITED: "edited", RULES: "in force", OFF: "off", OVERRIDES: "put in place", EARLIER: "before this pass"}
     return [
         f"{names[name]}: {line} ({size})" if size else f"{names[name]}: {line}"
         for name, told_there in sections(told, edits, but).items()
@@ -36,7 +37,8 @@ def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, 
     """What to tell, in order: (what, how large or why not) by the name of the section; without the empty ones."""
     found = {
         EDITED: list(_edited(told, edits)),
-        RULES: [(f"rule {rule.number}: {rule.what}", rule_size(rule)) for rule in told.rules],
+        RULES: [(f"rule {rule.number}: {rule.what}", rule_size(rule)) for rule in told.rules if rule.applies != "off"],
+        OFF: list(_off(told)),
         OVERRIDES: list(_others(told, (*edits, *but))),
         EARLIER: list(_earlier(told)),
     }
@@ -47,7 +49,7 @@ def rule_size(rule: RuleAtStop) -> str:
     """What a rule did in the stopped pass, or why it did nothing."""
     if rule.applies != "applied":
         return WHY_NOT[rule.applies]
-    return size_line(rule.relative_size)
+    return size_line(rule.relative_size) + ("" if rule.enabled else "; off from the next pass on")
 
 
 def size_line(size: float | None) -> str:
@@ -67,9 +69,17 @@ def _short(size: float) -> str:
 def _edited(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:
     """The edits of the stop with their sizes, which stand with the values they made."""
     made = [change for override in told.overrides for change in override.changes if change.rule is None]
+    numbers = {edit.what: edit.number for edit in told.edits if edit.enabled} if len(told.edits) > 1 else {}
     for what in edits:
         found = next((change for change in made if change.what == what), None)
-        yield what, "" if found is None else size_line(found.relative_size)
+        named = f"edit {numbers[what]}: {what}" if what in numbers else what
+        yield named, "" if found is None else size_line(found.relative_size)
+
+
+def _off(told: Influences) -> Iterator[tuple[str, str]]:
+    """What does nothing because somebody turned it off."""
+    yield from ((f"edit {edit.number}: {edit.what}", "") for edit in told.edits if not edit.enabled)
+    yield from ((f"rule {rule.number}: {rule.what}", "") for rule in told.rules if rule.applies == "off")
 
 
 def _others(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.line import Line, ask_for, expect
 from djinn_jupyter.client.owning import require_own
 from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
@@ -20,7 +21,6 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
-    RuleDescription,
     Sampling,
     SessionDescription,
     StopIdentity,
@@ -182,11 +182,25 @@ class RemoteSession:
         request = ask.MeasureEffect(session=self.name, top=top, tokens=tuple(tokens))
         return Effect(self._ask(request, replies.Effect))
 
-    def steer(self, site: str | int, edit: object, positions: Positions = None) -> RuleDescription:
-        """A rule that applies `edit` at every pass until `unsteer`."""
+    def enable_edit(self, number: int, enabled: bool = True) -> Paused:
+        """Turn an edit of the present stop on, or off: the value is then that with the others alone. They are numbered
+        from 1 in `stop.influences.edits`."""
+        switched = self._ask(ask.EnableEdit(session=self.name, number=number, enabled=enabled), replies.Paused)
+        self.changes += 1
+        return self._paused(switched)
+
+    def steer(self, site: str | int, edit: object, positions: Positions = None) -> SteeringRule:
+        """A rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it."""
         spelled = self._spelled(positions)
         request = ask.Steer(session=self.name, site=str(site), edit=as_edit(edit), positions=spelled)
-        return self._ask(request, replies.Steered).rule
+        return SteeringRule(self, self._ask(request, replies.Steered).rule)
+
+    def rules(self) -> tuple[SteeringRule, ...]:
+        return tuple(SteeringRule(self, told) for told in self.describe().rules)
+
+    def enable_rule(self, number: int, enabled: bool = True) -> SteeringRule:
+        request = ask.EnableRule(session=self.name, number=number, enabled=enabled)
+        return SteeringRule(self, self._ask(request, replies.Steered).rule)
 
     def unsteer(self, number: int | None = None) -> int:
         return self._ask(ask.Unsteer(session=self.name, number=number), replies.Cleared).count

@@ -58,6 +58,13 @@ class BranchingMagics(Group):
         self.bench.drop(former)
 
     @verb(KEEP)
+    def djinn_tree(self, args: Namespace) -> None:
+        """Draw the stops of all sessions as one tree: where each stands, and where forks began."""
+        branches = self.bench.engine.tree()
+        self.bench.keep(args.keep, branches)
+        self.bench.screen.show(views.tree_view(branches, present=self.bench.present))
+
+    @verb(KEEP)
     def djinn_sessions(self, args: Namespace) -> None:
         """All sessions of the engine, with who holds them."""
         engine = self.bench.engine

@@ -19,6 +19,10 @@ FROM_SITE = option("--from-site", metavar="SITE", help="patch_from: the site the
 FROM_POSITIONS = option("--from-positions", metavar="P", help="patch_from: positions there; the same")
 
 
+ON = option("--on", type=int, metavar="N", help="turn number N on again")
+OFF = option("--off", type=int, metavar="N", help="turn number N off, without ending it")
+
+
 @magics_class
 class ChangingMagics(Group):
     @verb(
@@ -31,6 +35,8 @@ class ChangingMagics(Group):
         EFFECT,
         TOKEN,
         option("--revert", action="store_true", help="undo all edits of this stop"),
+        ON,
+        OFF,
         option("--torch", action="store_true", help="cell: h is a torch tensor; this kernel must have torch already"),
         KEEP,
         SESSION,
@@ -39,10 +45,11 @@ class ChangingMagics(Group):
     def djinn_edit(self, args: Namespace, cell: str | None = None) -> None:
         """Change the stopped value. As a cell: Python that changes the array `h`, run in this kernel."""
         session, asked = self.bench.session(args.session), effect_asked(args)
-        if args.revert:
-            if args.edit or cell is not None:
-                raise UsageError("--revert stands alone: it undoes all edits of this stop.")
-            stop = session.revert()
+        number, enabled = _switched(args)
+        if args.revert or number is not None:
+            if args.edit or cell is not None or (args.revert and number is not None):
+                raise UsageError("--revert, --on and --off stand alone: they undo or switch edits that were made.")
+            stop = session.revert() if number is None else session.enable_edit(number, enabled)
             self.bench.keep(args.keep, stop)
             view = outcome_view(stop, effect=asked)
             self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.line)
@@ -68,12 +75,22 @@ class ChangingMagics(Group):
         FROM_SITE,
         FROM_POSITIONS,
         POSITIONS,
+        ON,
+        OFF,
         KEEP,
         SESSION,
     )
     def djinn_steer(self, args: Namespace) -> None:
         """A rule that holds: apply an edit at every pass until %djinn_unsteer."""
         session = self.bench.session(args.session)
+        number, enabled = _switched(args)
+        if number is not None:
+            if args.site is not None:
+                raise UsageError("--on and --off stand alone: they switch a rule that was set.")
+            switched = session.enable_rule(number, enabled)
+            self.bench.keep(args.keep, switched)
+            self.bench.screen.say(f"rule {number} is {'on' if enabled else 'off'}: {switched.what}")
+            return
         if args.site is None:
             self.bench.screen.show(views.rules_view(session.describe().rules, session=session.name))
             return
@@ -87,6 +104,13 @@ class ChangingMagics(Group):
         """End steering rules."""
         count = self.bench.session(args.session).unsteer(args.number)
         self.bench.screen.say(f"{count} steering rule{'' if count == 1 else 's'} ended")
+
+
+def _switched(args: Namespace) -> tuple[int | None, bool]:
+    """The number that --on or --off gave, and whether it was --on."""
+    if args.on is not None and args.off is not None:
+        raise UsageError("Give --on or --off, not both.")
+    return (args.off, False) if args.on is None else (args.on, True)
 
 
 def _times(coef: float | None) -> str:

@@ -97,7 +97,7 @@ def rule_line(rule: RuleDescription) -> str:
     kind = type(rule.edit).__name__.lower()
     size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"
     books = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
-    return f"rule {rule.number}, {kind} at {rule.site}: {books}"
+    return f"rule {rule.number}, {kind} at {rule.site}{'' if rule.enabled else ' (off)'}: {books}"
 
 
 def _new_tokens(done: Finished) -> str | Html:

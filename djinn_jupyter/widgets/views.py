@@ -22,6 +22,7 @@ from djinn_jupyter.widgets.tables import (
     sessions_view,
     watches_view,
 )
+from djinn_jupyter.widgets.tree import tree_view
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_view
 from djinn_jupyter.widgets.weights import nap_line
@@ -32,5 +33,6 @@ __all__ = [
     "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "history_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",
-    "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "watch_view", "watches_view",
+    "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
+    "watch_view", "watches_view",
 ]  # fmt: skip

@@ -63,7 +63,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_edit scale 2 --coef 3", "--coef belongs to add, not to scale"),
         ("%djinn_edit zero --from-site 3", "belong to patch_from, not to zero"),
         ("%djinn_edit zero --torch", "--torch belongs to the cell form"),
-        ("%djinn_edit zero --revert", "--revert stands alone"),
+        ("%djinn_edit zero --revert", "--revert, --on and --off stand alone"),
         ("%djinn_edit patch_from oslo", "There is no session 'oslo'. There are: paris."),
         ("%djinn_steer 4 add 'no such name'", "has no value here"),
         ("%djinn_unsteer first", "takes a whole number, not 'first'."),

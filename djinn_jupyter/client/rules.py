@@ -1,0 +1,36 @@
+"""A steering rule as a person holds it: what it is, and to turn it off, on again, or end it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from djinn_jupyter.wire.nouns import RuleDescription
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.session import RemoteSession
+
+
+class SteeringRule:
+    """`reply` is the rule with its books as it was last told; `session.rules()` reads it anew."""
+
+    def __init__(self, session: RemoteSession, reply: RuleDescription) -> None:
+        self.session, self.reply = session, reply
+        self.number, self.site, self.what = reply.number, reply.site, reply.what
+        self.edit, self.positions = reply.edit, reply.positions
+
+    @property
+    def enabled(self) -> bool:
+        return self.reply.enabled
+
+    def off(self) -> None:
+        """No pass meets it from now on, until `on`."""
+        self.reply = self.session.enable_rule(self.number, False).reply
+
+    def on(self) -> None:
+        self.reply = self.session.enable_rule(self.number, True).reply
+
+    def end(self) -> None:
+        self.session.unsteer(self.number)
+
+    def __repr__(self) -> str:
+        return f"Rule {self.number}{'' if self.enabled else ' (off)'}: {self.what}"

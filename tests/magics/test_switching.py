@@ -1,0 +1,56 @@
+"""Rules and edits are switched by their numbers, and the tree of stops is drawn."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_jupyter.wire import requests
+from tests.magics.conftest import Notebook, last
+
+
+def test_a_rule_is_turned_off_and_on_by_its_number(notebook: Notebook) -> None:
+    notebook.cell("%djinn_steer 4 scale 2")
+    assert notebook.cell("%djinn_steer --off 1 -o rule").startswith("rule 1 is off")
+    assert "(off)" in notebook.cell("%djinn_steer")
+    rule = notebook.shell.user_ns["rule"]
+    rule.on()
+    assert rule.enabled
+    assert last(notebook, requests.EnableRule) == requests.EnableRule(session=rule.session.name, number=1, enabled=True)
+    assert "(off)" not in notebook.cell("%djinn_steer")
+
+
+def test_an_edit_of_the_stop_is_turned_off_and_the_stop_drawn_with_it(notebook: Notebook) -> None:
+    notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_edit scale 2")
+    assert "off: edit 1: an edit" in notebook.cell("%djinn_edit --off 1")
+    assert "turned off" in notebook.html()
+    assert "off: edit 1" not in notebook.cell("%djinn_edit --on 1")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%djinn_steer --off 7", "no steering rule 7"),
+        ("%djinn_steer --off 1 --on 1", "Give --on or --off, not both."),
+        ("%djinn_steer 4 scale 2 --off 1", "--on and --off stand alone"),
+        ("%djinn_edit scale 2 --off 1", "--on and --off stand alone"),
+        ("%djinn_edit --revert --off 1", "--on and --off stand alone"),
+    ],
+)
+def test_bad_input_is_answered_in_one_sentence(notebook: Notebook, line: str, said: str) -> None:
+    notebook.cell("%djinn_steer 4 scale 2")
+    assert said in notebook.fails(line)
+
+
+def test_the_tree_is_drawn_with_the_session_in_use(notebook: Notebook) -> None:
+    assert notebook.cell("%djinn_tree -o branches").splitlines() == [
+        "stops and forks",
+        "paris (in use): idle, 8 tokens",
+        "    stop 1: resid_post.2, step 0",
+        "    stop 2: resid_post.4, step 0",
+        "  zeroed: paused, 5 tokens, forked from paris after its stop 1",
+        "      stop 2: z.3[1], step 0, edited",
+        "    \u25b8 stop 3: resid_post.6, step 0",
+        "orphan: running, 9 tokens, forked from closed, which is gone",
+    ]
+    assert notebook.html().count("data:image/svg+xml") == 1
+    assert len(notebook.shell.user_ns["branches"]) == 3
