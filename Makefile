@@ -33,6 +33,7 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt djinn_jupyter/_version.py $(SIDEBAR)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Djinn needs Python 3.11 or later; name one with: make setup PYTHON=python3.12"; exit 1; }
+	@echo "Setting up .venv: downloads torch, JupyterLab and what the tests need, and builds the sidebar. This takes minutes."
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(MAKE) --no-print-directory node
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[engine,lab,test]'

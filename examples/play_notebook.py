@@ -1,4 +1,7 @@
-"""Play a notebook in the terminal: each cell as it is typed, and what it answers, as text. `make demo` calls this."""
+"""Play a notebook in the terminal: each cell as it is typed, and what it answers, as text. `make demo` calls this.
+
+What a cell says while it runs, as the start of an engine does, is one line that is rewritten and gone at its end.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,26 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
+from djinn_jupyter.client.terminal import TerminalProgress
+
+
+class Player(NotebookClient):
+    """A client that shows the last line of what a running cell displays, where it writes to a terminal."""
+
+    shown = TerminalProgress()
+
+    def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+        text = msg["content"].get("data", {}).get("text/plain", "")
+        if msg["msg_type"] in ("display_data", "update_display_data") and text:
+            self.shown.second(text.splitlines()[-1])
+        return super().process_message(msg, cell, cell_index)
+
 
 def play(path: Path) -> bool:
     """Run the cells in a kernel and print both sides. False as soon as a cell raises; the file is not changed."""
-    # What a Jupyter server would say, and: the final static form of every view, at once.
-    os.environ.update(JPY_SESSION_NAME=str(path.resolve()), DJINN_STATIC="1")
+    os.environ["JPY_SESSION_NAME"] = str(path.resolve())  # what a Jupyter server would say
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}})
+    client = Player(notebook, timeout=600, resources={"metadata": {"path": str(path.parent)}})
     client.extra_arguments = ["--IPKernelApp.log_level=ERROR"]  # its warning about ports on loopback is not for readers
     with client.setup_kernel():
         for index, cell in enumerate(notebook.cells):
@@ -27,6 +43,8 @@ def play(path: Path) -> bool:
             except CellExecutionError as error:
                 print(error)
                 return False
+            finally:
+                client.shown.clear()
             for output in cell.get("outputs", []):
                 show_output(output)
     return True

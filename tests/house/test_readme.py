@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
+
+from djinn_jupyter.client.terminal import TerminalProgress
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -87,6 +91,22 @@ def test_the_example_without_jupyter_runs() -> None:
     said = said_by("examples/without_jupyter.py")
     assert "the same bits as the plain run: True" in said
     assert "relative size 1.00" in said
+
+
+def test_what_a_cell_says_while_it_runs_is_one_line_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    playing = runpy.run_path(str(ROOT / "examples" / "play_notebook.py"))
+    cell = new_code_cell("%djinn_load demo")
+    client = playing["Player"](new_notebook(cells=[cell]))
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    client.shown = TerminalProgress(terminal)
+    content = {"data": {"text/plain": "loading demo\nfinding the layers (2 s)"}, "metadata": {}, "transient": {}}
+    kind = {"msg_type": "display_data"}
+    client.process_message({**kind, "header": kind, "parent_header": {}, "content": content}, cell, 0)
+    assert terminal.getvalue() == "finding the layers (2 s)"
+    client.shown.clear()
+    assert terminal.getvalue().split("\r")[1].strip() == ""
+    assert len(cell.outputs) == 1
 
 
 @pytest.mark.alone
