@@ -13,6 +13,8 @@ from typing import Final, NoReturn
 
 from jupyter_core.paths import jupyter_runtime_dir
 
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.own import open_own
 from djinn_jupyter.wire.registry import FOLDER, LOCK_SUFFIX, Identity
 
 log = logging.getLogger(__name__)
@@ -21,7 +23,7 @@ MOST: Final = 3
 PERIOD_SECONDS: Final = 3600.0
 LOCK_SECONDS: Final = 5.0
 _LOOK_SECONDS: Final = 0.05
-_OF_THE_FIRST_START: Final = ("--detach", "--launcher-pipe", "--launcher-lock", "--restarted-at")
+_OF_THE_FIRST_START: Final = ("--launcher-pipe", "--launcher-lock", "--restarted-at")
 
 
 class Restarts:
@@ -42,7 +44,11 @@ class Restarts:
         import fcntl  # not where engines cannot run
 
         path = Path(jupyter_runtime_dir()) / FOLDER / f"{identity.slug()}{LOCK_SUFFIX}"
-        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            lock = open_own(path, os.O_RDWR | os.O_CREAT)
+        except (OSError, UsageError) as error:
+            log.warning("A second engine of the model may start: %s", error)
+            return
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
@@ -74,4 +80,4 @@ def _without(arguments: Sequence[str], options: Sequence[str]) -> Iterator[str]:
         name, equals, _ = argument.partition("=")
         if not value_follows and name not in options:
             yield argument
-        value_follows = not value_follows and name in options and not equals and name != "--detach"
+        value_follows = not value_follows and name in options and not equals

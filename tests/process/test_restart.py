@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import djinn_jupyter as dj
@@ -9,6 +11,7 @@ from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.registry import registry_folder
 from djinn_jupyter.engine import restart
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
+from djinn_jupyter.wire.registry import Identity
 from tests.process.kernels import Kernel
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
@@ -63,9 +66,22 @@ def test_it_begins_anew_so_often_and_then_ends() -> None:
 
 
 def test_the_options_of_the_first_start_are_left_out_of_the_next() -> None:
-    told = ["-P", "-m", "engine", "--detach", "--model=x", "--launcher-pipe", "7", "--launcher-lock=8", "--log", "y"]
+    told = ["-P", "-m", "engine", "--model=x", "--launcher-pipe", "7", "--launcher-lock=8", "--log", "y"]
     left = ["-P", "-m", "engine", "--model=x", "--log", "y"]
     assert list(restart._without(told, restart._OF_THE_FIRST_START)) == left
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restart, "jupyter_runtime_dir", lambda: str(tmp_path))
+    identity = Identity(model="x", revision=None, dtype="float32", device="cpu", attention=None)
+    folder, elsewhere = tmp_path / restart.FOLDER, tmp_path / "elsewhere"
+    folder.mkdir(mode=0o700)
+    lock = folder / f"{identity.slug()}{restart.LOCK_SUFFIX}"
+    lock.symlink_to(elsewhere)
+    restarts = restart.Restarts()
+    restarts.hold_lock(identity)
+    assert not elsewhere.exists()
+    assert restarts._lock is None
 
 
 def test_restarts_of_long_ago_do_not_count() -> None:

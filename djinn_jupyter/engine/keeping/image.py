@@ -117,6 +117,7 @@ class BreakpointImage(Part, frozen=True):
     once: bool
     enabled: bool
     hits: int
+    note: str | None = None
 
 
 class RuleImage(Part, frozen=True):

@@ -225,6 +225,7 @@ class _Rebuilding:
             id_of=self.engine.token_id,
             enabled=image.enabled,
             hits=image.hits,
+            note=image.note,
         )
 
     def _rule(self, image: kept.RuleImage) -> Rule:

@@ -266,6 +266,7 @@ def _breakpoint(one: Breakpoint) -> BreakpointImage:
         once=one.once,
         enabled=one.enabled,
         hits=one.hits,
+        note=one.note,
     )
 
 
