@@ -16,9 +16,11 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, UnknownSite
+from djinn_jupyter.widgets.views import memory_view
 from djinn_jupyter.wire.replies import TokenSampled
 from tests.process.echoes import echo
 from tests.process.kernels import Kernel
@@ -45,6 +47,18 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
         loading._lines.close()
+
+
+def test_all_that_the_process_takes_is_in_the_books_or_shown_as_beyond_them(engine: RemoteEngine) -> None:
+    process = engine.statistics().process
+    assert process is not None
+    if process.anonymous_bytes is None or process.runtime_bytes is None:
+        assert process.beyond_bytes is None  # where the system does not tell
+        return
+    assert process.beyond_bytes is not None
+    assert process.booked_bytes + process.runtime_bytes + process.beyond_bytes >= process.anonymous_bytes
+    assert process.beyond_bytes < process.anonymous_bytes
+    assert "of it, beyond the books" in memory_view("tiny", [reading_of(0.0, engine.statistics(), ())], ()).plain
 
 
 def test_stop_look_edit_resume(engine: RemoteEngine) -> None:

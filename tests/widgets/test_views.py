@@ -9,8 +9,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.widgets import views
 from djinn_jupyter.widgets.diff import differing
+from djinn_jupyter.wire.holdings import ProcessMemory
 from djinn_jupyter.wire.nouns import StopDescription, Transfer
 from tests.widgets import cards, samples
 
@@ -357,6 +359,27 @@ def test_the_status_says_what_the_engine_met_that_belonged_to_no_request() -> No
     told = views.status_view(samples.model(), samples.statistics(faults=2, last_fault=last), None)
     assert f"2 errors that belonged to no request, the last {last}; it went on" in " ".join(told.plain.split())
     assert "faults" not in views.status_view(samples.model(), samples.statistics(), None).plain
+
+
+def test_what_the_process_takes_beyond_the_books_stands_beside_them() -> None:
+    """One engine's statistics in the status and in the memory of `%djinn_vram`; nothing where it was not measured."""
+    measured = ProcessMemory(
+        anonymous_bytes=900 << 20,
+        mapped_bytes=300 << 20,
+        booked_bytes=500 << 20,
+        runtime_bytes=280 << 20,
+        beyond_bytes=120 << 20,
+        device_beyond_bytes=None,
+    )
+    books = samples.statistics(process_bytes=1200 << 20, process=measured)
+    said = " ".join(views.status_view(samples.model(), books, None).plain.split())
+    parts = "300 MiB parts of files, 500 MiB by the books, 280 MiB Python and its libraries, 120 MiB beyond"
+    assert f"process 1.17 GiB: {parts}" in said
+    memory = views.memory_view("demo", [reading_of(0.0, books, ())], ())
+    assert "of it, beyond the books 120 MiB" in " ".join(memory.plain.split())
+    assert "of it, beyond the books" in memory.html
+    unmeasured = views.memory_view("demo", [reading_of(0.0, samples.statistics(process=None), ())], ())
+    assert "beyond" not in unmeasured.plain + unmeasured.html
 
 
 def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
