@@ -100,6 +100,7 @@ def test_what_a_cell_says_while_it_runs_is_one_line_of_the_terminal(monkeypatch:
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     client.shown = TerminalProgress(terminal)
+    client.clear_before_next_output = False  # what executing a cell begins with
     content = {"data": {"text/plain": "loading demo\nfinding the layers (2 s)"}, "metadata": {}, "transient": {}}
     kind = {"msg_type": "display_data"}
     client.process_message({**kind, "header": kind, "parent_header": {}, "content": content}, cell, 0)
