@@ -108,6 +108,15 @@ export class DjinnService {
     );
   }
 
+  /** So many stops back from where the session was seen to stand, and show it there. */
+  async backTo(place: Place, count: number, stop: StopIdentity | null): Promise<void> {
+    const { engine, session } = place;
+    await this._try(place, async () => {
+      await this.ask<'Back'>(engine, { request: 'Back', session, count, by: 'stop', stop });
+      this.model.choose(place);
+    });
+  }
+
   async fork(place: Place, name: string): Promise<void> {
     const { engine, session } = place;
     await this._try(place, async () => {

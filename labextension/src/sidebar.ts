@@ -17,11 +17,12 @@ import { Memory } from './panels/memory';
 import { Modules } from './panels/modules';
 import { PanelProps, panelOf } from './panels/react';
 import { Sessions } from './panels/sessions';
+import { Stops } from './panels/stops';
 
 export const SIDEBAR_ID = 'djinn-sidebar';
 
 /** Of what is short of height, in the order of the panels, until a person drags the borders. */
-const WEIGHTS = [1.2, 1, 1, 1.5, 0.8];
+const WEIGHTS = [1.2, 1, 1, 1, 1.5, 0.8];
 
 export class Sidebar extends SidePanel {
   constructor(options: { commands: CommandRegistry; props: PanelProps; translator: ITranslator }) {
@@ -120,6 +121,11 @@ export class Sidebar extends SidePanel {
         id: 'djinn-breakpoints',
         title: trans.__('Breakpoints'),
         className: 'djinn-Breakpoints'
+      }),
+      panelOf(Stops, props, {
+        id: 'djinn-stops',
+        title: trans.__('Stops and forks'),
+        className: 'djinn-Stops'
       }),
       panelOf(Modules, props, {
         id: 'djinn-model',

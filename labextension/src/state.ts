@@ -63,7 +63,7 @@ export function readKept(value: unknown): Kept {
   ) as Record<string, unknown>;
   return {
     chosen: isPlace(chosen) ? { engine: chosen.engine, session: chosen.session } : null,
-    folded: texts(folded) ?? ['djinn-memory'],
+    folded: texts(folded) ?? ['djinn-memory', 'djinn-stops'],
     opened: texts(opened) ?? [],
     formerly: Array.isArray(formerly) ? formerly.filter(isRenamed) : []
   };

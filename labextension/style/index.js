@@ -1,5 +1,6 @@
 import './index.css';
 import './sessions.css';
+import './stops.css';
 import './panels.css';
 import './memory.css';
 import './cards.css';

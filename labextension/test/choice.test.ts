@@ -13,6 +13,7 @@ import {
 } from '../src/choice';
 import { LiveState, NOTHING, Place, find, places, reduce } from '../src/live';
 import { LiveSession } from '../src/wire';
+import { chance } from './chance';
 import { engine, session, snapshot } from './double';
 
 /** A session that the kernel of `notebook` holds. */
@@ -91,17 +92,6 @@ test('a fork that is not there yet is shown as soon as it is, and forgotten when
 });
 
 /* ---- any sequence of what can happen ---- */
-
-/** Numbers that a seed decides: mulberry32. */
-function chance(seed: number): (below: number) => number {
-  let state = seed;
-  return below => {
-    state = (state + 0x6d2b79f5) | 0;
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state);
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed;
-    return ((mixed ^ (mixed >>> 14)) >>> 0) % below;
-  };
-}
 
 interface World {
   /** By name: the notebook whose kernel holds it, null where none does. */

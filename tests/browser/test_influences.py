@@ -1,5 +1,5 @@
 """What makes a stop other than the model alone is seen in the sidebar, and turned off and on there: rules and edits;
-and the picture of a value with heads is of the head that a person chooses."""
+the picture of a value with heads is of the head that a person chooses, and stops are gone back to in their tree."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ CELLS = (
     "%djinn_edit zero --positions 0",
 )
 MEAN, HEAD = (re.compile(rf"^Values at z\.4 \({which}\)") for which in ("mean of 4 heads", "head 2"))
-END = "%djinn_stop --forget --force"
+FORK, END = "%djinn_fork other", "%djinn_stop --forget --force"
 
 
 def test_rules_edits_and_heads_of_a_stop(lab: LabServer, page: Page, artifacts: Path) -> None:
-    notebook = write(lab, "influenced.ipynb", *CELLS, END)
+    notebook = write(lab, "influenced.ipynb", *CELLS, FORK, END)
     with no_complaints(page):
         opened = LabPage.open(page, lab.address(notebook))
         opened.wait_for_kernel()
@@ -46,6 +46,17 @@ def test_rules_edits_and_heads_of_a_stop(lab: LabServer, page: Page, artifacts: 
         sidebar.whole.get_by_label("The rule at resid_post.2 is on").click()
         rules = sidebar.whole.get_by_label("Steering rules of influenced")
         expect(rules).to_contain_text("off", timeout=TIMEOUT)
+        for title in ("Breakpoints", "Model", "Stops and forks"):
+            sidebar.whole.locator(".jp-AccordionPanel-title", has_text=title).click()
+        sidebar.move("step").click()
+        sidebar.stands("influenced", "at resid_post.4")
+        opened.run_cell(FORK)
+        sidebar.whole.get_by_label("Show session other").wait_for()
+        sidebar.whole.get_by_label(re.compile("^z.4, prompt")).click()
+        page.screenshot(path=artifacts / "sidebar-stops.png")
+        sidebar.whole.get_by_role("button", name="Take influenced back").click()
+        sidebar.stands("influenced", "at z.4")
+        sidebar.stands("other", "at resid_post.4")
         opened.use_theme(DARK)
         page.screenshot(path=artifacts / "sidebar-influences-dark.png")
         assert sidebar.defects() == []
