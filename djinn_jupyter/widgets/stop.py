@@ -14,7 +14,7 @@ from djinn_jupyter.widgets.markup import Html, div, element, joined, piece, span
 from djinn_jupyter.widgets.pictures import Picture, image, shares, signed
 from djinn_jupyter.widgets.residency import transfer_line
 from djinn_jupyter.widgets.spelling import at_positions, columns, figure, plural, quoted, rounded, shape, spans
-from djinn_jupyter.widgets.theme import card, meter, mono, part
+from djinn_jupyter.widgets.theme import card, meter, mono, part, styled
 from djinn_jupyter.widgets.tokens import cell_token, guess, guesses_plain, layer_strip, token_strip
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.names import label
@@ -44,7 +44,7 @@ def stop_view(
         beside = f'<span class="dj-soft">{piece(_beside(stop, restored))}'
         said = f'<span class="dj-since">{piece(words)}</span> \u00b7 '
         past = html.replace("dj-dot dj-paused", "dj-dot", 1).replace(beside, beside.replace(">", f">{said}", 1), 1)
-        return View(plain=f"{plain}\n({words})", html=past)
+        return View(plain=f"{plain}\n({words})", html=styled(past))
 
     return View(plain=plain, html=html, since=since)
 

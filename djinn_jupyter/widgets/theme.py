@@ -102,6 +102,7 @@ NARROW: Final = (
 
 _CLASS: Final = re.compile(r"\bdj-[a-z]+")
 _TAGS: Final = ("table", "thead", "svg", "code")
+_SHEET: Final = re.compile(r"<style>.*?</style>", re.DOTALL)
 _RULE: Final = re.compile(r"([^{}]+)\{([^{}]*)\}")
 
 
@@ -120,8 +121,13 @@ def card(
         joined([" ", span("dj-whose", f"session {label(session)}")]) if session else None,
     )
     body = joined(part for part in parts if part is not None)
-    markup = element("div", head, body, class_="djinn")
-    return Html(sheet(markup) + markup)
+    return styled(element("div", head, body, class_="djinn"))
+
+
+def styled(markup: str) -> Html:
+    """Markup behind the rules of what is in it; a sheet that it had before goes."""
+    bare = _SHEET.sub("", markup)
+    return Html(sheet(bare) + bare)
 
 
 def sheet(markup: str) -> str:

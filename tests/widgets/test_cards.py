@@ -71,6 +71,16 @@ def test_a_card_carries_the_rules_of_its_own_classes_only(card: View) -> None:
     assert named <= set(re.findall(r"\bdj-[a-z]+", markup))
 
 
+def test_a_card_that_is_past_carries_the_rule_of_the_words_that_say_so() -> None:
+    stop = CARDS["stop"]
+    assert stop.since is not None
+    assert ".dj-since{" not in stop.html
+    past = stop.since("edited since: %djinn_where").html
+    assert past.count("<style>") == 1
+    assert ".djinn .dj-since{" in past
+    assert 'class="dj-since">edited since: %djinn_where<' in past
+
+
 def test_a_card_without_its_styles_has_no_loose_words() -> None:
     """A page that does not trust the notebook takes SVG away and leaves the words that were in it."""
     for name, one in CARDS.items():
