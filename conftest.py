@@ -1,4 +1,5 @@
-"""Every test lives in a Jupyter of its own: its engines are not the user's, and none outlives the run."""
+"""Every test lives in a Jupyter of its own: its engines are not the user's, and none outlives the run. A notebook, or a
+module of browser tests, has one to itself: they load engines by the same names, and none finds what another left."""
 
 from __future__ import annotations
 
@@ -46,27 +47,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.alone)
 
 
+def _place(item: pytest.Item) -> Path:
+    """Where the engines that the test starts are found, and keep their sessions."""
+    alone = item.path.suffix == ".ipynb" or item.get_closest_marker("browser")
+    return HOME / item.path.stem if alone else HOME
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A kernel that nbval starts gets the name that a Jupyter server would have given it."""
+    os.environ.update(JUPYTER_RUNTIME_DIR=str(_place(item) / "run"), JUPYTER_DATA_DIR=str(_place(item) / "data"))
     if item.path.suffix == ".ipynb":
         os.environ["JPY_SESSION_NAME"] = str(item.path)
     else:
         os.environ.pop("JPY_SESSION_NAME", None)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the fixtures: engines do not outlive the notebook or the module that started them."""
+    place = _place(item)
+    if place != HOME and (nextitem is None or _place(nextitem) != place):
+        _end(_started_in(place))
+
+
 def pytest_unconfigure() -> None:
     """No engine or kernel outlives the run."""
-    _end(_started_here())
+    _end(_started_in(HOME))
     shutil.rmtree(HOME, ignore_errors=True)
 
 
-def _started_here() -> list[psutil.Process]:
-    """Processes whose Jupyter runtime folder is the one made above, but for this one."""
+def _started_in(place: Path) -> list[psutil.Process]:
+    """Processes whose Jupyter runtime folder is below `place`, but for this one."""
     ours = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get("JUPYTER_RUNTIME_DIR") == str(HOME / "run"):
+            runtime = process.environ().get("JUPYTER_RUNTIME_DIR", "")
+            if process.pid != os.getpid() and place in Path(runtime).parents:
                 ours.append(process)
         except psutil.Error:
             continue  # gone meanwhile, or another user's

@@ -6,12 +6,14 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.chromium import chromium
 from tests.browser.lab_page import HEIGHT, WIDTH
 from tests.browser.lab_server import LabServer, lab_server
 
+PATIENCE_MILLISECONDS = 180_000  # every wait ends with its event; this is for those that never come
+expect.set_options(timeout=PATIENCE_MILLISECONDS)  # or it is 5 s, whatever the page's is
 ARTIFACTS = Path(__file__).parents[1] / "artifacts"
 _FAILED = pytest.StashKey[bool]()
 
@@ -42,7 +44,7 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser, artifacts: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A page of a fresh browser profile; what it shows when its test fails is kept as a picture."""
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
-    context.set_default_timeout(60_000)
+    context.set_default_timeout(PATIENCE_MILLISECONDS)
     shown = context.new_page()
     yield shown
     if request.node.stash.get(_FAILED, False):

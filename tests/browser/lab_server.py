@@ -118,15 +118,15 @@ def _wait_until_it_answers(server: LabServer, process: subprocess.Popen[bytes], 
         if process.poll() is not None:
             break
         try:
-            _get(f"{server.url}/api/status?token={server.token}")
+            _get(f"{server.url}/api/status?token={server.token}", timeout=5)
             return
         except OSError:  # not listening yet, or too busy to answer in time
             time.sleep(0.1)
     raise AssertionError(f"JupyterLab does not answer; its log:\n{log.read_text()[-3000:]}")
 
 
-def _get(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=5) as answer:
+def _get(address: str, timeout: float = SETTLE_SECONDS) -> str:
+    with urllib.request.urlopen(address, timeout=timeout) as answer:
         body: bytes = answer.read()
     return body.decode()
 

@@ -110,7 +110,7 @@ def test_a_run_is_paused_while_its_kernel_is_busy_and_outlives_a_restart_and_a_r
     stopped = sidebar.session("occupied").locator(".djinn-dot.djinn-mod-paused")
     while not stopped.is_visible():  # between two runs of the cell there is nothing to pause
         with suppress(TimeoutError):
-            sidebar.move("pause").click(timeout=1000)
+            sidebar.move("pause").click(timeout=5000)
     stop = sidebar.session("occupied").locator(".djinn-Session-state").inner_text()
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
     lab_page.wait_for_kernel()
@@ -130,6 +130,7 @@ def test_keys_alone_set_a_breakpoint(lab: LabServer, page: Page) -> None:
     sidebar.stands("keys", "idle")
     page.keyboard.press("Control+Shift+C")
     page.locator("#command-palette input").fill("Show the Djinn Sidebar")
+    expect(page.locator("#command-palette .lm-mod-active")).to_contain_text("Show the Djinn Sidebar")
     page.keyboard.press("Enter")
     for _ in range(40):
         page.keyboard.press("Tab")

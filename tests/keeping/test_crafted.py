@@ -94,6 +94,7 @@ def test_a_crafted_journal_harms_nobody(seed: int, left: Left, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(7200)
 def test_thousands_of_crafted_journals_harm_nobody(left: Left, tmp_path: Path) -> None:
     _harm_nobody(left, tmp_path, 3000, seed=99)
 
@@ -116,10 +117,20 @@ def _harm_nobody(left: Left, tmp_path: Path, count: int, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_crafted_checkpoint_harms_nobody(seed: int, left: Left) -> None:
+    _restore_harms_nobody(left, MANY // 2, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_thousands_of_crafted_checkpoints_harm_nobody(left: Left) -> None:
+    _restore_harms_nobody(left, 3000, seed=99)
+
+
+def _restore_harms_nobody(left: Left, count: int, seed: int) -> None:
     chance = random.Random(seed)
     desk = left.other
     restored = 0
-    for _ in range(MANY // 2):
+    for _ in range(count):
         left.saved.write_bytes(crafted(left.checkpoint, chance))
         try:
             desk.ask(ask.RestoreCheckpoint(session="a", name="crafted"))
@@ -128,7 +139,7 @@ def test_a_crafted_checkpoint_harms_nobody(seed: int, left: Left) -> None:
         restored += 1
         handled(desk, "a")
         desk.engine.check_books()
-    assert 0 < restored < MANY // 2
+    assert 0 < restored < count
 
 
 @pytest.mark.parametrize("kind", STRANGE)

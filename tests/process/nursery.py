@@ -40,7 +40,7 @@ class Nursery:
 
     def end(self) -> None:
         self._process.stdin.close()  # type: ignore[union-attr]
-        self._process.wait(30)
+        self._process.wait(120)
         self._process.stdout.close()  # type: ignore[union-attr]
 
 

@@ -30,7 +30,7 @@ def engine() -> Iterator[dj.client.engine.RemoteEngine]:
         assert line, "it has ended"
     yield dj.load("fake")
     process.terminate()
-    process.wait(30)
+    process.wait(120)
     process.stderr.close()
 
 
@@ -40,7 +40,7 @@ def test_strangers_that_take_all_descriptors_end_nobody(engine: dj.client.engine
     host, _, port = engine.entry.commands.removeprefix("tcp://").rpartition(":")
     with ExitStack() as strangers:
         for _ in range(2 * LIMIT):
-            strangers.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            strangers.enter_context(socket.create_connection((host, int(port)), timeout=120))
         assert _descriptors(engine.entry.pid) >= LIMIT - 4
         for _ in range(20):
             assert session.run([1], max_new_tokens=2).tokens == (1, 2)

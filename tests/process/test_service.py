@@ -198,7 +198,7 @@ class _Raw:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVTIMEO, 10_000)
+        self._socket.setsockopt(zmq.RCVTIMEO, 120_000)
         self._socket.connect(endpoint)
 
     def __enter__(self) -> _Raw:
@@ -230,7 +230,7 @@ async def test_connections_may_end_in_any_order_with_their_engines_and_others_go
     """All connections of a process share a thread of zmq's: one that ends may not leave it waiting for ever."""
     for number in range(40):
         with served() as house:
-            client = await Connection.open(house.entry, holder="kernel-1", user="ada", timeout=10.0)
+            client = await Connection.open(house.entry, holder="kernel-1", user="ada", timeout=120.0)
             heard: list[Event] = []
             await client.listen("paris", heard.append)
             await client.ask(Open(session="paris"))

@@ -208,7 +208,7 @@ async def noted(engine: Served, *notes: tuple[str, str]) -> None:
     """Wait until the engine has been told exactly this."""
     import asyncio
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         while engine.engine.notes != list(notes):
             assert engine.engine.notes == list(notes)[: len(engine.engine.notes)], json.dumps(engine.engine.notes)
             await asyncio.sleep(0.01)

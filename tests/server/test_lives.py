@@ -22,6 +22,7 @@ from tests.server.jupyter import Jupyter, Window, jupyter_server
 
 pytestmark = pytest.mark.alone
 
+IDLE_SECONDS = 3.0  # more than passes, on a busy machine, between an engine's being ready and whoever started it
 SITE = Path(__file__).parents[1] / "process" / "fake_site"
 
 
@@ -29,7 +30,7 @@ SITE = Path(__file__).parents[1] / "process" / "fake_site"
 async def jupyter(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Jupyter]:
     """A server, and engine processes that serve the fake; whatever engine is left at the end is ended."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SITE), str(Path(__file__).parents[2])]))
-    async with jupyter_server(root, ask_seconds=1.0) as server:
+    async with jupyter_server(root) as server:
         yield server
     for entry in running_engines():
         os.kill(entry.pid, signal.SIGCONT)
@@ -66,14 +67,16 @@ async def test_a_killed_engine_goes_with_its_reason_and_its_successor_appears(ju
     await window.close()
 
 
-async def test_an_engine_that_hangs_holds_no_other_up(jupyter: Jupyter) -> None:
+async def test_an_engine_that_hangs_holds_no_other_up(jupyter: Jupyter, root: Path) -> None:
     window = await jupyter.listen()
     hung, well = await start("fake", window), await start("fake", window, dtype="bfloat16")
-    os.kill(hung.pid, signal.SIGSTOP)
-    while psutil.Process(hung.pid).status() != psutil.STATUS_STOPPED:
-        pass
-    status, failed = await jupyter.ask(engine_id(hung), "Ping")
-    assert (status, failed["code"]) == (504, "EngineUnavailable")
+    async with jupyter_server(root, ask_seconds=0.5) as hasty:
+        assert engine_id(hung) in {engine["id"] for engine in await hasty.engines()}
+        os.kill(hung.pid, signal.SIGSTOP)
+        while psutil.Process(hung.pid).status() != psutil.STATUS_STOPPED:
+            pass
+        status, failed = await hasty.ask(engine_id(hung), "Ping")
+        assert (status, failed["code"]) == (504, "EngineUnavailable")
     for name in ("a", "b", "c"):
         assert (await jupyter.ask(engine_id(well), "Open", session=name))[0] == 200
         await window.until_seen(lambda engines, name=name: name in engines[engine_id(well)]["sessions"])  # type: ignore[misc]
@@ -85,7 +88,7 @@ async def test_an_engine_that_hangs_holds_no_other_up(jupyter: Jupyter) -> None:
 
 async def test_an_engine_that_only_servers_look_at_ends_when_it_is_idle(jupyter: Jupyter) -> None:
     window = await jupyter.listen()
-    entry = await start("fake", window, idle_seconds=0.5)
+    entry = await start("fake", window, idle_seconds=IDLE_SECONDS)
     await asyncio.to_thread(loading._lines.close)
     await window.until_seen(lambda engines: engine_id(entry) not in engines)
     await window.close()
