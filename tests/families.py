@@ -30,6 +30,7 @@ from tests.family_parts import (
     sliding,
 )
 from tests.more_families import SERVED, UNSERVED
+from tests.remaining_families import ALONE, ALONE_REFUSED, WITH_PARTS, WITH_PARTS_REFUSED
 from tests.wrappers import UNSERVED_WRAPPERS, WRAPPERS, sections
 
 _SPECIAL: dict[str, Overrides] = {
@@ -214,7 +215,11 @@ _SPECIAL_REFUSED: dict[str, Overrides] = {
 }
 
 
-_TOWERS: dict[str, Overrides] = {**WRAPPERS, **UNSERVED_WRAPPERS}
+_MORE = {**SERVED, **ALONE}
+_MORE_REFUSED = {**UNSERVED, **ALONE_REFUSED}
+_SERVED_TOWERS = {**WRAPPERS, **WITH_PARTS}
+_REFUSED_TOWERS = {**UNSERVED_WRAPPERS, **WITH_PARTS_REFUSED}
+_TOWERS: dict[str, Overrides] = {**_SERVED_TOWERS, **_REFUSED_TOWERS}
 
 
 def configuration(name: str, layers: int = 8) -> Any:
@@ -222,7 +227,7 @@ def configuration(name: str, layers: int = 8) -> Any:
     kind = CONFIG_MAPPING[name.partition(":")[0]]
     if name in _TOWERS:
         return kind(**sections(kind, layers, _knows, _TOWERS[name](layers)))
-    special = {**_SPECIAL, **_SPECIAL_REFUSED, **SERVED, **UNSERVED}[name](layers)
+    special = {**_SPECIAL, **_SPECIAL_REFUSED, **_MORE, **_MORE_REFUSED}[name](layers)
     fields = {**{key: value for key, value in COMMON.items() if _knows(kind, key)}, **special}
     if not isinstance(getattr(kind, "num_hidden_layers", None), property):
         fields = {"num_hidden_layers": layers, **fields}
@@ -273,9 +278,13 @@ def build(
 
 FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL}
 REFUSED: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL_REFUSED}
-MORE: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in SERVED}
-WITH_TOWERS: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in WRAPPERS}
-TOWERS_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
-    name: functools.partial(build, name) for name in UNSERVED_WRAPPERS
+MORE: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _MORE}
+WITH_TOWERS: dict[str, Callable[[], PreTrainedModel]] = {
+    name: functools.partial(build, name) for name in _SERVED_TOWERS
 }
-MORE_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in UNSERVED}
+TOWERS_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
+    name: functools.partial(build, name) for name in _REFUSED_TOWERS
+}
+MORE_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
+    name: functools.partial(build, name) for name in _MORE_REFUSED
+}

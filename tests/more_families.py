@@ -71,16 +71,17 @@ def _mixed(layers: int, rare: str = "full_attention", usual: str = "linear_atten
     return {"layer_types": every(layers, 4, rare, usual)}
 
 
-def _decoder(layers: int) -> dict[str, Any]:
+def decoder(layers: int) -> dict[str, Any]:
     return {"is_decoder": True}
 
 
-def _half(layers: int) -> dict[str, Any]:
+def half(layers: int) -> dict[str, Any]:
     """The decoder of an encoder-decoder, alone."""
     return {
         "d_model": HIDDEN,
         "encoder_layers": layers,
         "decoder_layers": layers,
+        "encoder_attention_heads": HEADS,
         "decoder_attention_heads": HEADS,
         "decoder_ffn_dim": 48,
         "is_decoder": True,
@@ -190,16 +191,16 @@ SERVED: dict[str, Overrides] = {
         "num_attention_heads_per_layer": [HEADS] * n,
     },
     "mellum": lambda n: {**_EXPERTS, **MOE, **sliding(n)},
-    "bert": _decoder,
-    "roberta": _decoder,
-    "electra": _decoder,
-    "megatron-bert": _decoder,
-    "roformer": _decoder,
-    "big_bird": _decoder,
-    "bart": _half,
-    "mbart": _half,
-    "pegasus": _half,
-    "trocr": _half,
+    "bert": decoder,
+    "roberta": decoder,
+    "electra": decoder,
+    "megatron-bert": decoder,
+    "roformer": decoder,
+    "big_bird": decoder,
+    "bart": half,
+    "mbart": half,
+    "pegasus": half,
+    "trocr": half,
     "deepseek_v32": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
     "glm_moe_dsa": lambda n: {**LATENT, **ROUTED, **INDEXED, **sparse(n)},
     "glm_moe_dsa:shared": lambda n: {

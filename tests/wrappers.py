@@ -127,7 +127,6 @@ UNSERVED_WRAPPERS: dict[str, Overrides] = {
     "instructblip": _plain,
     "idefics": _plain,
     "kosmos-2": _plain,
-    "kosmos-2.5": _plain,
     "paligemma": _plain,
     "pix2struct": _plain,
     "voxtral_realtime": _plain,

@@ -6,7 +6,6 @@ Sets at each entry what others may have changed (cache lengths, states, rotary b
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -21,6 +20,7 @@ from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.geometry import CacheGeometry
 from djinn_jupyter.engine.model.anatomy import Anatomy
 from djinn_jupyter.engine.model.gates import Gates, Leave
+from djinn_jupyter.engine.model.positions import takes_positions
 from djinn_jupyter.engine.model.rotary import RotaryBuffers, switches_at
 from djinn_jupyter.engine.model.taps import Tap, catch
 from djinn_jupyter.engine.moment import Lens
@@ -59,7 +59,7 @@ class Forward:
         self._rotary = RotaryBuffers(model)
         self.switches_at = switches_at(model)
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
-        self._takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+        self._takes_positions = takes_positions(model)
 
     @torch.inference_mode()
     def enter(self, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal, admit: Admit) -> Outcome:

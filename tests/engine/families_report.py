@@ -22,6 +22,7 @@ from djinn_jupyter.engine.model.other_parts import other_parts
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.desk import build_desk
 from tests.families import FAMILIES, MORE, MORE_REFUSED, REFUSED, TOWERS_REFUSED, WITH_TOWERS, build
+from tests.remaining_families import NOT_BUILT
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "families.md"
@@ -58,6 +59,12 @@ language model alone (llama4, qwen3_5 and others) is loaded as that where the ch
 """
 
 
+NOT_BUILT_HEAD = """The auto classes of transformers list these too, and the tests make no tiny one of them: nothing is
+known of whether they are served. An engine that is given one finds out at load, as of any other.
+"""
+REFUSED_HEAD = """An engine says this at load, before any session. Such a model can still be looked into with plain
+transformers, by hooks that are set before the pass.
+"""
 Row = tuple[bool, str]
 
 
@@ -122,9 +129,14 @@ def page(row_of: Callable[[str], Row] = row) -> str:
             "| family | class | fed | left out | absent |\n|---|---|---|---|---|",
             *towers[True],
             f"\n## Refused: {len(alone[False]) + len(towers[False])}\n",
+            REFUSED_HEAD,
             "| family | why |\n|---|---|",
             *alone[False],
             *towers[False],
+            "\n## Not built here\n",
+            NOT_BUILT_HEAD,
+            "| family | why |\n|---|---|",
+            *(f"| {name} | {why} |" for name, why in NOT_BUILT.items()),
             "",
         ]
     )

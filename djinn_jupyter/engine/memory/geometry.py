@@ -246,7 +246,8 @@ def _forward_one_token(
     try:
         output = model(token, **options)
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise _refused(model, f"its forward does not run on a standard cache ({error!r})") from error
+        of_its_own = "; it wants a cache of its own" if "DynamicCache" in str(error) else ""
+        raise _refused(model, f"its forward does not run on a standard cache ({error!r}){of_its_own}") from error
     if output.get(argument) not in (None, cache):
         raise _refused(model, f"it returned a {type(output.get(argument)).__name__} for the cache it was given")
     if len(cache.layers) != count:
@@ -260,6 +261,9 @@ def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
     keys, values = layer_rows(layer)
     if keys is None or values is None:
         return LayerGeometry(cache_layer=index, kind="recurrent" if recurrent else "none", state_fields=fields)
+    if keys.ndim == 4 and keys.shape[2] > 1:
+        before = f"{keys.shape[2]} rows for one token: it puts rows of its own before the text"
+        raise _refused(model, f"layer {index} caches {before}")
     if keys.ndim != 4 or keys.shape[:3] != values.shape[:3] or keys.shape[0] != 1 or keys.shape[2] != 1:
         raise _refused(model, f"layer {index} caches {tuple(keys.shape)} and {tuple(values.shape)} for one token")
     if keys.dtype != values.dtype:

@@ -85,11 +85,13 @@ def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tup
     run = {where: element for where, element in elements_by_path.items() if recording.of(element)}
     check_finite(model, run, recording)
     spans = _spans(name, path, run, recording)
+    forms = _forms(name, list(run), spans)
+    _check_gathered(name, list(run), spans, forms)
     stack = Stack(
         paths=tuple(run),
         absent=tuple(where for where in elements_by_path if where not in run),
         layers=tuple(run.values()),
-        forms=_forms(name, list(run), spans),
+        forms=forms,
         mappings=mappings.changed(),
         handed=_handed(spans),
         keep_last=keep_last,
@@ -149,6 +151,27 @@ def _forms(name: str, paths: list[str], spans: list[Call]) -> tuple[LayerForm, .
         LayerForm(argument=argument, length=_length(name, paths[index], spans[index]))
         for index, argument in enumerate([first, *arguments])
     )
+
+
+def _check_gathered(name: str, paths: list[str], spans: list[Call], forms: tuple[LayerForm, ...]) -> None:
+    """That no layer is given a pile of what entered earlier ones, which a pass that goes on from a stop never has. What
+    entered the first is computed at every entry."""
+    entered = [span.inputs[form.argument] for span, form in zip(spans, forms, strict=True)]
+    for at, span in enumerate(spans):
+        for pile in span.inputs.values():
+            earlier = (one for one in range(1, at) if _piled(entered[one].value, pile.value))
+            if (found := next(earlier, None)) is not None:
+                raise ModelRefused(
+                    f"{name} cannot be served exactly: it gives its layer {paths[at]} what entered {paths[found]} too, "
+                    "and a pass that goes on from a stop between the two has not computed that."
+                )
+
+
+def _piled(part: Tensor | None, pile: Tensor | None) -> bool:
+    """Whether a tensor lies in one with an axis more."""
+    if part is None or pile is None or pile.ndim != part.ndim + 1:
+        return False
+    return any(same(part, one) for axis in range(pile.ndim) for one in pile.unbind(axis) if one.shape == part.shape)
 
 
 def _handed(spans: list[Call]) -> tuple[Handed, ...]:

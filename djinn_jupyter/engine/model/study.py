@@ -78,7 +78,7 @@ class Study:
         if float((one - two).norm()) > allowed * float(one.norm()):
             raise ModelRefused(
                 f"{type(self.model).__name__}: what a position holds depends on tokens after it; "
-                "it is no causal language model."
+                f"it is no causal language model.{_meant_as_encoder(self.model)}"
             )
 
     def _check_absent(self) -> None:
@@ -271,3 +271,10 @@ def _changing(slot: Any) -> Callable[[nn.Module, Any, dict[str, Any]], None]:
         tensor.mul_(-0.5)
 
     return change
+
+
+def _meant_as_encoder(model: PreTrainedModel) -> str:
+    """What helps a model that could be either."""
+    if getattr(model.config, "is_decoder", None) is not False:
+        return ""
+    return " If it was trained as a decoder, its config.json lacks is_decoder: true."
