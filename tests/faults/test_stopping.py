@@ -54,9 +54,9 @@ def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> Non
 
     held: list[Any] = []
 
-    def enter(self: Any, frame: Any, plan: Any, cache: Any, journal: Any) -> Any:
+    def enter(self: Any, frame: Any, plan: Any, cache: Any, journal: Any, admit: Any) -> Any:
         held.clear()
-        done = run(self, frame, plan, cache, journal)
+        done = run(self, frame, plan, cache, journal, admit)
         if not held:
             return done
         cache.rewind(frame.committed)
@@ -105,11 +105,11 @@ def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatc
     """An error on the way, caught, and the whole pass once more: the right bits, and too many layers."""
     enter = Forward.enter
 
-    def again(self: Any, frame: Any, plan: Any, cache: Any, journal: Any) -> Any:
+    def again(self: Any, frame: Any, plan: Any, cache: Any, journal: Any, admit: Any) -> Any:
         if frame.hidden is None:
-            return enter(self, frame, plan, cache, journal)
+            return enter(self, frame, plan, cache, journal, admit)
         later = {n: places for n, places in plan.boundaries.items() if n > frame.boundary}
-        return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, journal)
+        return enter(self, frame.at_start(), replace(plan, boundaries=later), cache, journal, admit)
 
     monkeypatch.setattr(Forward, "enter", again)
     said = whitebox(inside, *NOT_STEERED)
@@ -140,14 +140,14 @@ def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> 
     inside.desk()
     enter = Forward.enter
 
-    def reached(self: Any, frame: Any, plan: Any, cache: Any, journal: Any) -> Any:
+    def reached(self: Any, frame: Any, plan: Any, cache: Any, journal: Any, admit: Any) -> Any:
         standing = [s for s in inside.desk().engine.sessions.values() if s.state == "paused"]
         if standing and frame.hidden is None:
             with pytest.MonkeyPatch.context() as patch:
                 run = self.model.model.layers[2].mlp.forward
                 patch.setattr(self.model.model.layers[2].mlp, "forward", lambda hidden: 0.5 * run(hidden))
-                return enter(self, frame, plan, cache, journal)
-        return enter(self, frame, plan, cache, journal)
+                return enter(self, frame, plan, cache, journal, admit)
+        return enter(self, frame, plan, cache, journal, admit)
 
     monkeypatch.setattr(Forward, "enter", reached)
     ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
