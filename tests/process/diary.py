@@ -19,10 +19,11 @@ SITE = 7
 
 @dataclass(slots=True)
 class Diary:
-    """Of one session: what was answered last, and what was asked for and not answered (`under_way`)."""
+    """Of one session: what was answered last, and what was asked for and not answered (`under_way`). After a move that
+    was not answered, `last` is how the session was found."""
 
     name: str
-    last: Paused | Finished | None = None
+    last: Paused | Finished | SessionDescription | None = None
     edits: int = 0
     armed: set[int] = field(default_factory=set)
     open: set[str] = field(default_factory=set)
@@ -81,6 +82,9 @@ class Diary:
 
     def _check_place(self, engine: RemoteEngine, session: SessionDescription, most_edits: int) -> None:
         last = self.last
+        if isinstance(last, SessionDescription):
+            assert _place(session) == _place(last), (session, last)
+            return
         if isinstance(last, Finished):
             assert session.state == "idle", (session, last)
             assert session.tokens == len(last.prompt_tokens) + len(last.tokens)
@@ -100,6 +104,12 @@ class Diary:
             if one.when == NEVER:
                 engine.session(self.name).clear(SITE)
                 break
+        if self.under_way is not None and self.under_way[0] == "move":
+            self.last = engine.session(self.name).describe()
         self.armed.clear()
         self.open.clear()
         self.under_way = None
+
+
+def _place(session: SessionDescription) -> tuple[object, ...]:
+    return session.state, session.tokens, session.stopped_at, session.step

@@ -1,0 +1,63 @@
+"""The diary of the kills tells a loss from a run that was never answered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.wire.nouns import SessionDescription
+from tests.process.diary import Diary
+
+FOUND = SessionDescription(
+    name="drawn",
+    owner="me",
+    holder=None,
+    state="idle",
+    tokens=13,
+    committed=0,
+    stopped_at=None,
+    step=None,
+    breakpoints=(),
+    rules=(),
+    watches=(),
+    stops_kept=0,
+    stop=None,
+    pages=0,
+    device_bytes=0,
+    idle_seconds=0.0,
+)
+
+
+class Engine:
+    """Has the one session as it was found."""
+
+    def __init__(self, found: SessionDescription) -> None:
+        self.found = found
+
+    def sessions(self) -> tuple[SessionDescription, ...]:
+        return (self.found,)
+
+    def session(self, name: str) -> Engine:
+        return self
+
+    def describe(self) -> SessionDescription:
+        return self.found
+
+    def breakpoints(self) -> tuple[()]:
+        return ()
+
+
+def test_a_prompt_whose_run_was_not_answered_is_no_loss_and_may_not_be_lost_later() -> None:
+    """Killed in a run's first pass, then killed again before anything else was answered."""
+    finished: Any = Finished.__new__(Finished)
+    finished.prompt_tokens, finished.tokens = (1,) * 12, (2,) * 40
+    diary, engine = Diary("drawn", last=finished, under_way=("move", "")), Engine(FOUND)
+    diary.check(engine)  # type: ignore[arg-type]
+    diary.begin_anew(engine)  # type: ignore[arg-type]
+    diary.under_way = ("close", "drawn 182")
+    diary.check(engine)  # type: ignore[arg-type]
+    with pytest.raises(AssertionError):
+        diary.check(Engine(msgspec.structs.replace(FOUND, tokens=0)))  # type: ignore[arg-type]
