@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.server import answers, messages
-from djinn_jupyter.wire import edits, holdings, interventions, nouns, readings, replies, requests
+from djinn_jupyter.wire import attribution, edits, holdings, interventions, nouns, readings, replies, requests
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
@@ -49,6 +49,7 @@ def wire_ts() -> dict[str, str]:
             *_interfaces(requests),
             _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
         ],
+        "attribution": [*_interfaces(attribution)],
         "replies": [
             *_interfaces(replies, but=replies.EventBase),
             _union("WireReply", typing.get_args(replies.Reply)),

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from djinn_jupyter.client.arrays import to_numpy, token_ids
+from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.line import Line, ask_for, expect
 from djinn_jupyter.client.owning import require_own
@@ -15,7 +16,7 @@ from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
-from djinn_jupyter.errors import DjinnError, InvalidEdit, WireError
+from djinn_jupyter.errors import DjinnError, InvalidEdit, UsageError, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
@@ -230,6 +231,15 @@ class RemoteSession:
         spelled = self._spelled(positions)
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=tuple(tokens))
         return Lens(self._ask(request, replies.LensRead))
+
+    def attribute(self, *tokens: str | int, heads: bool = False, position: Positions = -1) -> Attribution:
+        """Direct logit attribution: what each module that has run adds to the logit of one token, or to the difference
+        of two; `heads` parts attention into its heads."""
+        at = self._spelled(position)
+        if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
+            raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")
+        request = ask.Attribute(session=self.name, tokens=tokens, heads=heads, position=at[0])
+        return Attribution(self._ask(request, replies.Attributed))
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:
         """What an expression of the condition language is at a position of the stopped pass."""

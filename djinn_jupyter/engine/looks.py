@@ -6,7 +6,7 @@ only: below the stop the same bits again, above it rows that the resumed pass wi
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from djinn_jupyter.engine.crossing import Completed, Halted, Yielded
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.model.taps import Tap
-from djinn_jupyter.engine.plan import Target
+from djinn_jupyter.engine.plan import Observer, Target
 from djinn_jupyter.engine.scheduler import Blocked
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import IllegalMove, UnknownSite
@@ -35,11 +35,17 @@ class Seen:
 
 
 def replay(
-    engine: Engine, session: Session, frame: Frame, targets: tuple[Target, ...], *, ruled: bool
+    engine: Engine,
+    session: Session,
+    frame: Frame,
+    targets: tuple[Target, ...],
+    *,
+    ruled: bool,
+    observers: Iterable[Observer] = (),
 ) -> Generator[Blocked | None, None, Halted | Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's inlays stand for
     what the rules did."""
-    plan = session.side_plan(targets, engine.wanted_elsewhere, ruled=ruled)
+    plan = session.side_plan(targets, engine.wanted_elsewhere, ruled=ruled, observers=observers)
     while True:
         outcome = yield from engine.entered(session, frame, plan)
         engine.books.layers_run += outcome.layers_run
@@ -50,12 +56,18 @@ def replay(
 
 
 def aside(
-    engine: Engine, session: Session, frame: Frame, targets: tuple[Target, ...], *, ruled: bool
+    engine: Engine,
+    session: Session,
+    frame: Frame,
+    targets: tuple[Target, ...],
+    *,
+    ruled: bool,
+    observers: Iterable[Observer] = (),
 ) -> Generator[Blocked | None, None, Halted | Completed]:
     """A replay within the stopped pass that leaves the session as it was."""
     live, journal, committed = session.cache.capture_all(), dict(session.journal), session.cache.length
     try:
-        return (yield from replay(engine, session, frame, targets, ruled=ruled))
+        return (yield from replay(engine, session, frame, targets, ruled=ruled, observers=observers))
     finally:
         session.cache.rewind(committed)
         session.cache.restore_all(live)

@@ -19,7 +19,7 @@ from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.mailbox import Letter
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.cache import PagedCache
-from djinn_jupyter.engine.plan import Plan, Target, make_plan
+from djinn_jupyter.engine.plan import Observer, Plan, Target, make_plan
 from djinn_jupyter.engine.residency.belongings import Belongings
 from djinn_jupyter.engine.residency.residence import Residence
 from djinn_jupyter.engine.steering import Rule
@@ -206,11 +206,18 @@ class Session:
             rules=self.rules_in_force, observers=self.watches.values(), halts=(*armed, *targets), yields=yields
         )
 
-    def side_plan(self, targets: Iterable[Target], yields: Callable[[], bool], *, ruled: bool) -> Plan:
+    def side_plan(
+        self,
+        targets: Iterable[Target],
+        yields: Callable[[], bool],
+        *,
+        ruled: bool,
+        observers: Iterable[Observer] = (),
+    ) -> Plan:
         """For looking: no watches, no breakpoints, rules without their books (none at all where the pass is run again:
         there the inlays of the frame say what the rules made)."""
         rules = self.rules_in_force if ruled else ()
-        return make_plan(rules=rules, halts=tuple(targets), counted=False, yields=yields)
+        return make_plan(rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields)
 
     def stand_at(self, checkpoint: Checkpoint) -> None:
         """Take everything back to how it was at a stop."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _LINE = re.compile(r"^\s*(?P<kind>%%?)(?P<name>djinn_\w+)\s(?P<rest>.*)$", re.DOTALL)
 _SITE_FIRST = frozenset({"djinn_break", "djinn_clear", "djinn_inspect", "djinn_lens", "djinn_watch", "djinn_steer"})
 _SESSION_FIRST = frozenset({"djinn_use", "djinn_close", "djinn_diff"})
+MODULES = ("attn_out", "mlp_out", "z")
 _MOST = 400
 
 
@@ -71,7 +72,7 @@ class Matcher:
         if name == "djinn_edit" or (name == "djinn_steer" and len(positional) == 1):
             return list(OPERATIONS) if len(positional) <= 1 else []
         if name in _SITE_FIRST and (not positional or name == "djinn_clear"):
-            return self._sites(word)
+            return [*(MODULES if name == "djinn_lens" else ()), *self._sites(word)]
         return []
 
     def _options(self, name: str) -> list[str]:

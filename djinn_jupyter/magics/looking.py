@@ -15,6 +15,7 @@ from djinn_jupyter.magics.showing import effect_asked, lens_by_layer, look_of, o
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
 
+MODULES = ("attn_out", "mlp_out", "z")
 HOVER = option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer")
 
 
@@ -57,7 +58,12 @@ class LookingMagics(Group):
         self.bench.screen.show(views.snapshot_view(look_of(session, snapshot), hover=args.hover))
 
     @verb(
-        option("site", nargs="?", help="a residual site; by default the stopped one"),
+        option(
+            "site",
+            nargs="?",
+            help="a residual site, by default the stopped one; attn_out, mlp_out or z: what each "
+            "layer's module (or head) adds to a logit",
+        ),
         option("-k", type=int, default=5, help="how many tokens; default 5"),
         POSITIONS,
         option(
@@ -71,8 +77,10 @@ class LookingMagics(Group):
             action="append",
             metavar="TEXT",
             type=unquoted,
-            help='--layers: follow this token instead, such as " Paris"; repeatable',
+            help='--layers: follow this token instead, such as " Paris"; attn_out, mlp_out, z: of '
+            "this logit, or of two the difference",
         ),
+        HOVER,
         KEEP,
         SESSION,
         literal=True,
@@ -89,11 +97,22 @@ class LookingMagics(Group):
             for note in notes:
                 self.bench.screen.say(note)
             return
+        if args.site in MODULES:
+            self._attribute(session, args)
+            return
         if args.token:
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
         lens = session.lens(args.k, args.site, args.positions)
         self.bench.keep(args.keep, lens)
         self.bench.screen.show(views.lens_view(lens.site, lens.rows, session=session.name))
+
+    def _attribute(self, session: RemoteSession, args: Namespace) -> None:
+        if not 1 <= len(args.token or ()) <= 2:
+            raise UsageError(f'{args.site} needs a token: --token " Paris", or two for the difference of their logits.')
+        at = -1 if args.positions is None else args.positions
+        read = session.attribute(*args.token, heads=args.site == "z", position=at)
+        self.bench.keep(args.keep, read)
+        self.bench.screen.show(views.attribution_view(read, session=session.name, hover=args.hover))
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),

@@ -43,6 +43,7 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.EnableRule: replies.Steered,
     ask.Inspect: replies.Inspected,
     ask.Lens: replies.LensRead,
+    ask.Attribute: replies.Attributed,
     ask.Watch: replies.Watching,
     ask.Unwatch: replies.Cleared,
     ask.ReadWatch: replies.WatchRead,

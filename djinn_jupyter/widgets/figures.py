@@ -52,6 +52,16 @@ def attention(
     return framed
 
 
+def contributions(values: Sequence[Sequence[float]], columns: Sequence[str], *, title: str) -> go.Figure:
+    """What modules or heads add (red) or take away (blue): layers down, modules across."""
+    limit = max((abs(value) for row in values for value in row), default=0.0) or 1.0
+    cells = [[rounded(value) for value in row] for row in values]
+    heat = go.Heatmap(z=cells, x=list(columns), y=list(range(len(cells))), zmin=-limit, zmax=limit,
+                      colorscale=DIVERGING, hovertemplate="layer %{y}, %{x}: %{z}<extra></extra>",
+                      colorbar=_bar())  # fmt: skip
+    return _framed(go.Figure(heat), title, "", "layer", height=_height(len(cells)), downwards=True)
+
+
 def _of_head(site: str, head: int, count: int) -> str:
     """`pattern.5, head 3 of 12`; a site that selects one head says so itself."""
     return f"{site}, head {head}" if count > 1 or "[" not in site else site

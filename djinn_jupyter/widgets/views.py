@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.widgets.attribution import attribution_view
 from djinn_jupyter.widgets.diff import Line, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
 from djinn_jupyter.widgets.effect import edit_view
@@ -29,8 +30,8 @@ from djinn_jupyter.widgets.weights import nap_line
 
 __all__ = [
     "Line", "Look", "View",
-    "armed", "checkpoints_view", "memory_view", "nap_line", "saved_line", "swapped_line", "transfer_line",
-    "broken_off_view",
+    "armed", "attribution_view", "checkpoints_view", "memory_view", "nap_line", "saved_line", "swapped_line",
+    "transfer_line", "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "history_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",
     "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",

@@ -14,6 +14,7 @@ Spelling = Annotated[str, Meta(min_length=1, max_length=1024)]
 Text = Annotated[str, Meta(max_length=4_000_000)]
 MOST_TOKENS = 2**20
 Tokens = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(max_length=MOST_TOKENS)]
+OneOrTwo = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(min_length=1, max_length=2)]
 Chosen = Annotated[tuple[Annotated[int, Meta(ge=0)] | Name, ...], Meta(max_length=1000)]
 Positions = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_TOKENS)]
 COLDEST = 1e-30

@@ -88,6 +88,15 @@ class Branch(Noun, frozen=True):
     dropped: int = 0
 
 
+class Contribution(Noun, frozen=True):
+    """What the output of one module, or of one head of it, adds to a logit (or to a difference of two)."""
+
+    point: str
+    layer: int
+    head: int | None
+    value: float
+
+
 class TokenShift(Noun, frozen=True):
     """One token of the next-token distribution without (`before`) and with (`after`) the edits of the stop."""
 

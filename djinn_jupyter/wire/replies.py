@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from djinn_jupyter.wire import attribution
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import (
@@ -25,13 +26,9 @@ from djinn_jupyter.wire.nouns import (
     WeightsStatistics,
 )
 from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
+from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 
-
-class ReplyBase(Frozen, kw_only=True, tag_field="reply"):
-    """The one answer to a request. `not_kept`: one sentence where what the request did is in memory alone, because its
-    session cannot be written to the journal now; an engine that dies loses it."""
-
-    not_kept: str | None = None
+Attributed = attribution.Attributed
 
 
 class Failed(ReplyBase, frozen=True, tag="Failed"):
@@ -316,6 +313,7 @@ Reply = (
     | Steered
     | Inspected
     | LensRead
+    | Attributed
     | Evaluated
     | Watching
     | WatchRead

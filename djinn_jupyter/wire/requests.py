@@ -24,6 +24,7 @@
     EnableEdit                  Paused
     Inspect                     Inspected
     Lens                        LensRead
+    Attribute                   Attributed
     Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
     ReadStop                    Paused
@@ -50,7 +51,17 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from djinn_jupyter.wire import interventions
-from djinn_jupyter.wire.limits import Chosen, Count, Name, Positions, Spelling, Text, Tokens, require_computable
+from djinn_jupyter.wire.limits import (
+    Chosen,
+    Count,
+    Name,
+    OneOrTwo,
+    Positions,
+    Spelling,
+    Text,
+    Tokens,
+    require_computable,
+)
 from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
 from djinn_jupyter.wire.request_base import RequestBase as RequestBase
 from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
@@ -211,6 +222,16 @@ class Lens(SessionRequest, frozen=True, tag="Lens"):
     tokens: Chosen = ()
 
 
+class Attribute(SessionRequest, frozen=True, tag="Attribute"):
+    """Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
+    token, by text or number, or of two to their difference. `heads` parts attention into its heads. `position` is
+    absolute, negative from the end of the pass."""
+
+    tokens: OneOrTwo
+    heads: bool = False
+    position: int = -1
+
+
 class Evaluate(SessionRequest, frozen=True, tag="Evaluate"):
     """What an expression of the condition language is at a position of the stopped pass, as a breakpoint there would
     read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass."""
@@ -344,6 +365,7 @@ Request = (
     | EnableRule
     | Inspect
     | Lens
+    | Attribute
     | Evaluate
     | Watch
     | Unwatch

@@ -28,13 +28,14 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
+from tests.magics.attributed import Attributing
 from tests.magics.switched import Switched
 from tests.widgets import samples
 
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched):
+class EngineDouble(Switched, Attributing):
     """One engine; `line` is what a client speaks through."""
 
     def __init__(self) -> None:

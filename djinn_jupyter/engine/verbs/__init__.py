@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.scheduler import Steps, Underway
 from djinn_jupyter.engine.verbs import (
+    attributing,
     branches,
     changing,
     keeping,
@@ -55,6 +56,7 @@ VERBS: dict[type[ask.RequestBase], Verb] = {
     ask.MeasureEffect: looking.measure_effect,
     ask.Inspect: looking.inspect,
     ask.Lens: looking.lens,
+    ask.Attribute: attributing.attribute,
     ask.Evaluate: looking.evaluate,
     ask.ReadWatch: looking.read_watch,
     ask.ReadStop: looking.read_stop,
@@ -85,6 +87,7 @@ CHANGES_NOTHING: frozenset[type[ask.RequestBase]] = frozenset(
         ask.Pause,
         ask.Inspect,
         ask.Lens,
+        ask.Attribute,
         ask.Evaluate,
         ask.MeasureEffect,
         ask.ReadWatch,

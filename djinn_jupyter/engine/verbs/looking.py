@@ -33,7 +33,7 @@ def measure_effect(engine: Engine, request: ask.MeasureEffect, holder: Holder) -
     frame = looks.stopped_frame(session)
     checkpoint = session.history.here
     assert checkpoint is not None
-    asked = [_token_id(engine, token) for token in request.tokens]
+    asked = [token_id(engine, token) for token in request.tokens]
     before = yield from looks.next_logits(engine, session, checkpoint.frame)
     after = before
     if frame is not checkpoint.frame:
@@ -83,7 +83,7 @@ def lens(engine: Engine, request: ask.Lens, holder: Holder) -> Steps:
             f"The logit lens reads values of the residual stream's width {engine.anatomy.hidden_size}; "
             f"{tap.site.whole()} is {tap.axes} with {tap.width}."
         )
-    asked = [_token_id(engine, token) for token in request.tokens]
+    asked = [token_id(engine, token) for token in request.tokens]
     unspaced = Unspaced(engine.tokenizer, request.tokens)
     seen = yield from looks.value_at(engine, session, tap, ahead=False)
     rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
@@ -132,7 +132,7 @@ def _require_tellable(value: object, expression: str) -> None:
         raise InvalidCondition(f"{expression!r} has one half of a surrogate pair, which is no character.")
 
 
-def _token_id(engine: Engine, token: int | str) -> int:
+def token_id(engine: Engine, token: int | str) -> int:
     token = engine.tokenizer.token_id(token) if isinstance(token, str) else token
     if token >= engine.description.vocab_size:
         raise UsageError(f"There is no token {token}: this model has {engine.description.vocab_size:,}.")

@@ -1,6 +1,10 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Attributed,
+} from './attribution';
+
+import {
   BreakpointSet,
   CheckpointSaved,
   Checkpoints,
@@ -66,6 +70,7 @@ export interface Answers {
   readonly EnableRule: Steered;
   readonly Inspect: Inspected;
   readonly Lens: LensRead;
+  readonly Attribute: Attributed;
   readonly Watch: Watching;
   readonly Unwatch: Cleared;
   readonly ReadWatch: WatchRead;

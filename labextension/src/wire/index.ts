@@ -7,6 +7,7 @@ export * from './nouns';
 export * from './readings';
 export * from './interventions';
 export * from './requests';
+export * from './attribution';
 export * from './replies';
 export * from './events';
 export * from './messages';

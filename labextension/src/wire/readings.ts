@@ -96,6 +96,14 @@ export interface Branch {
   readonly dropped: number;
 }
 
+/** What the output of one module, or of one head of it, adds to a logit (or to a difference of two). */
+export interface Contribution {
+  readonly point: string;
+  readonly layer: number;
+  readonly head: number | null;
+  readonly value: Float;
+}
+
 /** One token of the next-token distribution without (`before`) and with (`after`) the edits of the stop. */
 export interface TokenShift {
   readonly token: number;

@@ -30,6 +30,10 @@ import {
   Influences,
 } from './readings';
 
+import {
+  Attributed,
+} from './attribution';
+
 /** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
 export interface Failed {
   readonly reply: 'Failed';
@@ -377,6 +381,7 @@ export type WireReply =
   | Steered
   | Inspected
   | LensRead
+  | Attributed
   | Evaluated
   | Watching
   | WatchRead

@@ -178,6 +178,19 @@ export interface Lens {
 }
 
 /**
+ * Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
+ * token, by text or number, or of two to their difference. `heads` parts attention into its heads. `position` is
+ * absolute, negative from the end of the pass.
+ */
+export interface Attribute {
+  readonly request: 'Attribute';
+  readonly session: string;
+  readonly tokens: readonly (number | string)[];
+  readonly heads?: boolean;
+  readonly position?: number;
+}
+
+/**
  * What an expression of the condition language is at a position of the stopped pass, as a breakpoint there would
  * read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass.
  */
@@ -328,6 +341,7 @@ export type WireRequest =
   | EnableRule
   | Inspect
   | Lens
+  | Attribute
   | Evaluate
   | Watch
   | Unwatch

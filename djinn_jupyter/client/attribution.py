@@ -1,0 +1,62 @@
+"""Direct logit attribution as a person reads it: numbers by layer and head, and the table in text."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from djinn_jupyter.wire.readings import Contribution
+from djinn_jupyter.wire.replies import Attributed
+
+KINDS: Final = ("attn_out", "mlp_out", "z")
+
+
+class Attribution:
+    """What the outputs of modules add to a logit, or to the difference of two. `logit` is the sum of all
+    `contributions`, the `embedding`, the `constant` (biases of the final norm and the head) and the `rest` (edits,
+    rules, rounding)."""
+
+    def __init__(self, reply: Attributed) -> None:
+        self.reply = reply
+        self.position, self.layer, self.tokens, self.logit = reply.position, reply.layer, reply.tokens, reply.logit
+        self.embedding, self.constant, self.rest = reply.embedding, reply.constant, reply.rest
+        self.contributions: tuple[Contribution, ...] = reply.contributions
+        self.notes = reply.notes
+
+    @property
+    def of(self) -> str:
+        """What it explains: `logit of ' Paris'`, or of ` Paris` minus ` Rome`."""
+        return "logit of " + " minus ".join(repr(token.text) for token in self.tokens)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of `rows`: heads by number, then modules."""
+        heads = sorted({one.head for one in self.contributions if one.head is not None})
+        points = dict.fromkeys(one.point for one in self.contributions if one.head is None)
+        return (*(f"head {head}" for head in heads), *points)
+
+    def rows(self) -> list[tuple[int, list[float | None]]]:
+        """(layer, values in the order of `columns`); None where a layer has no such module or head."""
+        found = {(one.layer, _column(one)): one.value for one in self.contributions}
+        return [(layer, [found.get((layer, name)) for name in self.columns]) for layer in range(self.layer)]
+
+    def ends(self) -> list[tuple[str, float]]:
+        """What is not of a layer, and what it all sums to."""
+        return [
+            ("embedding", self.embedding),
+            ("biases of norm and head", self.constant),
+            ("rest: edits, rules, rounding", self.rest),
+            ("sum", self.logit),
+        ]
+
+    def __repr__(self) -> str:
+        lines = [
+            f"{layer:>5}  " + "  ".join("-" if v is None else f"{v:+.3f}" for v in values)
+            for layer, values in self.rows()
+        ]
+        ends = [f"{name}: {value:+.3f}" for name, value in self.ends()]
+        head = f"Attribution of the {self.of} at position {self.position}, layers 0 to {self.layer - 1}"
+        return "\n".join([head, f"layer  {'  '.join(self.columns)}", *lines, *ends, *self.notes])
+
+
+def _column(one: Contribution) -> str:
+    return one.point if one.head is None else f"head {one.head}"

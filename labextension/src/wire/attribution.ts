@@ -1,0 +1,36 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  Float,
+} from './values';
+
+import {
+  StopIdentity,
+  TopToken,
+} from './nouns';
+
+import {
+  Contribution,
+} from './readings';
+
+/**
+ * What each module adds to a logit at `position`, or to the difference of two (`tokens` has one or two, the second
+ * subtracted), were the pass to end at the stop's boundary before layer `layer`: `logit` is what the model's own
+ * epilogue makes of the residual there. The final norm's factor is held fixed. `embedding`, `constant` (biases of norm
+ * and head), `rest` (what edits and rules put in place, biases of output maps, rounding) and all `contributions` sum
+ * to it; of heads and the point `bias` the sum is in place of their layer's attention.
+ */
+export interface Attributed {
+  readonly reply: 'Attributed';
+  readonly stop: StopIdentity;
+  readonly position: number;
+  readonly layer: number;
+  readonly tokens: readonly TopToken[];
+  readonly logit: Float;
+  readonly embedding: Float;
+  readonly constant: Float;
+  readonly rest: Float;
+  readonly contributions: readonly Contribution[];
+  readonly notes: readonly string[];
+  readonly not_kept: string | null;
+}
