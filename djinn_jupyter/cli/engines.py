@@ -222,4 +222,4 @@ def _means(model: str, entry: Entry) -> bool:
 
 
 def _with(lost: tuple[str, ...]) -> str:
-    return f", and with it the sessions {', '.join(lost)}" if lost else ""
+    return f", and with it the sessions {', '.join(told_apart(lost).values())}" if lost else ""

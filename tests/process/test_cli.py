@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("fake_site")
 def test_start_list_log_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["start", "fake", "--device-memory", "1GiB"]) == 0
     assert capsys.readouterr().out == "Engine fake (Fake, 8 layers, float32 on cpu) runs.\n"
-    dj.load("fake").session("paris")
+    dj.load("fake").session("trips/paris.ipynb")
     assert cli.main(["list"]) == 0
     head, row, session = capsys.readouterr().out.splitlines()
     assert head.split() == ["MODEL", "DTYPE", "DEVICE", "ATTENTION", "PROCESS", "UP"]
