@@ -1,0 +1,123 @@
+"""What is shown of an engine: its start, its status, its memory."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from djinn_jupyter.client.memory_trace import reading_of
+from djinn_jupyter.widgets import views
+from djinn_jupyter.wire.holdings import ProcessMemory
+from tests.widgets import cards, samples
+
+CARDS = cards.all_cards()
+
+
+def test_what_an_engine_said_while_it_started_stays_to_be_read() -> None:
+    plan = views.progress_view("loading", ("11 layers stream", "a token takes at least 142.7 ms"))
+    assert plan.plain.splitlines() == ["11 layers stream", "a token takes at least 142.7 ms", "loading"]
+    assert all(line in plan.html for line in plan.plain.splitlines())
+
+
+def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
+    loaded = views.loaded_view(samples.model(), samples.session(), samples.streamed())
+    streams = "streamed: 8.00 MiB of 26.7 MiB on the device; 10 layers stream, 10.0 MiB a pass through 2 slots"
+    costs = (
+        "expected: at least 9.8 ms a token at the measured 1.07 GB/s; with --device-memory 32.0MiB nothing would stream"
+    )
+    assert loaded.plain.splitlines()[1:3] == [streams, costs]
+    assert all(line.partition(": ")[2] in loaded.html for line in (streams, costs))
+    unmeasured = views.loaded_view(samples.model(), samples.session(), samples.streamed(link_bytes_per_second=None))
+    assert "expected" not in unmeasured.plain
+    assert "streamed" not in views.loaded_view(samples.model(), samples.session(), samples.weights()).plain
+
+
+def test_what_of_a_checkpoint_is_not_served_is_said_when_it_is_loaded_and_later() -> None:
+    note = "The language model alone is served; left out: vision_model (34 weights)."
+    model = msgspec.structs.replace(samples.model(), notes=(note,))
+    for view in (views.loaded_view(model, samples.session()), views.status_view(model, samples.statistics(), None)):
+        assert note in view.plain
+        assert note in view.html
+
+
+def test_the_status_of_a_model_that_streams() -> None:
+    status = views.status_view(samples.model(), samples.statistics(weights=samples.streamed()), None).plain
+    rows = dict(line.split(maxsplit=1) for line in status.splitlines() if line.startswith(("ring", "experts")))
+    assert rows["ring"] == "slot 0: layer 7, filling 41, computing; slot 1: empty"
+    assert rows["experts"].startswith("40 % of the moved bytes were used")
+    assert "410 at 8.00 GB/s; passes waited for them 25 % of their time (500 ms)" in status
+    assert "3.00 MiB of what streams are in host memory" in status
+    dense = samples.streamed(used_fraction=None, bytes_held_on_host=0, pass_seconds=0.0)
+    quiet = views.status_view(samples.model(), samples.statistics(weights=dense), None).plain
+    assert all(word not in quiet for word in ("experts", "host copy", "waited"))
+    assert "ring" not in views.status_view(samples.model(), samples.statistics(), None).plain
+
+
+def test_the_status_counts_what_came_back_exact_and_recomputed_apart() -> None:
+    back = samples.statistics(recovered_exact=2, recovered_recomputed=1)
+    assert "2 as they were, 1 to be computed again" in views.status_view(samples.model(), back, None).plain
+    assert "came back" not in views.status_view(samples.model(), samples.statistics(), None).plain
+
+
+def test_the_status_says_when_the_journal_cannot_be_written() -> None:
+    said = "The journal does not have the latest of session 'a': No space left on device."
+    for trouble in (said, None):
+        status = views.status_view(samples.model(), samples.statistics(journal_trouble=trouble), None)
+        assert (said in status.plain) == (trouble is not None)
+        assert ("No space left on device" in status.html) == (trouble is not None)
+
+
+def test_the_status_says_what_the_engine_met_that_belonged_to_no_request() -> None:
+    last = "while it measured memory: OSError: Too many open files"
+    told = views.status_view(samples.model(), samples.statistics(faults=2, last_fault=last), None)
+    assert f"2 errors that belonged to no request, the last {last}; it went on" in " ".join(told.plain.split())
+    assert "faults" not in views.status_view(samples.model(), samples.statistics(), None).plain
+
+
+def test_what_the_process_takes_beyond_the_books_stands_beside_them() -> None:
+    """One engine's statistics in the status and in the memory of `%djinn_vram`; nothing where it was not measured."""
+    measured = ProcessMemory(
+        anonymous_bytes=900 << 20,
+        mapped_bytes=300 << 20,
+        booked_bytes=500 << 20,
+        runtime_bytes=280 << 20,
+        beyond_bytes=120 << 20,
+        device_beyond_bytes=None,
+    )
+    books = samples.statistics(process_bytes=1200 << 20, process=measured)
+    said = " ".join(views.status_view(samples.model(), books, None).plain.split())
+    parts = "300 MiB parts of files, 500 MiB by the books, 280 MiB Python and its libraries, 120 MiB beyond"
+    assert f"process 1.17 GiB: {parts}" in said
+    memory = views.memory_view("demo", [reading_of(0.0, books, ())], ())
+    assert "of it, beyond the books 120 MiB" in " ".join(memory.plain.split())
+    assert "of it, beyond the books" in memory.html
+    unmeasured = views.memory_view("demo", [reading_of(0.0, samples.statistics(process=None), ())], ())
+    assert "beyond" not in unmeasured.plain + unmeasured.html
+
+
+def test_the_memory_of_a_model_that_streams_shows_the_ring() -> None:
+    ring = samples.streamed().ring
+    readings = [dataclasses.replace(reading, ring=ring) for reading in samples.readings(3)]
+    for shown in (views.memory_view("demo", readings[:1], ()), views.memory_view("demo", readings, ())):
+        lines = shown.plain.splitlines()
+        assert next(line for line in lines if line.startswith("ring")).split()[1:3] == ["2.00", "MiB"]
+        assert [line.split() for line in lines[-2:]] == [
+            ["0", "layer", "7", "41", "1.00", "MiB"],
+            ["1", "empty", "0", "1.00", "MiB"],
+        ]
+        assert "weights that stay" in shown.html
+    assert readings[0].booked == samples.readings(1)[0].booked + 2 * 2**20
+    assert "ring" not in views.memory_view("demo", samples.readings(3), ()).plain
+
+
+def test_a_session_that_has_left_stays_in_the_table_of_what_was_held() -> None:
+    lines = CARDS["memory"].plain.splitlines()
+    assert next(line for line in lines if line.startswith("session-0")).split() == [
+        "session-0",
+        "0",
+        "B",
+        "3.00",
+        "MiB",
+    ]
+    assert any(line.startswith("1 other session ") for line in lines)
