@@ -131,7 +131,7 @@ def _tuples(item: Any, name: str, quality: Quality, least: int, most: int) -> It
     usual = next(iter(_values(item, name, "ordinary")))
     if quality == "ordinary":
         yield (usual,) * max(least, 1)
-        yield (usual,) * max(least, 3)
+        yield (usual,) * min(max(least, 3), most)
     elif quality == "extreme":
         yield from ((), (usual,) * most) if not least else ((usual,) * most,)
         yield from ((value,) * max(least, 1) for value in _values(item, name, "extreme"))
