@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine import looks, reports
 from djinn_jupyter.engine.crossing import Completed, Halted
@@ -16,19 +15,16 @@ from djinn_jupyter.engine.frame import Frame, States
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.plan import Target
 from djinn_jupyter.engine.residency.belongings import tensors_of_states
-from djinn_jupyter.engine.residency.stop_room import fetched
 from djinn_jupyter.engine.run import arrive_at
-from djinn_jupyter.engine.scheduler import Steps
+from djinn_jupyter.engine.runtime import Runtime
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.steps import Steps
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.replies import Paused
 from djinn_jupyter.wire.sites import Site
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
 
-
-def to_layer(engine: Engine, session: Session, count: int) -> Steps:
+def to_layer(runtime: Runtime, session: Session, count: int) -> Steps:
     """Stand `count` layer boundaries before the present stop, in the same pass."""
     frame = looks.stopped_frame(session)
     boundary = frame.boundary - (count - 1 if frame.inside else count)
@@ -37,23 +33,23 @@ def to_layer(engine: Engine, session: Session, count: int) -> Steps:
             f"This pass begins {frame.boundary} layers before its stop, so {count} layers back there is nothing; "
             "go back by token or by stop to reach an earlier pass."
         )
-    tap = boundary_tap(engine, boundary)
+    tap = boundary_tap(runtime, boundary)
     start = replace(frame.at_start(), inlays=tuple(i for i in frame.inlays if _before(i.tap, boundary)))
-    outcome = yield from looks.aside(engine, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
+    outcome = yield from looks.aside(runtime, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
     assert isinstance(outcome, Halted)
-    return _stand(engine, session, outcome.frame)
+    return _stand(runtime, session, outcome.frame)
 
 
-def boundary_tap(engine: Engine, boundary: int) -> Tap:
+def boundary_tap(runtime: Runtime, boundary: int) -> Tap:
     site = Site(point="resid_pre", layer=0) if boundary == 0 else Site(point="resid_post", layer=boundary - 1)
-    return engine.resolve(site)
+    return runtime.resolve(site)
 
 
 def _before(tap: Tap, boundary: int) -> bool:
     return tap.boundary <= boundary if tap.boundary is not None else tap.stage < boundary
 
 
-def to_token(engine: Engine, session: Session, count: int) -> Steps:
+def to_token(runtime: Runtime, session: Session, count: int) -> Steps:
     """Stand in the pass `count` tokens earlier, at the site of the present stop (of the last one, when the run is over;
     before the first layer where there was none)."""
     line = session.line
@@ -63,45 +59,45 @@ def to_token(engine: Engine, session: Session, count: int) -> Steps:
     step = here - count
     if step < 0:
         raise UsageError(f"The run is at its token {here}; it can go back at most {here} tokens, to the prompt.")
-    tap = _present_tap(engine, session)
-    committed, end = _pass_of(engine, session, step)
-    start, states = _restart(engine, session, committed)
+    tap = _present_tap(runtime, session)
+    committed, end = _pass_of(runtime, session, step)
+    start, states = _restart(runtime, session, committed)
     session.move("rerun")
-    return _fetch_and_rerun(engine, session, tap, start, states, (committed, end))
+    return _fetch_and_rerun(runtime, session, tap, start, states, (committed, end))
 
 
 def _fetch_and_rerun(
-    engine: Engine, session: Session, tap: Tap, start: int, states: States | None, place: tuple[int, int]
+    runtime: Runtime, session: Session, tap: Tap, start: int, states: States | None, place: tuple[int, int]
 ) -> Steps:
     """The states may have left the device; until they are there the line is what it was."""
     committed, end = place
-    with engine.older_stops.pinned(tensors_of_states(states or {})) as storages:
-        yield from fetched(engine, session, storages)
+    with runtime.space.pinned(tensors_of_states(states or {})) as storages:
+        yield from runtime.space.fetched(session, storages)
         session.frame = None
         _cut(session, end, start)
         session.history.drop_from(committed, 0)
-        return (yield from _rerun(engine, session, tap, start, states, committed))
+        return (yield from _rerun(runtime, session, tap, start, states, committed))
 
 
-def _rerun(engine: Engine, session: Session, tap: Tap, start: int, states: States | None, committed: int) -> Steps:
+def _rerun(runtime: Runtime, session: Session, tap: Tap, start: int, states: States | None, committed: int) -> Steps:
     """Run the passes from `start` again, then the one at `committed` up to the tap."""
-    for first, end in _passes(engine, session, start, committed):
+    for first, end in _passes(runtime, session, start, committed):
         frame = _pass(session, first, end, states)
-        yield from looks.replay(engine, session, frame, (), ruled=True)
+        yield from looks.replay(runtime, session, frame, (), ruled=True)
         session.trail.record(frame, session.rules_in_force, whole=True)
         states = session.cache.capture_all() or None
     frame = _pass(session, committed, len(session.tokens), states)
-    outcome = yield from looks.replay(engine, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
+    outcome = yield from looks.replay(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
     if isinstance(outcome, Completed):
         raise UsageError(f"{tap.site} was not met in that pass.")
-    return _arrive_back(engine, session, outcome.frame)
+    return _arrive_back(runtime, session, outcome.frame)
 
 
-def _passes(engine: Engine, session: Session, start: int, committed: int) -> Iterator[tuple[int, int]]:
+def _passes(runtime: Runtime, session: Session, start: int, committed: int) -> Iterator[tuple[int, int]]:
     """The passes in which the tokens of [start, committed) were fed: the prompt at once, others singly."""
     line = session.line
     assert line is not None
-    at_once = start == line.fed_from and line.begins <= committed and not (engine.one_by_one and start)
+    at_once = start == line.fed_from and line.begins <= committed and not (runtime.one_by_one and start)
     if at_once:
         yield start, line.begins
     for position in range(line.begins if at_once else start, committed):
@@ -113,34 +109,34 @@ def _pass(session: Session, start: int, end: int, states: States | None) -> Fram
     return Frame(tokens=tokens, committed=start, step=session.step_at(end), states=states, start_states=states)
 
 
-def _present_tap(engine: Engine, session: Session) -> Tap:
+def _present_tap(runtime: Runtime, session: Session) -> Tap:
     if session.frame is not None and session.frame.tap is not None:
         return session.frame.tap
     if session.history.stops:
         last = session.history.stops[-1].frame.tap
         assert last is not None
         return last
-    return boundary_tap(engine, 0)
+    return boundary_tap(runtime, 0)
 
 
-def _pass_of(engine: Engine, session: Session, step: int) -> tuple[int, int]:
+def _pass_of(runtime: Runtime, session: Session, step: int) -> tuple[int, int]:
     """First position and end of the pass of a step; with single feeding the last pass of the prompt."""
     line = session.line
     assert line is not None
     if step > 0:
         return line.begins + step - 1, line.begins + step
-    single = engine.one_by_one and line.fed_from > 0
+    single = runtime.one_by_one and line.fed_from > 0
     return (line.begins - 1 if single else line.fed_from), line.begins
 
 
-def _restart(engine: Engine, session: Session, committed: int) -> tuple[int, States | None]:
+def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, States | None]:
     """The nearest length at or before `committed` from which the line can be run again, with the states there. It is
     its very beginning where the rows of a sliding window were given up, and no stop before it may have been edited."""
     line = session.line
     assert line is not None
-    kept: dict[int, States | None] = dict(line.states) if engine.recurrent else {committed: None}
+    kept: dict[int, States | None] = dict(line.states) if runtime.recurrent else {committed: None}
     if line.fed_from == 0 and (committed == 0 or not session.history.dropped):
-        kept[0] = engine.new_cache().capture_all() or None
+        kept[0] = runtime.new_cache().capture_all() or None
     start = max((at for at in kept if at <= committed and session.cache.may_enter(at)), default=None)
     if start is None:
         raise UsageError("The states or the window of that token are no longer kept; go back by stop.")
@@ -157,14 +153,14 @@ def _cut(session: Session, end: int, committed: int) -> None:
     session.cut(session.tokens[:end], committed)
 
 
-def _stand(engine: Engine, session: Session, frame: Frame) -> Paused:
+def _stand(runtime: Runtime, session: Session, frame: Frame) -> Paused:
     """Make a frame that was run to on the side the session's present stop, in place of all later ones of its pass."""
     session.history.drop_from(frame.committed, frame.boundary)
     session.move("rerun")
-    return _arrive_back(engine, session, frame)
+    return _arrive_back(runtime, session, frame)
 
 
-def _arrive_back(engine: Engine, session: Session, frame: Frame) -> Paused:
-    arrive_at(engine, session, frame, "back", [])
-    session.recount(engine.forward.layers)
-    return reports.paused(engine, session)
+def _arrive_back(runtime: Runtime, session: Session, frame: Frame) -> Paused:
+    arrive_at(runtime, session, frame, "back", [])
+    session.recount(runtime.forward.layers)
+    return reports.paused(runtime, session)

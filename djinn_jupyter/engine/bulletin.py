@@ -8,40 +8,29 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 from msgspec.structs import replace
 
-from djinn_jupyter.engine import device
+from djinn_jupyter.engine import device, reports
+from djinn_jupyter.engine.counters import Counters
 from djinn_jupyter.engine.faults import Faults
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.process_memory import Footprint
-from djinn_jupyter.engine.residency.notebooks import Notebooks
+from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.session_table import SessionTable
 from djinn_jupyter.engine.weights.residence import Weights
 from djinn_jupyter.wire.holdings import ProcessMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
 
 PERIOD: Final = 0.2
-
-
-@dataclass(slots=True)
-class Books:
-    """What the engine has done since it started."""
-
-    started: float = field(default_factory=time.monotonic)
-    passes: int = 0
-    layers_run: int = 0
-    tokens_sampled: int = 0
-    requests_answered: int = 0
-    recovered_exact: int = 0
-    recovered_recomputed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,35 +50,31 @@ class EngineReading:
 
 
 class Bulletin:
-    """Keeps `reading` up to date. `touch` names a session whose description may have changed."""
+    """Keeps `reading` up to date: describes anew the sessions that the table says were touched."""
 
     def __init__(
         self,
-        sessions: Mapping[str, Session],
+        sessions: SessionTable,
         slabs: Sequence[Slab],
         scheduler: Scheduler,
         where: torch.device,
         weights: Weights,
         tiers: Tiers,
-        notebooks: Notebooks,
+        residency: Residency,
         faults: Faults,
         budget: Budget,
+        counters: Counters,
+        footprint: Footprint | None,
     ) -> None:
         self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
-        self._weights, self._tiers, self._notebooks, self._faults = weights, tiers, notebooks, faults
-        self._budget = budget
-        self._touched: set[str] = set()
+        self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
+        self._budget, self._counters, self._footprint = budget, counters, footprint
         self._described: dict[str, SessionDescription] = {}
         self._published = 0.0
         self._outside = device.Usage.read(where)
         self._journal_trouble: str | None = None
         self._unkept: frozenset[str] = frozenset()
-        self.books = Books()
-        self.footprint: Footprint | None = None  # by `opening`, when the weights are where they will be
         self.reading = self._read()
-
-    def touch(self, session: str) -> None:
-        self._touched.add(session)
 
     @property
     def outside(self) -> device.Usage:
@@ -103,7 +88,8 @@ class Bulletin:
 
     def publish(self, *, all_sessions: bool = False) -> None:
         """Put up a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
-        stale = set(self._sessions) if all_sessions else self._touched
+        touched = self._sessions.take_touched()
+        stale = set(self._sessions) if all_sessions else touched
         before, self._described = self._described, {}
         for name, session in self._sessions.items():
             if name in before:
@@ -111,7 +97,6 @@ class Bulletin:
             if name in stale or name not in before:
                 with self._faults.during(f"it described session {name!r}"):
                     self._described[name] = self._describe(session)
-        self._touched.clear()
         if self.due:  # asking the system costs as much as answering a request
             self._published = time.monotonic()
             with self._faults.during("it measured memory"):  # opens files, of which there may be too many
@@ -121,12 +106,13 @@ class Bulletin:
     def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
         """Told at once: an engine that has nothing to do may not publish for seconds."""
         if (trouble, unkept) != (self._journal_trouble, self._unkept):
-            self._touched |= unkept ^ self._unkept
+            for session in unkept ^ self._unkept:
+                self._sessions.touch(session)
             self._journal_trouble, self._unkept = trouble, unkept
             self.publish()
 
     def _describe(self, session: Session) -> SessionDescription:
-        described = session.describe()
+        described = reports.describe(session)
         return replace(described, kept=False) if session.name in self._unkept else described
 
     def _read(self) -> EngineReading:
@@ -135,21 +121,21 @@ class Bulletin:
         return EngineReading(statistics=self._statistics(), described=described, used=used)
 
     def _process(self, weights: WeightsStatistics) -> ProcessMemory:
-        assert self.footprint is not None
-        return self.footprint.reading(self._outside, weights, self._budget, self._tiers)
+        assert self._footprint is not None
+        return self._footprint.reading(self._outside, weights, self._budget, self._tiers)
 
     def _statistics(self) -> EngineStatistics:
         weights = self._weights.statistics()
         return EngineStatistics(
             pid=os.getpid(),
-            uptime_seconds=time.monotonic() - self.books.started,
+            uptime_seconds=time.monotonic() - self._counters.started,
             sessions=len(self._sessions),
             sessions_running=self._scheduler.running,
-            passes=self.books.passes,
-            layers_run=self.books.layers_run,
-            tokens_sampled=self.books.tokens_sampled,
-            requests_answered=self.books.requests_answered,
-            preemptions=self._scheduler.preemptions,
+            passes=self._counters.passes,
+            layers_run=self._counters.layers_run,
+            tokens_sampled=self._counters.tokens_sampled,
+            requests_answered=self._counters.requests_answered,
+            preemptions=self._counters.preemptions,
             weight_bytes=self._weights.total,
             slabs=tuple(slab.statistics() for slab in self._slabs),
             process_bytes=self._outside.process_bytes,
@@ -158,12 +144,12 @@ class Bulletin:
             weights=weights,
             other_bytes=self._outside.other_bytes,
             tiers=self._tiers.statistics(),
-            prefetches=self._notebooks.statistics(),
+            prefetches=self._residency.statistics(),
             journal_trouble=self._journal_trouble,
             faults=self._faults.count,
             last_fault=self._faults.last,
-            recovered_exact=self.books.recovered_exact,
-            recovered_recomputed=self.books.recovered_recomputed,
+            recovered_exact=self._counters.recovered_exact,
+            recovered_recomputed=self._counters.recovered_recomputed,
             budget=self._budget.statistics(),
-            process=None if self.footprint is None else self._process(weights),
+            process=None if self._footprint is None else self._process(weights),
         )

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from functools import partial
 
 import torch
-from transformers import PreTrainedModel
 
-from djinn_jupyter.engine import enquiries, promises
-from djinn_jupyter.engine.bulletin import Books, Bulletin, EngineReading
+from djinn_jupyter.engine import promises
+from djinn_jupyter.engine.answers import Answers
+from djinn_jupyter.engine.bulletin import Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.crossing import Outcome
+from djinn_jupyter.engine.counters import Counters
 from djinn_jupyter.engine.device import Usage
+from djinn_jupyter.engine.enquiries import ENQUIRIES, Enquiries
 from djinn_jupyter.engine.faults import Faults, broken
 from djinn_jupyter.engine.forward import Forward
-from djinn_jupyter.engine.frame import Frame
+from djinn_jupyter.engine.giving_way import GivingWay
+from djinn_jupyter.engine.keeping.errands import until_done
 from djinn_jupyter.engine.keeping.keeping import Keeping
-from djinn_jupyter.engine.keeping.parting import put_away
+from djinn_jupyter.engine.keeping.parting import Parting
 from djinn_jupyter.engine.letters import Letters
+from djinn_jupyter.engine.lifecycle import Lifecycle
 from djinn_jupyter.engine.lockstep import Lockstep
 from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox, TextRead
 from djinn_jupyter.engine.memory.blobs import Blobs
@@ -31,34 +35,39 @@ from djinn_jupyter.engine.memory.books import check_books
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.disk import DiskTier
-from djinn_jupyter.engine.memory.geometry import CacheGeometry
 from djinn_jupyter.engine.memory.host import HostTier
 from djinn_jupyter.engine.memory.mover import Moved, ThreadMover
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.model.anatomy import Anatomy
-from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.pace import Pace
-from djinn_jupyter.engine.plan import Plan
-from djinn_jupyter.engine.residency.neighbours import Neighbours
-from djinn_jupyter.engine.residency.notebooks import Notebooks
-from djinn_jupyter.engine.residency.room import Room
-from djinn_jupyter.engine.residency.stop_room import entered
-from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.scheduler import Blocked, Scheduler
+from djinn_jupyter.engine.process_memory import Footprint
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.runtime import Runtime
+from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.session_table import SessionTable
 from djinn_jupyter.engine.tokenizing import PendingTokens, Tokenizing
 from djinn_jupyter.engine.turns import Turns
+from djinn_jupyter.engine.verbs.attributing import Attributing
+from djinn_jupyter.engine.verbs.branches import Branches
+from djinn_jupyter.engine.verbs.changing import Breakpoints, Edits, Rules
+from djinn_jupyter.engine.verbs.handlers import Handlers
+from djinn_jupyter.engine.verbs.keeping import CheckpointRequests
+from djinn_jupyter.engine.verbs.looking import Looking
+from djinn_jupyter.engine.verbs.moving import Moving
+from djinn_jupyter.engine.verbs.residing import Residing
+from djinn_jupyter.engine.verbs.sessions import SessionRequests
+from djinn_jupyter.engine.verbs.switching import Switching
+from djinn_jupyter.engine.verbs.weights import WeightRequests
+from djinn_jupyter.engine.waiting import Waiting
 from djinn_jupyter.engine.weights.drowsiness import Drowsiness
-from djinn_jupyter.engine.weights.residence import Weights
-from djinn_jupyter.errors import DjinnError, UnknownSession, from_code
+from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read
-from djinn_jupyter.wire.nouns import ModelDescription
-from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionOpened
-from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire.nouns import ModelDescription, Transfer
+from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
 
@@ -72,65 +81,121 @@ class Engine:
         self,
         *,
         config: EngineConfig,
-        model: PreTrainedModel,
-        anatomy: Anatomy,
-        geometry: CacheGeometry,
-        budget: Budget,
-        slabs: tuple[Slab, ...],
         forward: Forward,
         tokenizer: TokenText,
-        weights: Weights,
+        description: ModelDescription,
+        budget: Budget,
+        slabs: tuple[Slab, ...],
+        keeping: Keeping,
         publish: Callable[[Event], None],
         host: HostTier | None = None,
         disk: DiskTier | None = None,
         tokenizer_process: TokenizerProcess | None = None,
+        footprint: Footprint | None = None,
     ) -> None:
-        self.config, self.model, self.anatomy, self.geometry = config, model, anatomy, geometry
-        self.budget, self.slabs, self.forward, self.tokenizer, self.weights = budget, slabs, forward, tokenizer, weights
-        self.publish = publish
-        self.mailbox, self.scheduler, self.faults = Mailbox(), Scheduler(), Faults()
+        self.config, self.forward, self.tokenizer, self.keeping = config, forward, tokenizer, keeping
+        self.model, self.anatomy, self.geometry = forward.model, forward.anatomy, forward.geometry
+        self.budget, self.slabs, self.weights = budget, slabs, forward.weights
+        self.mailbox, self.faults, self.counters = Mailbox(), Faults(), Counters()
+        self.scheduler = Scheduler(Lockstep(forward.layers) if self.weights.streamed else None)
         self.tokenizing = Tokenizing(tokenizer, tokenizer_process, self.mailbox.wake, self.faults.reply_to)
-        self.sessions: dict[str, Session] = {}
-        self.letters, self.turns = Letters(self), Turns(self, Pace.of(forward.device))
+        self.waiting, self.answers = Waiting(), Answers(self.counters)
+        self.giving_way = GivingWay(self.mailbox, self.scheduler, Pace.of(forward.device))
         self.mover = ThreadMover(self.mailbox.post, forward.device)
         self.tiers = Tiers(host, disk, self.mover, forward.device)
         self.blobs = Blobs(forward.device, budget)
-        self.room = Room(self.sessions, self.scheduler, budget, idle_seconds=config.idle_swap_seconds)
-        self.notebooks = Notebooks(self.sessions, slabs, budget, self.room.candidates)
-        self.room.choose = self.notebooks.choose
-        self.swapping = self.room.swapping = self.notebooks.swapping = Swapping(
-            self.sessions, slabs, self.tiers, self.blobs, swapped=self.letters.swapped, find_room=self.room.find
+        self.sessions = SessionTable(keeping, self.blobs)
+        self.residency = Residency(
+            self.sessions,
+            slabs,
+            budget,
+            self.tiers,
+            self.blobs,
+            idle_seconds=config.idle_swap_seconds,
+            begun=Usage.read(forward.device),
+            faults=self.faults,
+            waiting=self.waiting,
+            others_go_on=self.scheduler.others_go_on,
+            swapped=self._swapped,
         )
-        self.older_stops = self.swapping.older_stops
-        self.neighbours = Neighbours(self.sessions, self.room, self.swapping, Usage.read(forward.device))
         self.bulletin = Bulletin(
             self.sessions,
             slabs,
             self.scheduler,
             forward.device,
-            weights,
+            self.weights,
             self.tiers,
-            self.notebooks,
+            self.residency,
             self.faults,
             budget,
+            self.counters,
+            footprint,
         )
-        self.one_by_one = False
-        self.recurrent = geometry.has_states
-        self.description: ModelDescription  # by `opening`, when the self-test has been passed
-        self.keeping: Keeping  # likewise
-        self._answers: list[tuple[Letter, Reply]] = []
-        self._last_edition = 0  # of sessions that were closed
+        self.runtime = Runtime(
+            forward=forward,
+            tokenizer=tokenizer,
+            description=description,
+            space=self.residency,
+            counters=self.counters,
+            should_yield=lambda: self.giving_way.asked(),
+            publish=publish,
+            new_cache=lambda: PagedCache.create(forward.model.config, forward.geometry, slabs),
+        )
+        self.lifecycle = Lifecycle(
+            self.sessions, self.scheduler, self.residency, self.waiting, self.answers, self.faults, publish
+        )
+        self.enquiries = Enquiries(self.runtime, self.tokenizing, keeping.checkpoints, self.faults)
+        self.handlers = self._handlers()
+        self.letters = Letters(
+            self.handlers,
+            self.enquiries,
+            self.runtime,
+            sessions=self.sessions,
+            life=self.lifecycle,
+            scheduler=self.scheduler,
+            residency=self.residency,
+            waiting=self.waiting,
+            answers=self.answers,
+            faults=self.faults,
+        )
+        self.turns = Turns(
+            self.letters,
+            self.runtime,
+            giving_way=self.giving_way,
+            sessions=self.sessions,
+            life=self.lifecycle,
+            scheduler=self.scheduler,
+            residency=self.residency,
+            faults=self.faults,
+        )
+        self.parting = Parting(
+            self.sessions, self.scheduler, self.residency, moving=lambda: self.tiers.moving, hear=self._hear
+        )
         self._checked = True
         self._check_due = 0.0
-        if weights.streamed:
-            self.scheduler.lockstep = Lockstep(forward.layers)
-        self._drowsy = Drowsiness(weights, config.nap_seconds, forward.device)
+        self._drowsy = Drowsiness(self.weights, config.nap_seconds, forward.device)
 
-    def start_books(self, publish: Callable[[Event], None]) -> None:
-        """From now on it counts: events are published, and what the self-test did is not in the books."""
-        self.publish, self.bulletin.books = publish, Books()
-        self.scheduler.preemptions = 0
-        self.bulletin.publish()
+    def _handlers(self) -> Handlers:
+        """One class for each kind of request, given the parts that it works with."""
+        sessions, runtime, residency, kept = self.sessions, self.runtime, self.residency, self.config.stops_kept
+        until = partial(until_done, self.mailbox, self.scheduler)
+        return Handlers(
+            SessionRequests(sessions, self.lifecycle, runtime, residency, kept),
+            Moving(sessions, runtime, residency),
+            Breakpoints(sessions, runtime),
+            Edits(sessions, runtime, residency),
+            Rules(sessions, runtime),
+            Switching(sessions, runtime, residency),
+            Looking(sessions, runtime),
+            Attributing(sessions, runtime),
+            Branches(sessions, runtime),
+            Residing(sessions, residency),
+            WeightRequests(sessions, self.weights),
+            CheckpointRequests(sessions, self.lifecycle, runtime, self.keeping, residency, self.blobs, until, kept),
+        )
+
+    def _swapped(self, session: Session, transfer: Transfer | None) -> None:
+        self.letters.swapped(session, transfer)
 
     # --- from any thread -------------------------------------------------------------------------------------------
 
@@ -146,8 +211,8 @@ class Engine:
         """Take a request that was read off the wire. What needs no session is answered by a worker, the rest posted to
         the engine's thread."""
         try:
-            if isinstance(request, enquiries.ENQUIRIES):
-                enquiries.answer_elsewhere(self, request, reply)
+            if isinstance(request, ENQUIRIES):
+                self.enquiries.answer_elsewhere(request, reply)
                 return
             tokens = self._begin_tokens(request) if isinstance(request, ask.Run) else None
         except Exception as error:  # noqa: BLE001  the request's edge
@@ -159,7 +224,7 @@ class Engine:
         def post() -> None:
             self.mailbox.post(TextRead(session=request.session))
 
-        return self.tokenizing.pending(request, self.description.context_length, post)
+        return self.enquiries.begin_tokens(request, post)
 
     def depart(self, holder: Holder) -> None:
         """The holder has gone; its sessions stay, detached."""
@@ -170,7 +235,7 @@ class Engine:
     @torch.inference_mode()
     def tick(self) -> bool:
         """Read the mail and give one job a slice; False when there was nothing to do. Raises EngineBroken alone."""
-        changes = self.swapping.changes
+        changes = self.residency.changes
         moved = self.read_mail()
         if moved:
             self._send()  # before the job's slice, which may last until the next letter
@@ -180,8 +245,8 @@ class Engine:
         if not busy:
             self._rest()
         with self.faults.during("it made room for stops"):
-            self.room.relieve()
-        busy = busy or self.swapping.changes != changes  # who waits for room looks again now, not at the next mail
+            self.residency.relieve()
+        busy = busy or self.residency.changes != changes  # who waits for room looks again now, not at the next mail
         self._checked = not busy
         self._send(idle=not busy)
         self._look_around(busy)
@@ -192,7 +257,7 @@ class Engine:
         with self.faults.during("it sent weights to nap"):
             self._drowsy.tell(busy)
         with self.faults.during("it looked at what other programs need"):
-            self.neighbours.heed(self.bulletin.outside)
+            self.residency.heed(self.bulletin.outside)
         self._require_sound_books()
         with self.faults.during("it wrote the journal"):
             self.keeping.attend(self.sessions, idle=not busy)
@@ -206,8 +271,7 @@ class Engine:
                 self.check_books()
             self._check_due = begun + CHECKS_TAKE_ONE_IN * (time.monotonic() - begun)
         with self.faults.during("it rested"):
-            self.blobs.purge()
-            self.room.attend()
+            self.residency.rest()
 
     def _require_sound_books(self) -> None:
         """EngineBroken where an error has left books that contradict each other: of what is wrong nothing is told and
@@ -224,7 +288,7 @@ class Engine:
     def watchful(self) -> bool:
         """Whether anybody rests on the device who may have to leave, or is yet to be kept: whoever waits for mail looks
         again soon."""
-        return self.swapping.gives_back or bool(self.keeping.unkept) or bool(self.room.candidates())
+        return bool(self.keeping.unkept) or self.residency.has_to_look
 
     def check_books(self, contents: bool = False) -> None:
         """Raise BooksBroken unless slabs, tables and tiers agree; with `contents`, compare working copies too."""
@@ -247,9 +311,9 @@ class Engine:
             raise from_code(replies[0].code, replies[0].message)
         return replies[0]
 
-    def wanted_elsewhere(self) -> bool:
-        """Asked between layers: is there mail, or another job whose turn it is?"""
-        return self.turns.wanted_elsewhere()
+    def _hear(self, seconds: float) -> None:
+        self.mailbox.wait(seconds)
+        self.read_mail()
 
     def read_mail(self) -> bool:
         """Deliver the letters that are there; those that come meanwhile wait until a job has had its slice."""
@@ -261,7 +325,7 @@ class Engine:
                         self._detach_all(holder)
                 case Moved():
                     with self.faults.during("it settled a move between tiers"):
-                        self.swapping.settle(letter)
+                        self.residency.settle(letter)
                 case TextRead(session=session):
                     self.letters.read(session)
                 case Letter():
@@ -274,20 +338,14 @@ class Engine:
         for session in self.sessions.values():
             if session.holder == holder.name:
                 session.holder = None
-                self.notebooks.note(session, "gone")
-                self.bulletin.touch(session.name)
-
-    def answer(self, letter: Letter, reply: Reply) -> None:
-        """Replies go out by `_send`, when the journal has and the bulletin knows what they tell of."""
-        letter.answered = True
-        self.books.requests_answered += 1
-        self._answers.append((letter, reply))
+                self.residency.note(session, "gone")
+                self.sessions.touch(session.name)
 
     def _send(self, idle: bool = False) -> None:
         self._require_sound_books()
-        answers, self._answers = self._answers, []
+        answers = self.answers.take()
         with self.faults.during("it wrote the journal"):
-            answers = promises.keep(self.keeping, self.sessions, answers)
+            answers = promises.keep(self.handlers, self.keeping, self.sessions, answers)
         with self.faults.during("it described its sessions"):
             self.bulletin.heed_journal(self.keeping.trouble, self.keeping.unkept)
             if answers or self.bulletin.due:
@@ -299,8 +357,8 @@ class Engine:
     # --- what verbs and jobs ask for -------------------------------------------------------------------------------
 
     @property
-    def books(self) -> Books:
-        return self.bulletin.books
+    def description(self) -> ModelDescription:
+        return self.runtime.description
 
     @property
     def reading(self) -> EngineReading:
@@ -316,29 +374,11 @@ class Engine:
         """At its end the engine leaves no journal; may be said from any thread."""
         self.keeping.forgets = True
 
-    def session(self, name: str) -> Session:
-        found = self.sessions.get(name)
-        if found is None:
-            known = ", ".join(self.sessions) or "none"
-            raise UnknownSession(f"There is no session {name!r}; there are: {known}.")
-        return found
-
-    def add_session(self, session: Session) -> Session:
-        """It stands under a new number, also where it was restored: the stop that was kept may have been edited since,
-        under numbers that were shown."""
-        session.last_edition = max(session.last_edition, self._last_edition)
-        session.stand()
-        self.sessions[session.name] = session
-        session.blobs = self.blobs
-        self.keeping.touch(session.name)
-        self.publish(SessionOpened(session=session.name))
-        return session
-
     def close(self) -> None:
         """The end of the engine: sessions that are kept are put away, and threads that copy or work on files end what
         they have begun."""
         if self.keeps_sessions and not self.keeping.forgets:
-            put_away(self)
+            self.parting.put_away()
         self.keeping.close(self.sessions)
         self.tokenizing.close()
         self.tiers.stop()
@@ -346,55 +386,3 @@ class Engine:
     def abandon(self) -> None:
         """The end of an engine that is broken: what it has handed over is written, and nothing else of it."""
         self.keeping.abandon()
-
-    def drop_session(self, session: Session) -> int:
-        """Forget a session and give its pages back; the number of pages it held."""
-        if session.job is not None:
-            job = session.job
-            job.steps.close()
-            self.scheduler.remove(job)
-            if job.letter is not None:
-                self.answer(job.letter, Failed(code="IllegalMove", message=f"Session {session.name!r} was closed."))
-        self.letters.answer_waiting(
-            session, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
-        )
-        pages = session.cache.statistics().pages
-        session.cache.free()
-        session.residence.moving = None
-        del self.sessions[session.name]
-        self._last_edition = max(self._last_edition, session.last_edition)
-        self.blobs.untidy = True
-        self.keeping.forget(session.name)
-        self.notebooks.closed(session.name)
-        self.turns.room_changed()
-        return pages
-
-    def entered(self, session: Session, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Outcome]:
-        """Enter a pass of a session, once there is room for it. Raises SlabFull where none can be made."""
-        return entered(self, session, frame, plan, session.cache, session.journal)
-
-    def settled(self, session: Session) -> Generator[Blocked | None, None, None]:
-        """Steps until no move of the session is under way."""
-        while not session.residence.settled:
-            yield lambda: not session.residence.settled
-
-    def present(self, session: Session) -> Generator[Blocked | None, None, None]:
-        """Steps until the session's bytes are on the device. Raises what keeps them from coming."""
-        if not session.residence.present:
-            self.swapping.swap_in(session, "needed")
-            yield from self.settled(session)
-        if self.session(session.name) is not session or not session.residence.present:
-            raise session.residence.error or UnknownSession(f"Session {session.name!r} was closed meanwhile.")
-
-    def new_cache(self) -> PagedCache:
-        return PagedCache.create(self.model.config, self.geometry, self.slabs)
-
-    def resolve(self, site: Site) -> Tap:
-        """The tap of the whole site. A selector is checked here and applied by whoever holds the site."""
-        return self.anatomy.resolve(site).at(site.whole())
-
-    def text_of(self, token: int) -> str:
-        return self.tokenizer.text_of(token)
-
-    def token_id(self, text: str) -> int:
-        return self.tokenizer.token_id(text)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from djinn_jupyter.engine.scheduler import Job
+from djinn_jupyter.engine.jobs import Job
 
 
 class Lockstep:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import Tensor
 
 from djinn_jupyter.engine.crossing import Completed, Halted, Yielded
+from djinn_jupyter.engine.entering import entered
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.plan import Observer, Target
-from djinn_jupyter.engine.scheduler import Blocked
+from djinn_jupyter.engine.runtime import Runtime
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.steps import Blocked
 from djinn_jupyter.errors import IllegalMove, UnknownSite
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
 
 Exactness = Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
 
@@ -35,7 +34,7 @@ class Seen:
 
 
 def replay(
-    engine: Engine,
+    runtime: Runtime,
     session: Session,
     frame: Frame,
     targets: tuple[Target, ...],
@@ -45,10 +44,10 @@ def replay(
 ) -> Generator[Blocked | None, None, Halted | Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's inlays stand for
     what the rules did."""
-    plan = session.side_plan(targets, engine.wanted_elsewhere, ruled=ruled, observers=observers)
+    plan = session.side_plan(targets, runtime.should_yield, ruled=ruled, observers=observers)
     while True:
-        outcome = yield from engine.entered(session, frame, plan)
-        engine.books.layers_run += outcome.layers_run
+        outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
+        runtime.counters.layers_run += outcome.layers_run
         if not isinstance(outcome, Yielded):
             return outcome
         frame = outcome.frame
@@ -56,7 +55,7 @@ def replay(
 
 
 def aside(
-    engine: Engine,
+    runtime: Runtime,
     session: Session,
     frame: Frame,
     targets: tuple[Target, ...],
@@ -67,7 +66,7 @@ def aside(
     """A replay within the stopped pass that leaves the session as it was."""
     live, journal, committed = session.cache.capture_all(), dict(session.journal), session.cache.length
     try:
-        return (yield from replay(engine, session, frame, targets, ruled=ruled, observers=observers))
+        return (yield from replay(runtime, session, frame, targets, ruled=ruled, observers=observers))
     finally:
         session.cache.rewind(committed)
         session.cache.restore_all(live)
@@ -85,7 +84,7 @@ def stopped_frame(session: Session) -> Frame:
     return session.frame
 
 
-def value_at(engine: Engine, session: Session, tap: Tap, ahead: bool) -> Generator[Blocked | None, None, Seen]:
+def value_at(runtime: Runtime, session: Session, tap: Tap, ahead: bool) -> Generator[Blocked | None, None, Seen]:
     """The raw value at `tap` in the stopped pass."""
     frame = stopped_frame(session)
     assert frame.tap is not None and frame.raw is not None
@@ -97,14 +96,14 @@ def value_at(engine: Engine, session: Session, tap: Tap, ahead: bool) -> Generat
     if tap.boundary is not None and tap.boundary == frame.boundary and frame.hidden is not None:
         return Seen(raw=frame.hidden, exactness="exact")
     if may_be_reached(tap, frame):
-        seen = yield from _below(engine, session, frame, tap)
+        seen = yield from _below(runtime, session, frame, tap)
         if seen is not None:
             return seen
     if not ahead:
         raise UnknownSite(
             f"{tap.site} lies ahead of the stop at {frame.tap.site}; resume or step to it, or look ahead with --ahead."
         )
-    outcome = yield from aside(engine, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
+    outcome = yield from aside(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
     return _seen(outcome, tap, "run ahead")
 
 
@@ -115,11 +114,11 @@ def may_be_reached(tap: Tap, frame: Frame) -> bool:
     return tap.stage < frame.boundary or (frame.inside and frame.tap is not None and tap.stage <= frame.tap.stage)
 
 
-def _below(engine: Engine, session: Session, frame: Frame, tap: Tap) -> Generator[Blocked | None, None, Seen | None]:
+def _below(runtime: Runtime, session: Session, frame: Frame, tap: Tap) -> Generator[Blocked | None, None, Seen | None]:
     """Run the pass again from its start up to the tap; None when the stop itself is met first."""
     assert frame.tap is not None
     targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
-    outcome = yield from aside(engine, session, frame.at_start(), targets, ruled=False)
+    outcome = yield from aside(runtime, session, frame.at_start(), targets, ruled=False)
     met = outcome.frame.tap if isinstance(outcome, Halted) else None
     if met is not None and met.site != tap.site:
         return None
@@ -132,8 +131,8 @@ def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> Seen:
     return Seen(raw=outcome.frame.raw, exactness="recomputed from q and k" if tap.kind == "recomputed" else exactness)
 
 
-def next_logits(engine: Engine, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
+def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
     """Logits [V] of the pass's last position if it went on from `frame`."""
-    outcome = yield from aside(engine, session, frame, (), ruled=True)
+    outcome = yield from aside(runtime, session, frame, (), ruled=True)
     assert isinstance(outcome, Completed)
     return outcome.logits_1V[0]

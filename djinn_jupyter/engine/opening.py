@@ -14,7 +14,7 @@ from djinn_jupyter.engine.device import own_and_mapped
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.forward import Forward
 from djinn_jupyter.engine.keeping.keeping import Keeping
-from djinn_jupyter.engine.keeping.recovery import open_journal
+from djinn_jupyter.engine.keeping.recovery import Recovery
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.memory.growth import Growth
@@ -24,9 +24,9 @@ from djinn_jupyter.engine.model.load import LoadedModel, choose_device, load_mod
 from djinn_jupyter.engine.model.other_parts import leave_out
 from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
-from djinn_jupyter.engine.process_memory import footprint_of
+from djinn_jupyter.engine.process_memory import Footprint, footprint_of
 from djinn_jupyter.engine.residency.opening import open_disk, open_host
-from djinn_jupyter.engine.selftest import prove
+from djinn_jupyter.engine.selftest import Proof, prove
 from djinn_jupyter.engine.settling import LEAST_PAGES, Settled, foresee, least_page_bytes, page_positions, settle
 from djinn_jupyter.engine.weights.flat import return_freed
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, WireError
@@ -59,6 +59,22 @@ def open_engine(
     return engine
 
 
+def open_journal(engine: Engine) -> tuple[str, ...]:
+    """From now on the engine keeps its sessions; the names of those of earlier processes that are its own now."""
+    recovery = Recovery(
+        engine.config,
+        engine.runtime,
+        keeping=engine.keeping,
+        sessions=engine.sessions,
+        tiers=engine.tiers,
+        blobs=engine.blobs,
+        wake=engine.mailbox.wake,
+    )
+    brought_back = recovery.open_journal()
+    engine.bulletin.publish(all_sessions=True)
+    return brought_back
+
+
 @torch.inference_mode()
 def build_engine(
     config: EngineConfig,
@@ -76,35 +92,44 @@ def build_engine(
     geometry = probe_geometry(loaded.model, where, page_positions(config))
     _require_pages(loaded.name, geometry, settled)
     anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
-    growth = Growth()
-    budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
-    slabs = tuple(Slab(group, where, budget) for group in geometry.groups)
-    engine = Engine(
-        config=config,
-        model=loaded.model,
-        anatomy=anatomy,
-        geometry=geometry,
-        budget=budget,
-        slabs=slabs,
-        forward=Forward(loaded.model, anatomy, geometry, weights),
-        tokenizer=TokenText(loaded.tokenizer),
-        weights=weights,
-        publish=lambda event: None,
-        host=open_host(config, where, growth),
-        disk=open_disk(config, where),
-        tokenizer_process=TokenizerProcess(config, loaded.source) if loaded.source is not None else None,
-    )
-    engine.keeping = Keeping(config, settled.identity, where)
+    forward = Forward(loaded.model, anatomy, geometry, weights)
+    tokenizer = TokenText(loaded.tokenizer)
+    process = TokenizerProcess(config, loaded.source) if loaded.source is not None else None
+
+    def engine(description: ModelDescription, publish: Callable[[Event], None], footprint: Footprint | None) -> Engine:
+        """Whose sessions nobody has used yet: the engine that serves has its own, after that which proved the model."""
+        growth = Growth()
+        budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
+        serves = footprint is not None
+        return Engine(
+            config=config,
+            forward=forward,
+            tokenizer=tokenizer,
+            description=description,
+            budget=budget,
+            slabs=tuple(Slab(group, where, budget) for group in geometry.groups),
+            keeping=Keeping(config, settled.identity, where),
+            publish=publish,
+            host=open_host(config, where, growth) if serves else None,
+            disk=open_disk(config, where) if serves else None,
+            tokenizer_process=process if serves else None,
+            footprint=footprint,
+        )
+
     progress("proving that a stopped pass goes on bit for bit")
-    engine.description = describe(loaded, anatomy, geometry, (), weights.total)
-    proof = prove(engine)
-    one_by_one = engine.one_by_one = proof.feeds_one_by_one
-    engine.description = describe(loaded, anatomy, geometry, proof.checks, weights.total, one_by_one)
-    _require_tellable(engine.description)
+    proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))
+    description = describe(loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_one_by_one)
+    _require_tellable(description)
     return_freed(where)  # what allocators have kept of loading and of the self-test
-    engine.bulletin.footprint = footprint_of(loaded.model, where, runtime)
-    engine.start_books(publish)
-    return engine
+    return engine(description, publish, footprint_of(loaded.model, where, runtime))
+
+
+def _prove(engine: Engine) -> Proof:
+    """An engine of its own, of which nothing is left afterwards."""
+    try:
+        return prove(engine)
+    finally:
+        engine.close()
 
 
 def _require_tellable(model: ModelDescription) -> None:

@@ -12,28 +12,31 @@ from msgspec.structs import replace
 from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.mailbox import Letter
 from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.verbs import CHANGES_NOTHING
+from djinn_jupyter.engine.verbs.handlers import Handlers
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
 Answers = list[tuple[Letter, Reply]]
 
 
-def keep(keeping: Keeping, sessions: Mapping[str, Session], answers: Answers) -> Answers:
+def keep(handlers: Handlers, keeping: Keeping, sessions: Mapping[str, Session], answers: Answers) -> Answers:
     """The same answers, once the system has the sessions that their requests changed; noted where it has not."""
-    keeping.write(sessions, [name for letter, _ in answers for name in _changed(letter.request)])
+    keeping.write(sessions, [name for letter, _ in answers for name in _changed(handlers, letter.request)])
     unkept = keeping.unkept
     if not unkept:
         return answers
-    return [(letter, _noted(reply, letter, unkept, keeping.trouble)) for letter, reply in answers]
+    return [
+        (letter, _noted(reply, _changed(handlers, letter.request), unkept, keeping.trouble))
+        for letter, reply in answers
+    ]
 
 
-def _changed(request: ask.Request) -> tuple[str, ...]:
+def _changed(handlers: Handlers, request: ask.Request) -> tuple[str, ...]:
     """The sessions that a request may have left other than they were."""
-    if not isinstance(request, ask.SessionRequest) or type(request) in CHANGES_NOTHING:
+    if not isinstance(request, ask.SessionRequest) or not handlers.needs(request).changes:
         return ()
     return (request.session, request.name) if isinstance(request, ask.Fork) else (request.session,)
 
 
-def _noted(reply: Reply, letter: Letter, unkept: frozenset[str], trouble: str | None) -> Reply:
-    return replace(reply, not_kept=trouble) if unkept.intersection(_changed(letter.request)) else reply
+def _noted(reply: Reply, changed: tuple[str, ...], unkept: frozenset[str], trouble: str | None) -> Reply:
+    return replace(reply, not_kept=trouble) if unkept.intersection(changed) else reply

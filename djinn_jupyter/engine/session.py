@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,32 +14,27 @@ from djinn_jupyter.engine.crossing import Journal
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.history import Checkpoint, History
 from djinn_jupyter.engine.line import Line
-from djinn_jupyter.engine.mailbox import Letter
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.plan import Observer, Plan, Target, make_plan
-from djinn_jupyter.engine.residency.belongings import Belongings
 from djinn_jupyter.engine.residency.residence import Residence
 from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.steps import JobKind
 from djinn_jupyter.engine.stop_edits import StopEdit
 from djinn_jupyter.engine.trail import Trail
 from djinn_jupyter.engine.watches import Watch
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.names import label
-from djinn_jupyter.wire.nouns import Exactness, Origin, SessionDescription, SessionState, StopIdentity
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.scheduler import Job
+from djinn_jupyter.wire.nouns import Exactness, Origin, SessionState, StopIdentity
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
     """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
-    stands, None between runs. `waiting` are letters that came while somebody looked at the stop, or while its bytes
-    were elsewhere; `blobs` the engine's account of tensors that are not pages, once the session is one of its. `lost`:
-    its rows and states went with an earlier process, and are made again from the trail before they are needed. `runs`
-    counts the prompts that it was given. `stop` and `edition` number where it stands and what value is there, None
-    while it runs. `used_by` is the holder whose magics act on it."""
+    stands, None between runs. `blobs` is the engine's account of tensors that are not pages, once the session is one of
+    its. `lost`: its rows and states went with an earlier process, and are made again from the trail before they are
+    needed. `runs` counts the prompts that it was given. `stop` and `edition` number where it stands and what value is
+    there, None while it runs. `used_by` is the holder whose magics act on it."""
 
     name: str
     owner: str
@@ -71,9 +64,8 @@ class Session:
     last_edition: int = 0
     rule_numbers_given: int = 0
     plan_version: int = 0
-    job: Job | None = None
+    work: JobKind | None = None  # what is being done with it now; the scheduler's to set
     pause_requested: bool = False
-    waiting: deque[Letter] = field(default_factory=deque)
     residence: Residence = field(default_factory=Residence)
     blobs: Blobs | None = None
     last_used: float = field(default_factory=time.monotonic)
@@ -164,6 +156,125 @@ class Session:
         frame = self.frame if self.state == "paused" else None
         return None if frame is None or frame.tap is None else f"{frame.tap.site}, step {frame.step}"
 
+    # --- what happens in its passes --------------------------------------------------------------------------------
+
+    def set_breakpoint(self, made: Breakpoint) -> None:
+        self.breakpoints[made.number] = made
+        self.plan_version += 1
+
+    def arm(self, there: Breakpoint, *, enabled: bool, once: bool) -> None:
+        there.enabled, there.once = enabled, once
+        self.plan_version += 1
+
+    def clear_breakpoints(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self.breakpoints[number]
+        self.plan_version += 1
+
+    def count_hit(self, met: Breakpoint) -> None:
+        """It is gone where it was for once."""
+        met.hits += 1
+        if met.once and met.number in self.breakpoints:
+            self.clear_breakpoints([met.number])
+
+    def steer(self, rule: Rule) -> None:
+        self.rules[rule.number] = rule
+        self.plan_version += 1
+
+    def enable_rule(self, rule: Rule, enabled: bool) -> None:
+        rule.enabled = enabled
+        self.plan_version += 1
+
+    def unsteer(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self.rules[number]
+        self.plan_version += 1
+
+    def watch(self, watch: Watch) -> None:
+        self.watches[str(watch.site)] = watch
+        self.plan_version += 1
+
+    def unwatch(self, sites: Iterable[str]) -> None:
+        for site in sites:
+            del self.watches[site]
+        self.plan_version += 1
+
+    # --- how its line goes on --------------------------------------------------------------------------------------
+
+    def begin_anew(self) -> None:
+        """Another prompt: nothing is left of the line before, and rules and watches count from here."""
+        self.history.clear()
+        self.trail.cut(0)
+        self.exactness, self.lost = "exact", False
+        self.texts.clear()
+        for rule in self.rules.values():
+            rule.reset()
+        self.runs += 1
+        for watch in self.watches.values():
+            watch.run = self.runs
+
+    def take_line(self, line: Line, tokens: list[int], *, one_by_one: bool) -> None:
+        """Stand before the first pass of a line, of which tokens may be committed already."""
+        self.journal.clear()
+        self.tokens, self.line, self.logits_1V = tokens, line, None
+        self.begin_pass(one_by_one=one_by_one)
+
+    def set_off(self, move: states.Move) -> None:
+        """Leave the stop that it is at, if any."""
+        self.pause_requested = False
+        self.move(move)
+        self.history.present = None
+
+    def begin_pass(self, *, one_by_one: bool) -> None:
+        self.frame = self.next_frame(one_by_one=one_by_one)
+
+    def yield_at(self, frame: Frame) -> None:
+        """Its pass has given way to others and goes on from there."""
+        self.frame = frame
+
+    def keep_logits(self, logits_1V: Tensor) -> None:
+        """A pass has reached the last token; the logits before go out of the books."""
+        before = None if self.logits_1V is None or self.blobs is None else self.blobs.known(self.logits_1V)
+        self.logits_1V = logits_1V
+        if self.blobs is not None:
+            self.blobs.let_go(before)
+
+    def draw(self, token: int) -> None:
+        self.tokens.append(token)
+
+    def arrive(self, frame: Frame) -> None:
+        """Stop there."""
+        self.frame = frame
+        self.edits.clear()
+        self.pause_requested = False
+        self.move("stop")
+
+    def finish(self) -> None:
+        """The line is at its end, for now."""
+        self.frame = None
+        self.history.present = None
+        self.pause_requested = False
+        self.move("finish")
+
+    def request_pause(self) -> bool:
+        """Whether there is a run that will pause."""
+        self.pause_requested = self.state == "running"
+        return self.pause_requested
+
+    def edit(self, frame: Frame, edit: StopEdit) -> None:
+        self.change_value(frame)
+        self.edits.append(edit)
+
+    def set_edits(self, frame: Frame, edits: list[StopEdit]) -> None:
+        """The stopped value is what these edits make of it."""
+        self.edits = edits
+        self.change_value(frame)
+
+    def take_rows(self, cache: PagedCache) -> PagedCache:
+        """Rows and states that were lost are these; returns the cache that it had."""
+        cache, self.cache, self.lost = self.cache, cache, False
+        return cache
+
     def next_number(self) -> int:
         """Numbers of breakpoints are never used twice."""
         self.numbers_given += 1
@@ -245,33 +356,3 @@ class Session:
             del self.line.states[length]  # what comes there now may be something else
         self.cache.rewind(committed)
         self.trail.cut(committed)
-
-    def describe(self) -> SessionDescription:
-        frame = self.frame if self.state == "paused" else None
-        pages = self.cache.statistics()
-        own = Belongings.count(self, self.blobs) if self.blobs is not None else Belongings.nothing()
-        return SessionDescription(
-            name=self.name,
-            owner=self.owner,
-            holder=self.holder,
-            state=self.state,
-            tokens=len(self.tokens),
-            committed=self.committed,
-            stopped_at=str(frame.tap.site) if frame is not None and frame.tap is not None else None,
-            step=None if frame is None else frame.step,
-            breakpoints=tuple(b.describe() for b in self.breakpoints.values()),
-            rules=tuple(r.describe() for r in self.rules.values()),
-            watches=tuple(w.describe() for w in self.watches.values()),
-            stops_kept=len(self.history.stops),
-            stop=self.standing,
-            pages=pages.pages,
-            device_bytes=own.device + pages.working_bytes,
-            exactness=self.exactness,
-            idle_seconds=time.monotonic() - self.last_used,
-            residency=self.residence.state,
-            host_bytes=own.host,
-            disk_bytes=own.disk,
-            dirty_bytes=own.dirty,
-            last_transfer=self.residence.last_transfer,
-            in_use=self.holder is not None and self.used_by == self.holder,
-        )

@@ -2,38 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from djinn_jupyter.engine.pace import Pace
-from djinn_jupyter.engine.residency.stop_room import accounted
-from djinn_jupyter.engine.scheduler import Job
-from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.faults import Faults
+from djinn_jupyter.engine.giving_way import GivingWay
+from djinn_jupyter.engine.jobs import Job
+from djinn_jupyter.engine.letters import Letters
+from djinn_jupyter.engine.lifecycle import Lifecycle
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.runtime import Runtime
+from djinn_jupyter.engine.scheduler import Scheduler
+from djinn_jupyter.engine.session_table import SessionTable
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
 
 
 class Turns:
     """Whatever comes out of a slice, the job's letter gets one reply and the other jobs go on."""
 
-    def __init__(self, engine: Engine, pace: Pace) -> None:
-        self._engine, self.pace = engine, pace
-        self._prefilling = self._in_step = False
-
-    def wanted_elsewhere(self) -> bool:
-        """Asked between layers: is there mail, or another job whose turn it is?"""
-        if self._prefilling:
-            self.pace.keep()
-        engine = self._engine
-        return engine.mailbox.waiting or (len(engine.scheduler) > 1 and (self._prefilling or self._in_step))
+    def __init__(
+        self,
+        letters: Letters,
+        runtime: Runtime,
+        *,
+        giving_way: GivingWay,
+        sessions: SessionTable,
+        life: Lifecycle,
+        scheduler: Scheduler,
+        residency: Residency,
+        faults: Faults,
+    ) -> None:
+        self._letters, self._publish, self._giving_way = letters, runtime.publish, giving_way
+        self._sessions, self._life, self._scheduler = sessions, life, scheduler
+        self._residency, self._faults = residency, faults
 
     def advance_next(self) -> bool:
         """Give the job whose turn it is a slice; False where there is none."""
         try:
-            job = self._engine.scheduler.next()
+            job = self._scheduler.next()
         except Exception as error:  # noqa: BLE001  whoever's it is: nobody would get a turn any more
-            for job in self._engine.scheduler.jobs:
+            for job in self._scheduler.jobs:
                 self._conclude(job, self._broke(job, error))
             return True
         if job is not None:
@@ -51,44 +56,31 @@ class Turns:
         except Exception as error:  # noqa: BLE001  the request's edge
             reply = self._broke(job, error)
         finally:
-            with self._engine.faults.during("it counted what a slice has made"):
-                accounted(self._engine, job.session)
+            with self._faults.during("it counted what a slice has made"):
+                self._residency.accounted(job.session)
         self._conclude(job, reply)
 
     def _prepare(self, job: Job) -> None:
-        frame, lockstep = job.session.frame, self._engine.scheduler.lockstep
-        self._engine.bulletin.touch(job.session.name)
-        self._in_step = lockstep is not None and lockstep.steps_aside(job, self._engine.scheduler.running)
-        self._prefilling = job.letter is None or (frame is not None and len(frame.tokens) > 1)
+        self._sessions.touch(job.session.name)
+        self._giving_way.prepare(job)
         if job.kind == "run":
-            self._engine.keeping.touch(job.session.name)
+            self._sessions.changed(job.session.name)
 
     def _broke(self, job: Job, error: Exception) -> Failed:
         """A run that broke leaves its session at the last committed step, idle; a look leaves it as it was."""
-        failure = self._engine.faults.reply_to(error)
-        with self._engine.faults.during("it ended a job"):
+        failure = self._faults.reply_to(error)
+        with self._faults.during("it ended a job"):
             job.steps.close()
         if job.kind == "run" and job.session.state == "running":
-            self.break_off(job.session)
+            self._life.break_off(job.session)
             failed = SessionFailed(session=job.session.name, code=failure.code, message=failure.message)
-            self._engine.publish(failed)
+            self._publish(failed)
         return failure
 
     def _conclude(self, job: Job, reply: Reply | None) -> None:
-        self._engine.scheduler.remove(job)
-        with self._engine.faults.during("it concluded a job"):
+        self._scheduler.remove(job)
+        with self._faults.during("it concluded a job"):
             if reply is not None:
-                self._engine.letters.answer_job(job, reply)
-        self._engine.letters.take_up(job.session)
-        self.room_changed()
-
-    def break_off(self, session: Session) -> None:
-        """The session's run does not go on."""
-        with self._engine.faults.during(f"it broke off the run of {session.name!r}"):
-            session.break_off()
-
-    def room_changed(self) -> None:
-        """A session does no more what it did, or is gone: who waits for room looks again."""
-        self._engine.swapping.changes += 1
-        with self._engine.faults.during("it moved sessions between tiers"):
-            self._engine.swapping.advance_all()
+                self._letters.answer_job(job, reply)
+        self._letters.take_up(job.session)
+        self._residency.room_changed()

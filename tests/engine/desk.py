@@ -11,17 +11,23 @@ import msgspec
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine import reports
 from djinn_jupyter.engine.arrays import to_array, to_tensor
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.model.load import LoadedModel
+from djinn_jupyter.engine.model.tokenizer import TokenText
 from djinn_jupyter.engine.opening import build_engine
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit, Scale
+from djinn_jupyter.wire.nouns import ModelDescription, SessionDescription
 from tests.families import build
 
 ME = Holder(name="tester", user="tester")
@@ -39,10 +45,11 @@ def tokens(count: int, seed: int = 1, vocabulary: int = 128) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class Desk:
-    """`events` are all that were published so far."""
+    """`events` are all that were published so far; `hears` is given each of them."""
 
     engine: Engine
     events: list[told.Event] = field(default_factory=list)
+    hears: Callable[[told.Event], None] = lambda event: None
 
     @property
     def layers(self) -> int:
@@ -57,6 +64,9 @@ class Desk:
 
     def session(self, name: str = "a") -> Session:
         return self.engine.sessions[name]
+
+    def describe(self, name: str = "a") -> SessionDescription:
+        return reports.describe(self.session(name))
 
     # --- sessions ----------------------------------------------------------------------------------------------------
 
@@ -161,6 +171,7 @@ def build_desk(model: Any, tokenizer: Any = None, **config: Any) -> Desk:
     """An engine around a model in memory. Raises what loading would raise."""
     desk = Desk.__new__(Desk)
     desk.events = []
+    desk.hears = desk.events.append
     desk.engine = build_engine(
         EngineConfig(**{"model": "tiny", "page_positions": PAGE, **config}),
         LoadedModel(
@@ -171,10 +182,25 @@ def build_desk(model: Any, tokenizer: Any = None, **config: Any) -> Desk:
             dtype=model.dtype,
             device=torch.device("cpu"),
         ),
-        desk.events.append,
+        lambda event: desk.hears(event),
         lambda text: None,
     )
     return desk
+
+
+def engine_like(desk: Desk, *, description: ModelDescription, tokenizer: TokenText | None = None) -> Engine:
+    """Another engine around the same model, of another description or with another tokenizer."""
+    config, forward, budget = desk.engine.config, desk.engine.forward, Budget(desk.engine.budget.limit)
+    return Engine(
+        config=config,
+        forward=forward,
+        tokenizer=tokenizer or desk.engine.tokenizer,
+        description=description,
+        budget=budget,
+        slabs=tuple(Slab(group, forward.device, budget) for group in forward.geometry.groups),
+        keeping=Keeping(config, desk.engine.keeping.identity, forward.device),
+        publish=lambda event: desk.hears(event),
+    )
 
 
 @functools.lru_cache(maxsize=6)

@@ -10,7 +10,7 @@ import pytest
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Finished, SessionFinished, TokenSampled
-from tests.engine.desk import Desk, build_desk, tokens
+from tests.engine.desk import Desk, build_desk, engine_like, tokens
 from tests.engine.plain import generate, plain_of
 from tests.engine.test_states import reading, same
 from tests.engine.words import tokenizer
@@ -45,10 +45,14 @@ def text(*ids: int) -> str:
 def eos(desk: Desk) -> Iterator[int]:
     """The fourth token of the run is the end of text."""
     token = plain(8)[3]
-    description = desk.engine.description
-    desk.engine.description = msgspec.structs.replace(description, eos_token_ids=(token,))
+    engine = desk.engine
+    description = msgspec.structs.replace(engine.description, eos_token_ids=(token,))
+    desk.engine = engine_like(desk, description=description)
+    desk.open()
+    desk.events.clear()
     yield token
-    desk.engine.description = description
+    desk.close_all()
+    desk.engine = engine
 
 
 def test_the_maximum_length_ends_a_run(desk: Desk) -> None:

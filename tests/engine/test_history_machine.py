@@ -193,7 +193,12 @@ class HistoryMachine(RuleBasedStateMachine):
     @when(unedited)
     def edit(self, pick: int, coefficient: float) -> None:
         side = self.pick(unedited, pick)
-        if self.desk.engine.one_by_one and len(side.twin.runs) > 1 and side.stop is not None and not side.stop.step:
+        if (
+            self.desk.engine.runtime.one_by_one
+            and len(side.twin.runs) > 1
+            and side.stop is not None
+            and not side.stop.step
+        ):
             return  # a prompt that goes on is fed singly: twins do not tell its passes apart
         self.desk.edit(Add(vector=array(V), coef=coefficient), side.name)
         side.pending = coefficient

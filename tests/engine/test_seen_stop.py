@@ -9,7 +9,6 @@ import msgspec
 import pytest
 import torch
 
-from djinn_jupyter.engine.verbs import VERBS
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
@@ -18,7 +17,7 @@ from tests.engine.desk import Desk
 
 PROMPT = (5, 9, 23, 7)
 OF_EDITS = {ask.EnableEdit}  # means something where there is an edit: tests/engine/test_switching.py
-KINDS = [kind for kind in VERBS if issubclass(kind, ask.StopRequest) and kind not in OF_EDITS]
+KINDS = [kind for kind in ask.StopRequest.__subclasses__() if kind not in OF_EDITS]
 MOVES = {ask.Resume, ask.Step, ask.Back}
 
 
@@ -43,8 +42,10 @@ def unmoved(desk: Desk) -> Any:
     return msgspec.structs.replace(desk.ask(ask.Describe(session="a")).session, idle_seconds=0.0)
 
 
-def test_whatever_moves_or_changes_a_stop_can_name_it() -> None:
+def test_whatever_moves_or_changes_a_stop_can_name_it(llama: Desk) -> None:
     assert {*KINDS} == MOVES | {ask.ApplyEdit, ask.RevertEdits}
+    named = {kind for kind in llama.engine.handlers.requests if issubclass(kind, ask.StopRequest)}
+    assert named == {*ask.StopRequest.__subclasses__()}
 
 
 @pytest.mark.parametrize("kind", KINDS)

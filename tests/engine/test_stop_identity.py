@@ -88,7 +88,7 @@ def test_nothing_stands_while_it_runs(desk: Desk) -> None:
     desk.post(ask.Run(session="a", tokens=PROMPT, max_new_tokens=8, ignore_eos=True), replies)
     desk.engine.tick()
     assert desk.session().state == "running"
-    assert desk.session().describe().stop is None
+    assert desk.describe().stop is None
     desk.settle()
     assert replies[0].stop == stands(desk)
 

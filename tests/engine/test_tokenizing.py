@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.model.tokenizer import TokenText
-from djinn_jupyter.engine.tokenizing import AT_ONCE_CHARACTERS, WAITING, Tokenizing
+from djinn_jupyter.engine.tokenizing import AT_ONCE_CHARACTERS, WAITING
 from djinn_jupyter.errors import EngineError, PromptTooLong, UsageError
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.anatomy.test_tokenizer import byte_level, metaspace
-from tests.engine.desk import Desk, build_desk
+from tests.engine.desk import Desk, build_desk, engine_like
 from tests.families import build
 
 LONG = "The capital of France is Paris. " * 80
@@ -46,16 +46,17 @@ def shared() -> Desk:
 @pytest.fixture
 def desk(shared: Desk) -> Iterator[Desk]:
     """An engine whose tokenizer is held; let go and without sessions in the end."""
-    engine = shared.engine
-    held = HeldTokenizer(byte_level())
+    kept, held = shared.engine, HeldTokenizer(byte_level())
     held.tokenizer.model_max_length = 10**9
-    engine.tokenizer, engine.tokenizing = held, Tokenizing(held, None, engine.mailbox.wake, engine.faults.reply_to)
-    engine.description = _with_context(engine.description, 10_000)
+    engine = engine_like(shared, description=_with_context(kept.description, 10_000), tokenizer=held)
+    shared.engine = engine
     yield shared
     held.go_on.set()
     while engine.tokenizing.busy or engine.tick():
         engine.mailbox.wait(0.01)
     shared.close_all()
+    engine.close()
+    shared.engine = kept
 
 
 def _with_context(description: Any, context: int | None) -> Any:

@@ -171,14 +171,14 @@ def test_sessions_that_change_at_every_boundary_are_each_as_alone(
     desk = desk_of(family)
     prompts = [tokens(n, seed=n) for n in (14, 9, 25)][:sessions]
     names = ["a", "b", "c"][:sessions]
-    monkeypatch.setattr(desk.engine, "wanted_elsewhere", lambda: True)
+    monkeypatch.setattr(desk.engine.giving_way, "asked", lambda: True)
     for name in names:
         desk.open(name)
-    desk.engine.scheduler.preemptions = 0
+    desk.engine.counters.preemptions = 0
     draws = [{}, {"sampling": Sampling(temperature=1.0, seed=3)}, {}]
     ends = [start(desk, name, prompt, **draw) for name, prompt, draw in zip(names, prompts, draws, strict=False)]
     until(desk, *ends)
-    assert desk.engine.scheduler.preemptions >= sessions * NEW * (desk.layers - 1)
+    assert desk.engine.counters.preemptions >= sessions * NEW * (desk.layers - 1)
     for name, prompt, end, draw in zip(names, prompts, ends, draws, strict=False):
         settings = {"seed": 3} if draw else {}
         assert desk.outcome(end[0], name) == plain(prompt, NEW, family, **settings), name
@@ -224,15 +224,14 @@ def test_mail_that_comes_while_mail_is_read_waits_its_turn(desk: Desk) -> None:
             opened.append(event.session)
             desk.post(ask.Open(session=f"n{len(opened)}"), [])
 
-    told = desk.engine.publish
-    desk.engine.publish = publish
+    told, desk.hears = desk.hears, publish
     try:
         ends = start(desk, "a", new=1)
         desk.post(ask.Open(session="n"), [])
         until(desk, ends)
         assert len(opened) < 30
     finally:
-        desk.engine.publish = told
+        desk.hears = told
     desk.settle()
 
 

@@ -25,7 +25,6 @@ from djinn_jupyter.client.io_thread import IoThread
 from djinn_jupyter.client.line import SocketLine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.door import Door
-from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.outbox import Outbox
 from djinn_jupyter.engine.registration import SocketFolder
 from djinn_jupyter.engine.service import Service
@@ -57,10 +56,10 @@ OURS_ALONE = ("--skip-pytorch", "--skip-vllm")
 
 
 @contextmanager
-def moved(engine: Engine) -> Iterator[RemoteEngine]:
+def moved(desk: Desk) -> Iterator[RemoteEngine]:
     """A client of an engine that a thread moves."""
     outbox, folder, stopping = Outbox(), SocketFolder(), threading.Event()
-    engine.publish = outbox.post
+    engine, desk.hears = desk.engine, outbox.post
     service = Service(
         Door(engine, shut_down=stopping.set),
         outbox,
@@ -165,7 +164,7 @@ class Inside:
         self.engines.append({"model": model, **options})
         desk = self.desk(**options)
         try:
-            with moved(desk.engine) as engine:
+            with moved(desk) as engine:
                 yield engine
         finally:
             desk.close(*desk.engine.sessions)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.lifecycle import Lifecycle
 from djinn_jupyter.engine.memory.budget import BooksBroken
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.residency.room import Room
@@ -76,14 +76,14 @@ def rest_for_a_while(desk: Desk) -> None:
     desk.session().residence.touched -= 70.0
     while desk.engine.tick() or desk.engine.tiers.moving:
         desk.engine.mailbox.wait(0.05)
-    assert desk.session().describe().residency == "host"
+    assert desk.describe().residency == "host"
     assert desk.outcome(desk.resume()) == expected
 
 
 def test_what_rests_is_destroyed(desk: Desk, monkeypatch: Patch) -> None:
     rest_for_a_while(desk)
     desk.close_all()
-    monkeypatch.setattr(Room, "_let_go", lambda self, session: desk.engine.drop_session(session))
+    monkeypatch.setattr(Room, "_let_go", lambda self, session: desk.engine.lifecycle.end(session))
     with pytest.raises(KeyError, match="'a'"):
         rest_for_a_while(desk)
     with pytest.raises(UnknownSession):
@@ -100,14 +100,14 @@ def open_many(desk: Desk) -> None:
 
 def test_no_new_session_after_432(desk: Desk, monkeypatch: Patch) -> None:
     open_many(desk)
-    add = Engine.add_session
+    add = Lifecycle.begin
 
-    def full(self: Engine, session: Any) -> Any:
-        if len(self.sessions) >= 432:
+    def full(self: Lifecycle, session: Any) -> Any:
+        if len(self._sessions) >= 432:
             raise SlabFull("All slots are taken.")
         return add(self, session)
 
-    monkeypatch.setattr(Engine, "add_session", full)
+    monkeypatch.setattr(Lifecycle, "begin", full)
     with pytest.raises(SlabFull):
         open_many(desk)
 

@@ -69,7 +69,7 @@ def verdict(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Verdict:
 
     @contextmanager
     def engine_for(course: Course, model: str, **options: Any) -> Iterator[Any]:
-        with moved(desk.engine) as engine:
+        with moved(desk) as engine:
             yield engine
         desk.close_all()
 

@@ -44,7 +44,7 @@ def look_and_put_back(engine: RemoteEngine) -> None:
 def test_bfloat16_is_refused_by_the_wire(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = inside.desk(dtype="bfloat16")
     assert desk.engine.model.dtype == torch.bfloat16
-    with moved(desk.engine) as engine:
+    with moved(desk) as engine:
         look_and_put_back(engine)
         known = {name: size for name, size in arrays.ITEM_BYTES.items() if name != "bfloat16"}
         monkeypatch.setattr(arrays, "ITEM_BYTES", known)

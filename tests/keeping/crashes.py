@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.engine.keeping.records import SESSION, Reader, Torn
-from djinn_jupyter.engine.keeping.recovery import open_journal
+from djinn_jupyter.engine.opening import open_journal
 from tests.engine.desk import Desk
 
 

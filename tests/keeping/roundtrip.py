@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from djinn_jupyter.engine import reports
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.rows import take_rows
 from djinn_jupyter.wire import replies as told
@@ -59,7 +60,7 @@ def reading(desk: Desk, name: str = "a") -> list[Any]:
     """All that can be seen of a session without moving it."""
     session = desk.session(name)
     seen: list[Any] = [session.state, list(session.tokens), desk.ask(ask.ReadHistory(session=name))]
-    described = session.describe()
+    described = reports.describe(session)
     seen += [
         described.breakpoints,
         described.rules,

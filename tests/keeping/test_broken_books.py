@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from operator import attrgetter
 from pathlib import Path
 
 import psutil
@@ -71,9 +72,18 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     desk = office(tmp_path)
     desk.open()
     engine = desk.engine
-    parts = [(engine._drowsy, "tell"), (engine.neighbours, "heed"), (engine.keeping, "attend"), (engine.room, "attend")]
+    parts = [
+        (engine._drowsy, "tell"),
+        (engine.residency.neighbours, "heed"),
+        (engine.keeping, "attend"),
+        (engine.residency.room, "attend"),
+    ]
     parts += [(engine.bulletin, "heed_journal"), (engine.blobs, "tidy"), (engine.blobs, "purge")]
-    parts += [(engine.swapping, "advance_all"), (engine.notebooks, "left_alone"), (engine.bulletin, "publish")]
+    parts += [
+        (engine.residency.swapping, "advance_all"),
+        (engine.residency.notebooks, "left_alone"),
+        (engine.bulletin, "publish"),
+    ]
     for owner, name in parts:
         count = engine.faults.count
         with monkeypatch.context() as patch:
@@ -90,7 +100,7 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     forget(desk)
 
 
-@pytest.mark.parametrize(("part", "name"), [("tiers", "settle"), ("swapping", "_take_away")])
+@pytest.mark.parametrize(("part", "name"), [("tiers", "settle"), ("residency.swapping", "_take_away")])
 def test_who_waits_for_a_move_that_meets_an_error_is_told_and_others_move(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, name: str
 ) -> None:
@@ -99,7 +109,7 @@ def test_who_waits_for_a_move_that_meets_an_error_is_told_and_others_move(
         desk.open(session)
         desk.run(PROMPT, 2, session)
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(desk.engine, part), name, _fails)
+        patch.setattr(attrgetter(part)(desk.engine), name, _fails)
         with pytest.raises(DjinnError, match=r"does not know .BooksBroken: It is not as it should be"):
             desk.swap_out("a")
     assert desk.swap_out("b").transfer is not None

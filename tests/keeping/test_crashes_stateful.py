@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
 from djinn_jupyter.engine.keeping import rebuilding
-from djinn_jupyter.engine.keeping.parting import put_away
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
 from tests.engine.test_history_machine import PICK, HistoryMachine, Side, alive, when
@@ -88,7 +87,7 @@ class CrashMachine(HistoryMachine):
         for name in left:
             self.desk.swap_out(name, "disk")
         if in_order:
-            put_away(self.desk.engine)
+            self.desk.engine.parting.put_away()
             left = {name for name in names if self.desk.session(name).residence.state == "disk"}
             assert left >= {name for name in names if (one := self.desk.session(name)).committed and not one.lost}
         before = {name: self.desk.session(name).exactness for name in left}
@@ -98,13 +97,13 @@ class CrashMachine(HistoryMachine):
         forget(self.desk)
         self.desk, self.next, self.alive = self.next, self.desk, dead
         assert set(journal(self.desk, dead)) == set(names)
-        run_before = self.desk.engine.books.layers_run
+        run_before = self.desk.engine.counters.layers_run
         for name in left:
             found = self.desk.session(name)
             assert (found.exactness, found.lost) == (before[name], False)
             self.desk.ask(ask.Open(session=name))
             self.desk.swap_in(name)
-        assert self.desk.engine.books.layers_run == run_before
+        assert self.desk.engine.counters.layers_run == run_before
 
 
 CrashMachine.TestCase.settings = settings(

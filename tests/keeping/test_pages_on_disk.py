@@ -71,16 +71,16 @@ def test_a_session_on_disk_is_found_with_all_its_rows(family: str, works: Any, t
     for name in seen:
         one.swap_out(name, "disk")
     other = after(one, tmp_path, make, family=family)
-    run_before = other.engine.books.layers_run
+    run_before = other.engine.counters.layers_run
     for name in seen:
-        found = other.session(name).describe()
+        found = other.describe(name)
         assert (found.exactness, found.residency) == ("exact", "disk"), name
         assert found.disk_bytes > 0
         other.ask(ask.Open(session=name))
         other.ask(ask.SwapIn(session=name))
-        assert other.session(name).describe().residency == "resident"
+        assert other.describe(name).residency == "resident"
         assert same(seen[name], reading(other, name)), name
-    assert other.engine.books.layers_run == run_before, "nothing was made again"
+    assert other.engine.counters.layers_run == run_before, "nothing was made again"
     for name in list(seen)[:2]:
         assert same(future(one, name), future(other, name)), name
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.keeping import parting
-from djinn_jupyter.engine.keeping.parting import put_away
+from djinn_jupyter.engine import reports
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
@@ -37,7 +36,7 @@ def populated(folder: Path, **config: object) -> Desk:
 
 
 def told(desk: Desk) -> dict[str, tuple[str, str]]:
-    described = (session.describe() for session in desk.engine.sessions.values())
+    described = (reports.describe(session) for session in desk.engine.sessions.values())
     return {one.name: (one.exactness, one.residency) for one in described}
 
 
@@ -48,12 +47,12 @@ def test_what_was_at_rest_is_found_on_disk_bit_for_bit(tmp_path: Path) -> None:
     one.engine.close()
     other = office(tmp_path)
     assert told(other) == dict.fromkeys(NAMES, ("exact", "disk"))
-    layers_run = other.engine.books.layers_run
+    layers_run = other.engine.counters.layers_run
     for name in NAMES:
         other.ask(ask.Open(session=name))
         other.ask(ask.SwapIn(session=name))
         assert same(reading(other, name), seen[name]), name
-    assert other.engine.books.layers_run == layers_run, "nothing was made again"
+    assert other.engine.counters.layers_run == layers_run, "nothing was made again"
     for name in NAMES:
         assert same(future(other, name), future(twin, name)), name
     for desk in (twin, other):
@@ -115,8 +114,8 @@ def test_the_end_waits_for_one_session_when_the_time_is_over(tmp_path: Path, mon
     one = populated(tmp_path)
     one.session("ended").residence.touch()
     clock = iter(range(100))
-    monkeypatch.setattr(parting.time, "monotonic", lambda: float(next(clock)))
-    put_away(one.engine, seconds=2.0)
+    monkeypatch.setattr(one.engine.parting, "_clock", lambda: float(next(clock)))
+    one.engine.parting.put_away(seconds=2.0)
     monkeypatch.undo()
     while one.engine.tiers.moving:
         one.engine.mailbox.wait(1.0)

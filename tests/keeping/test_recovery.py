@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from djinn_jupyter.engine import reports
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Sampling
 from tests.engine.desk import Desk, build_desk, tokens
@@ -30,7 +31,7 @@ def test_every_session_is_found_again_and_goes_on_bit_for_bit(family: str, tmp_p
         written(one)
         assert journal(other, crashed(tmp_path / "alive", tmp_path / work.__name__)) == ("a",)
         found = other.session("a")
-        assert found.describe().exactness == "recomputed"
+        assert reports.describe(found).exactness == "recomputed"
         assert (found.holder, found.owner) == (None, "tester")
         other.ask(ask.Open(session="a"))
         assert same(reading(one), reading(other)), work.__name__
@@ -60,12 +61,12 @@ def test_recomputed_holds_until_the_user_accepts_or_runs_anew(pair: tuple[Desk, 
     told = {one.name: one.exactness for one in other.engine.reading.sessions}
     assert told == {"a": "recomputed", "b": "recomputed", "new": "exact"}
     assert other.fork("c") == "c"
-    assert other.session("c").describe().exactness == "recomputed"
+    assert other.describe("c").exactness == "recomputed"
     assert other.ask(ask.Inspect(session="a")).snapshot.exactness == "recomputed"
     assert other.ask(ask.AcceptRecomputed(session="a")).session.exactness == "exact"
     assert other.ask(ask.Inspect(session="a")).snapshot.exactness == "exact"
     other.run(PROMPT, new=2, name="b")
-    assert other.session("b").describe().exactness == "exact"
+    assert other.describe("b").exactness == "exact"
 
 
 def test_what_reads_no_rows_needs_no_passes(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
@@ -74,15 +75,15 @@ def test_what_reads_no_rows_needs_no_passes(pair: tuple[Desk, Desk], tmp_path: P
     in_decode(one)
     written(one)
     journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))
-    before = other.engine.books.layers_run
+    before = other.engine.counters.layers_run
     other.ask(ask.Open(session="a"))
     other.ask(ask.ReadStop(session="a"))
     other.ask(ask.ReadHistory(session="a"))
     other.stop_at(6)
-    assert other.engine.books.layers_run == before
+    assert other.engine.counters.layers_run == before
     assert other.session("a").lost
     other.value("resid_post.0")
-    assert other.engine.books.layers_run > before
+    assert other.engine.counters.layers_run > before
     assert not other.session("a").lost
 
 

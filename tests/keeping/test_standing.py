@@ -51,7 +51,7 @@ def test_what_was_not_needed_between_a_kill_and_a_stop_is_as_it_was(family: str,
         assert standing(desk) == {**dict.fromkeys(NAMES, ("recomputed", True)), "accepted": ("exact", True)}
         for one in (desk, twin):
             one.stop_at(6, name="known", when=f"step == {50 + begun}")
-        assert desk.engine.books.layers_run == 0
+        assert desk.engine.counters.layers_run == 0
         if begun < 2:
             desk.engine.close()
     for name in NAMES:
@@ -78,10 +78,10 @@ def test_what_was_run_again_is_on_disk_after_the_stop_and_still_says_so(tmp_path
         "known": ("recomputed", False),
         "untouched": ("recomputed", True),
     }
-    assert [other.session(name).describe().residency for name in NAMES[:2]] == ["disk", "disk"]
-    layers_run = other.engine.books.layers_run
+    assert [other.describe(name).residency for name in NAMES[:2]] == ["disk", "disk"]
+    layers_run = other.engine.counters.layers_run
     for name in NAMES[:2]:
         assert same(reading(other, name), reading(twin, name)), name
-    assert other.engine.books.layers_run == layers_run
+    assert other.engine.counters.layers_run == layers_run
     for one in (other, twin):
         forget(one)

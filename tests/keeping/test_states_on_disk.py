@@ -104,15 +104,15 @@ def test_a_session_on_disk_is_found_with_all_its_states(pair: tuple[Desk, Desk],
     for name in names:
         one.swap_out(name, "disk")
     assert set(journal(other, killed(pair, tmp_path))) == set(names)
-    found = [other.session(name).describe() for name in names]
+    found = [other.describe(name) for name in names]
     assert {(one.exactness, one.residency) for one in found} == {("exact", "disk")}
-    before = other.engine.books.layers_run
+    before = other.engine.counters.layers_run
     come(one, *names)
     come(other, *names)
     other.engine.check_books(contents=True)
     for name in names:
         assert same(seen[name], [reading(other, name), states(other, name)]), name
-    assert other.engine.books.layers_run == before, "nothing was made again"
+    assert other.engine.counters.layers_run == before, "nothing was made again"
     for name in ("inside_a_layer", "drawn_with_a_seed", "finished"):
         assert same(future(one, name), future(other, name)), name
         assert other.session(name).exactness == "exact"

@@ -25,7 +25,7 @@ def test_a_store_that_fails_leaves_the_session_where_it_was(desk: Desk) -> None:
     replies = post(desk, ask.SwapOut(session="a"))
     mover.go_on(fail=True)
     until_idle(desk)
-    assert (replies[0].code, desk.session().describe().residency) == ("StorageFailed", "resident")
+    assert (replies[0].code, desk.describe().residency) == ("StorageFailed", "resident")
     assert torch.equal(desk.value(), before)
     desk.engine.tiers.mover = desk.engine.mover
     assert desk.swap_out().session.residency == "host", "and the next try may succeed"
@@ -41,7 +41,7 @@ def test_a_load_that_fails_answers_those_who_wait_and_can_be_tried_again(desk: D
     mover.go_on(fail=True)
     until_idle(desk)
     assert looks[0].code == others[0].code == "StorageFailed"
-    assert desk.session().describe().residency == "host"
+    assert desk.describe().residency == "host"
     desk.engine.check_books()
     desk.engine.tiers.mover = desk.engine.mover
     assert torch.equal(desk.value(), before)
@@ -61,7 +61,7 @@ def test_a_disk_that_gives_back_other_bytes_is_found_out_and_hurts_nobody_else()
     file.corrupt(place.start + 100)
     with pytest.raises(StorageFailed, match="other bytes than were written"):
         desk.logits("a")
-    assert desk.session("a").describe().residency == "disk"
+    assert desk.describe("a").residency == "disk"
     assert torch.equal(desk.logits("b"), expected)
     desk.close_all()
 
@@ -101,12 +101,12 @@ def test_a_full_host_sends_on_who_has_rested_there_the_longest() -> None:
         desk.open(name)
         desk.run(tokens(40, seed=ord(name)), 2, name)
     expected = {name: desk.logits(name) for name in "abcd"}
-    size = desk.session("a").describe().device_bytes - desk.session("a").cache.working_bytes
+    size = desk.describe("a").device_bytes - desk.session("a").cache.working_bytes
     desk.engine.tiers.host = HostTier(2 * size + size // 2)
     where: dict[str, str] = {}
     for name in "bacd":
         desk.swap_out(name)
-        where = {each: desk.session(each).describe().residency for each in "abcd"}
+        where = {each: desk.describe(each).residency for each in "abcd"}
         desk.engine.check_books()
     assert where == {"a": "disk", "b": "disk", "c": "host", "d": "host"}
     for name in "abcd":
@@ -119,11 +119,11 @@ def test_on_a_full_host_who_has_rested_the_longest_goes_to_the_disk_itself() -> 
     for name in "ab":
         desk.open(name)
         desk.run(tokens(40, seed=ord(name)), 2, name)
-    size = desk.session("a").describe().device_bytes - desk.session("a").cache.working_bytes
+    size = desk.describe("a").device_bytes - desk.session("a").cache.working_bytes
     desk.engine.tiers.host = HostTier(size + size // 2)
     assert desk.swap_out("b").session.residency == "host"
     assert desk.swap_out("a").session.residency == "disk"
-    assert desk.session("b").describe().residency == "host"
+    assert desk.describe("b").residency == "host"
     desk.close_all()
 
 
@@ -150,5 +150,5 @@ def test_a_full_host_sends_to_the_disk_and_a_full_disk_refuses() -> None:
     tight.run(PROMPT, 2)
     with pytest.raises(TierFull, match="The disk tier has no room"):
         tight.swap_out()
-    assert tight.session().describe().residency == "resident"
+    assert tight.describe().residency == "resident"
     tight.close_all()

@@ -30,7 +30,6 @@ from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.engine.residency.belongings import own_items_of, tensors_of_stop
 from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.scheduler import Scheduler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import IllegalMove, SlabFull, StorageFailed, TierFull
 from tests.memory.runs import CPU
@@ -61,11 +60,14 @@ class Leaving(Caches):
         self.slabs: list[Any] = []
         self.sets_up()
         self.blobs = Blobs(CPU, self.budget)
-        self.room = Room(self.sessions, Scheduler(), self.budget, idle_seconds=60.0)
-        self.open()
-        self.swapping = self.room.swapping = Swapping(
-            self.sessions, self.slabs, self.tiers, self.blobs, swapped=lambda *_: None, find_room=self.room.find
+        self.swapping = Swapping(
+            self.sessions, self.slabs, self.tiers, self.blobs, swapped=lambda *_: None, find_room=self.find_room
         )
+        self.room = Room(self.sessions, self.budget, self.swapping, idle_seconds=60.0)
+        self.open()
+
+    def find_room(self, wanting: Session, need: int) -> bool:
+        return self.room.find(wanting, need)
 
     def memory(self, nbytes: int) -> torch.Tensor:
         if self.refusing:
@@ -219,7 +221,7 @@ class Leaving(Caches):
             if not may_leave or not self.budget.overdrawn:
                 break
         older = self.swapping.older_stops
-        assert not self.budget.overdrawn or not (self.room.candidates() or list(older._may_leave()))
+        assert not self.budget.overdrawn or not (self.swapping.candidates() or list(older._may_leave()))
 
     # --- leaving and coming -----------------------------------------------------------------------------------------
 

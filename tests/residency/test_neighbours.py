@@ -45,7 +45,10 @@ def away(desk: Desk) -> list[str]:
 
 def test_others_that_grow_get_what_nobody_uses_and_then_what_the_longest_unused_have(desk: Desk) -> None:
     ours = Neighbours(
-        desk.engine.sessions, desk.engine.room, desk.engine.swapping, reading(free=500 * PAGE, others=PAGE)
+        desk.engine.sessions,
+        desk.engine.residency.room,
+        desk.engine.residency.swapping,
+        reading(free=500 * PAGE, others=PAGE),
     )
     budget = desk.engine.slabs[0].budget
     assert budget.lent > 0
@@ -63,7 +66,10 @@ def test_others_that_grow_get_what_nobody_uses_and_then_what_the_longest_unused_
 
 def test_little_memory_that_others_did_not_take_is_no_reason_to_leave(desk: Desk) -> None:
     ours = Neighbours(
-        desk.engine.sessions, desk.engine.room, desk.engine.swapping, reading(free=PAGE, others=50 * PAGE)
+        desk.engine.sessions,
+        desk.engine.residency.room,
+        desk.engine.residency.swapping,
+        reading(free=PAGE, others=50 * PAGE),
     )
     for _ in range(4):
         ours.heed(reading(free=PAGE, others=50 * PAGE))

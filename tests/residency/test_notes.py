@@ -55,7 +55,7 @@ def small(tight: Desk) -> Iterator[Desk]:
 
 
 def anew(desk: Desk) -> Iterator[Desk]:
-    books = desk.engine.notebooks
+    books = desk.engine.residency.notebooks
     books._rests, books._prefetching, books._clock = Rests(), Prefetching(), time.monotonic
     yield desk
     desk.engine.tiers.mover = desk.engine.mover
@@ -74,7 +74,7 @@ def settle(desk: Desk) -> None:
 
 
 def books(desk: Desk) -> PrefetchStatistics:
-    return desk.engine.notebooks.statistics()
+    return desk.engine.residency.notebooks.statistics()
 
 
 def counted(desk: Desk) -> tuple[int, int, int, int]:
@@ -120,7 +120,7 @@ def test_other_notes_bring_nobody_back(desk: Desk, activity: Activity) -> None:
 
 def test_a_session_that_is_leaving_is_called_back(desk: Desk) -> None:
     mover = held(desk)
-    desk.engine.swapping.swap_out(desk.session(), "host", "idleness")
+    desk.engine.residency.swapping.swap_out(desk.session(), "host", "idleness")
     assert desk.session().residence.state == "storing"
     note(desk, "focused")
     assert desk.session().residence.state == "resident"
@@ -143,7 +143,7 @@ def test_a_prefetch_that_fails_hurts_nobody(desk: Desk) -> None:
 
 
 def test_what_is_fetched_and_not_used_is_wasted(desk: Desk) -> None:
-    clock = desk.engine.notebooks._clock = Clock()
+    clock = desk.engine.residency.notebooks._clock = Clock()
     desk.swap_out()
     note(desk, "focused")
     settle(desk)
@@ -154,7 +154,7 @@ def test_what_is_fetched_and_not_used_is_wasted(desk: Desk) -> None:
 
 
 def test_glances_teach_to_distrust_the_focus(desk: Desk) -> None:
-    clock = desk.engine.notebooks._clock = Clock()
+    clock = desk.engine.residency.notebooks._clock = Clock()
     before = books(desk).trust_in_focus
     for _ in range(30):
         note(desk, "focused")
@@ -198,7 +198,7 @@ def test_under_pressure_the_session_of_a_kernel_that_is_gone_leaves_first(small:
     fill(small, "b")
     small.engine.depart(Holder(name="tester", user="tester"))
     until_idle(small)
-    assert small.engine.notebooks.claim(small.session("b")) is Claim.DETACHED
+    assert small.engine.residency.notebooks.claim(small.session("b")) is Claim.DETACHED
     fill(small, "c")
     assert away(small) == {"b"}
 
@@ -223,7 +223,7 @@ def test_who_is_in_use_does_not_leave_for_a_prefetch(small: Desk) -> None:
 
 
 def test_a_prefetch_sends_away_who_rests_for_long(small: Desk) -> None:
-    clock = small.engine.notebooks._clock = Clock()
+    clock = small.engine.residency.notebooks._clock = Clock()
     fill(small, "a", "b")
     clock.now += 5000.0
     fill(small, "c")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine import reports
 from djinn_jupyter.errors import SlabFull, StorageFailed, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused
@@ -39,7 +40,7 @@ def stopped_everywhere(desk: Desk, name: str = "a") -> list[torch.Tensor]:
 
 def assert_within_the_limit(desk: Desk) -> None:
     budget = desk.engine.budget
-    sessions = [session.describe() for session in desk.engine.sessions.values()]
+    sessions = [reports.describe(session) for session in desk.engine.sessions.values()]
     assert budget.overdrawn == 0
     assert max(session.device_bytes for session in sessions) <= budget.taken <= budget.limit
 
@@ -57,7 +58,7 @@ def roomy() -> tuple[list[torch.Tensor], torch.Tensor, list[int]]:
 def away(desk: Desk, name: str = "a") -> list[int]:
     """The stops of which something is not on the device."""
     session = desk.session(name)
-    of = desk.engine.older_stops.of
+    of = desk.engine.residency.older_stops.of
     return [n for n, stop in enumerate(session.history.stops) if any(not blob.resident for blob in of(stop))]
 
 
@@ -69,7 +70,7 @@ def test_the_limit_holds_for_kept_stops_and_the_session_stays(roomy: Any) -> Non
     assert torch.equal(desk.logits(), roomy[1])
     desk.settle()
     assert away(desk), "otherwise nothing had to leave, and this test shows nothing"
-    described = desk.session().describe()
+    described = desk.describe()
     assert (described.residency, described.stops_kept) == ("resident", desk.layers - 1)
     assert described.host_bytes > 0
     books = desk.engine.reading.statistics.budget
@@ -96,7 +97,7 @@ def test_going_back_fetches_a_stop_and_it_goes_on_bit_for_bit(roomy: Any) -> Non
 
 def sunk(desk: Desk, name: str = "a") -> int:
     """How many of the oldest stops hold nothing on device and host."""
-    stops, of = desk.session(name).history.stops, desk.engine.older_stops.of
+    stops, of = desk.session(name).history.stops, desk.engine.residency.older_stops.of
     there = [all("disk" in b.copies and "host" not in b.copies and not b.resident for b in of(s)) for s in stops]
     return there.index(False) if False in there else len(there)
 
@@ -209,7 +210,7 @@ def test_older_stops_leave_before_a_session_that_rests_does() -> None:
     stopped_everywhere(desk)
     desk.open("b")
     desk.run(tokens(100), 2, "b")
-    assert desk.session().describe().residency == desk.session("b").describe().residency == "resident"
+    assert desk.describe().residency == desk.describe("b").residency == "resident"
     assert away(desk)
     desk.close_all()
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine import reports
 from djinn_jupyter.engine.daemon import LONGEST_WAIT_SECONDS, WATCHFUL_WAIT_SECONDS, longest_wait
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.errors import SlabFull
@@ -113,7 +114,7 @@ def test_a_run_that_grows_waits_for_another_to_leave() -> None:
     desk.open("grows")
     end = desk.run(tokens(100, seed=2), 60, "grows")
     assert (end.reason, len(end.tokens)) == ("length", 60)
-    assert desk.session("idle").describe().residency == "host"
+    assert desk.describe("idle").residency == "host"
     assert desk.outcome(end, "grows") == plain(tokens(100, seed=2), 60)
     desk.close_all()
 
@@ -156,11 +157,11 @@ def test_the_longest_unused_leaves_first_and_a_detached_one_before_it() -> None:
     desk.session("b").holder = None
     desk.open("d")
     desk.run(tokens(60), 1, "d")
-    told = {name: session.describe().residency for name, session in desk.engine.sessions.items()}
+    told = {name: reports.describe(session).residency for name, session in desk.engine.sessions.items()}
     assert told == {"a": "resident", "b": "host", "c": "resident", "d": "resident"}
     desk.open("e")
     desk.run(tokens(60), 1, "e")
-    assert desk.session("a").describe().residency == "host"
+    assert desk.describe("a").residency == "host"
     desk.close_all()
 
 
@@ -170,14 +171,14 @@ def test_who_comes_back_makes_others_leave() -> None:
         desk.open(name)
         desk.stop_at(4, name=name)
         desk.run(tokens(120), 1, name)
-    assert desk.session("a").describe().residency == "host"
+    assert desk.describe("a").residency == "host"
     mover = held(desk)
     replies: list[Any] = []
     desk.post(ask.Inspect(session="a"), replies)
     while not replies:
         if not desk.engine.tick():
             mover.go_on()
-    assert desk.session("b").describe().residency == "host"
+    assert desk.describe("b").residency == "host"
     desk.engine.tiers.mover = desk.engine.mover
     assert isinstance(desk.resume("b", free=True), Finished)
     desk.close_all()
@@ -189,21 +190,21 @@ def test_a_session_without_use_leaves_by_itself() -> None:
     for name in "ab":
         desk.open(name)
         desk.run(tokens(60), 1, name)
-    room = desk.engine.room
+    room = desk.engine.residency.room
     room._clock = lambda: clock[0]
     clock[0] = desk.session("b").residence.touched + 30.0
     desk.session("a").residence.touched = clock[0] - 61.0
     while desk.engine.tick() or desk.engine.tiers.moving:
         desk.engine.mailbox.wait(0.1)
-    told = [desk.session(name).describe() for name in "ab"]
+    told = [desk.describe(name) for name in "ab"]
     assert [t.residency for t in told] == ["host", "resident"]
     assert told[0].last_transfer.cause == "idleness"
     assert told[1].dirty_bytes == 0, "at rest, and written through"
     assert longest_wait(desk.engine) == WATCHFUL_WAIT_SECONDS, "b is to leave in half a minute"
     clock[0] += 40.0
     desk.settle()
-    assert desk.session("b").describe().residency == "host"
-    assert desk.session("b").describe().last_transfer.bytes_moved == 0
+    assert desk.describe("b").residency == "host"
+    assert desk.describe("b").last_transfer.bytes_moved == 0
     slab = desk.engine.slabs[0]
     assert (slab.pages_in_use > 0, slab.segment_bytes > 0) == (True, True), "who comes back soon finds places"
     desk.engine.tick()
@@ -221,12 +222,12 @@ def test_what_cannot_leave_for_idleness_is_not_tried_at_every_tick() -> None:
     desk.run(tokens(60), 1)
     desk.session().residence.touched -= 100.0
     seen = []
-    leave = desk.engine.swapping.swap_out
-    desk.engine.swapping.swap_out = lambda *args: (seen.append(args), leave(*args))  # type: ignore[method-assign]
+    leave = desk.engine.residency.swapping.swap_out
+    desk.engine.residency.swapping.swap_out = lambda *args: (seen.append(args), leave(*args))  # type: ignore[method-assign]
     for _ in range(5):
         desk.engine.tick()
     assert len(seen) == 1
-    assert desk.session().describe().residency == "resident"
+    assert desk.describe().residency == "resident"
     desk.close_all()
 
 
@@ -240,7 +241,7 @@ def test_a_checkpoint_is_restored_where_others_have_to_leave(tmp_path: Path) -> 
     desk.open("b")
     desk.run(tokens(120), 2, "b")
     desk.ask(ask.RestoreCheckpoint(session="c", name="kept"))
-    assert desk.session("b").describe().residency == "host"
+    assert desk.describe("b").residency == "host"
     assert torch.equal(desk.logits("c"), before)
     desk.close_all()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from djinn_jupyter.engine import reports
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.replies import Paused, SessionSwapped
 from tests.engine.desk import Desk
@@ -99,7 +100,7 @@ def test_leaving_again_after_nothing_was_written_moves_nothing(desk: Desk) -> No
     desk.stop_at(4)
     desk.run(PROMPT, 3)
     first = desk.swap_out().transfer
-    assert first.bytes_moved == desk.session().describe().host_bytes > 0
+    assert first.bytes_moved == desk.describe().host_bytes > 0
     assert desk.swap_in().transfer.bytes_moved == first.bytes_moved
     assert desk.swap_out().transfer.bytes_moved == 0
 
@@ -118,12 +119,12 @@ def test_written_through_it_leaves_without_a_copy(desk: Desk) -> None:
     desk.stop_at(4)
     desk.run(PROMPT, 3)
     session = desk.session()
-    assert session.describe().dirty_bytes > 0
-    desk.engine.swapping.write_through(session)
+    assert reports.describe(session).dirty_bytes > 0
+    desk.engine.residency.swapping.write_through(session)
     while desk.engine.tiers.moving:
         desk.engine.mailbox.wait()
         desk.engine.tick()
-    told = session.describe()
+    told = reports.describe(session)
     assert (told.residency, told.dirty_bytes) == ("resident", 0)
     assert desk.swap_out().transfer.bytes_moved == 0
 

@@ -23,7 +23,7 @@ def test_who_needs_the_bytes_waits_for_them_and_others_do_not(desk: Desk) -> Non
     mover = held(desk)
     looks = post(desk, ask.Inspect(session="a"))
     assert not looks
-    assert desk.session().describe().residency == "loading"
+    assert desk.describe().residency == "loading"
     assert post(desk, ask.Describe(session="a"))[0].session.stopped_at == stop.site
     desk.open("b")
     assert isinstance(desk.run(PROMPT, 2, "b"), Finished)
@@ -51,8 +51,8 @@ def test_a_session_that_is_leaving_is_called_back(desk: Desk) -> None:
     desk.stop_at(4)
     desk.run(PROMPT, 3)
     mover = held(desk)
-    desk.engine.swapping.swap_out(desk.session(), "host", "idleness")
-    assert desk.session().describe().residency == "storing"
+    desk.engine.residency.swapping.swap_out(desk.session(), "host", "idleness")
+    assert desk.describe().residency == "storing"
     assert isinstance(post(desk, ask.Resume(session="a", free=True))[0], Finished), (
         "at once, with the copies still under way"
     )
@@ -66,12 +66,12 @@ def test_a_copy_that_was_overtaken_does_not_count(desk: Desk) -> None:
     """Written while it was being stored: what ends in the tier is stale and is thrown away."""
     desk.run(PROMPT, 1)
     mover = held(desk)
-    desk.engine.swapping.write_through(desk.session())
+    desk.engine.residency.swapping.write_through(desk.session())
     desk.run((5,), 2, extend=True)
     mover.finish()
     until_idle(desk)
     desk.engine.tiers.mover = desk.engine.mover
-    assert desk.session().describe().dirty_bytes > 0
+    assert desk.describe().dirty_bytes > 0
     before = desk.logits()
     desk.swap_out()
     assert torch.equal(desk.logits(), before)
@@ -82,7 +82,7 @@ def test_a_new_prompt_does_not_wait_for_the_old_one(desk: Desk) -> None:
     desk.swap_out("a", "disk")
     held(desk)
     assert isinstance(post(desk, ask.Run(session="a", tokens=PROMPT, max_new_tokens=2))[0], Finished)
-    assert desk.session().describe().residency == "resident"
+    assert desk.describe().residency == "resident"
 
 
 @pytest.mark.parametrize("moment", ["storing", "loading"])

@@ -20,5 +20,6 @@ def desk_from(folder: Path, progress: Any = lambda line: None, **config: Any) ->
     desk = Desk.__new__(Desk)
     desk.events = []
     wanted = EngineConfig(**{"model": str(folder), "page_positions": PAGE, "device": "cpu", **config})
-    desk.engine = open_engine(wanted, desk.events.append, progress)
+    desk.hears = desk.events.append
+    desk.engine = open_engine(wanted, lambda event: desk.hears(event), progress)
     return desk

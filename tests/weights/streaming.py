@@ -52,10 +52,11 @@ def streamed_desk(
     weights = streamed_weights(model, streaming, slots, carrier)
     desk = Desk.__new__(Desk)
     desk.events = []
+    desk.hears = desk.events.append
     desk.engine = build_engine(
         EngineConfig(model="tiny", page_positions=PAGE),
         LoadedModel(model=model, tokenizer=None, name="tiny", revision=None, dtype=model.dtype, device=CPU),
-        desk.events.append,
+        lambda event: desk.hears(event),
         lambda text: None,
         Settled(identity=identity, weights=weights, page_bytes=PAGES),
     )

@@ -98,9 +98,9 @@ def test_one_that_stops_on_the_way_costs_the_others_nothing(desk: Desk, alone: d
 
 def test_one_that_runs_alone_never_steps_aside(desk: Desk) -> None:
     desk.open("a")
-    before = desk.engine.scheduler.preemptions
+    before = desk.engine.counters.preemptions
     desk.run(PROMPTS["a"], PASSES)
-    assert desk.engine.scheduler.preemptions == before
+    assert desk.engine.counters.preemptions == before
 
 
 def test_a_look_goes_between(desk: Desk, alone: dict[str, Outcome]) -> None:

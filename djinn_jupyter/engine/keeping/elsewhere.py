@@ -3,32 +3,27 @@ it. So an image of any session can be written at any moment."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.blobs import Blob
+from djinn_jupyter.engine.memory.blobs import Blob, Blobs
 from djinn_jupyter.engine.memory.budget import BooksBroken
 from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.host import HostPlace, HostTier
 from djinn_jupyter.engine.memory.spans import Span
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
 
-
-def values_of(engine: Engine, tensor: Tensor) -> Tensor:
+def values_of(blobs: Blobs, tensor: Tensor) -> Tensor:
     """The values of a tensor on the host, to be used at once: the memory may be lent. Raises StorageFailed where the
     disk does not give them."""
-    blob = engine.blobs.of(tensor) if engine.blobs.is_away(tensor) else None  # what is only passing is not counted
+    blob = blobs.of(tensor) if blobs.is_away(tensor) else None  # what is only passing is not counted
     if blob is None:
         return tensor.detach().to("cpu")
-    raw = _copy(engine, blob).view(tensor.dtype)
+    raw = _copy(blob).view(tensor.dtype)
     return raw.as_strided(tensor.shape, tensor.stride(), raw.storage_offset() + int(tensor.storage_offset()))
 
 
-def _copy(engine: Engine, blob: Blob) -> Tensor:
+def _copy(blob: Blob) -> Tensor:
     """The bytes of a storage that is away, `uint8[nbytes]`."""
     host, disk = (blob.copies.get(tier) for tier in ("host", "disk"))
     if host is not None and isinstance(host.place, HostPlace) and isinstance(host.keeper, HostTier):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.mailbox import Mailbox
+from djinn_jupyter.engine.scheduler import Scheduler
 
 Outcome = TypeVar("Outcome")
 LONGEST_WAIT_SECONDS: Final = 0.05
@@ -32,16 +32,15 @@ class Errands:
             self._thread = None
 
 
-def until_done(engine: Engine, errand: Future[Outcome]) -> Generator[None, None, Outcome]:
+def until_done(mailbox: Mailbox, scheduler: Scheduler, errand: Future[Outcome]) -> Generator[None, None, Outcome]:
     """Steps of a job that waits for an errand: gives way to the others, and rests when all of them wait. Raises what
     the errand raised."""
-    errand.add_done_callback(lambda _: engine.mailbox.wake())
-    scheduler = engine.scheduler
+    errand.add_done_callback(lambda _: mailbox.wake())
     scheduler.waiting += 1
     try:
         while not errand.done():
             if scheduler.waiting >= len(scheduler):
-                engine.mailbox.wait(LONGEST_WAIT_SECONDS)
+                mailbox.wait(LONGEST_WAIT_SECONDS)
             yield
     finally:
         scheduler.waiting -= 1

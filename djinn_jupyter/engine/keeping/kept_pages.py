@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,16 +16,17 @@ from weakref import WeakKeyDictionary
 from djinn_jupyter.engine.forcing import force_names
 from djinn_jupyter.engine.keeping.image import GroupPlaces, PlacesImage, SessionImage
 from djinn_jupyter.engine.keeping.kept_states import Names, NotThere, StatesTakenOver, name_states
+from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.budget import BooksBroken
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.group_cache import GroupCache
 from djinn_jupyter.engine.memory.items import Stored
-from djinn_jupyter.engine.residency.opening import open_disk
+from djinn_jupyter.engine.memory.tiers import Tiers
 from djinn_jupyter.errors import CheckpointRefused, MemoryShortage, StorageFailed, TierFull
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
+    from djinn_jupyter.engine.runtime import Runtime
     from djinn_jupyter.engine.session import Session
 
 log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class KeptPages:
     def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
         """Where all rows and states of a session are, of which this is the image; None where some of them are not in
         the file, or there are none."""
-        if session.lost or session.job is not None or session.blobs is None:
+        if session.lost or session.work is not None or session.blobs is None:
             return None
         try:
             groups = tuple(_places(group, self._tier) for group in session.cache.groups)
@@ -89,28 +90,29 @@ class KeptPages:
         ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
         self._tier.begin_with(max(ends, default=0))
 
-    def adopt(self, engine: Engine, session: Session, image: SessionImage) -> bool:
+    def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage) -> bool:
         """Give a session that was rebuilt without rows and states those that the image names, all of them on disk
         still; whether it has them now."""
         places = image.places
-        if not session.lost or places is None or places.file != self.file or not _fits(engine, image, places):
+        if not session.lost or places is None or places.file != self.file or not _fits(runtime, image, places):
             return False
-        cache = engine.new_cache()
-        if not self._fill(cache, engine, session, image):
-            engine.blobs.purge()  # states that it was given before one was missing
+        cache = runtime.new_cache()
+        if not self._fill(cache, runtime, blobs, session, image):
+            blobs.purge()  # states that it was given before one was missing
             return False
         cache.stand_at(image.committed)
-        session.cache, session.lost, session.exactness = cache, False, image.exactness
+        session.take_rows(cache)
+        session.exactness = image.exactness
         session.residence.state, session.residence.inherited = "disk", True
         return True
 
-    def _fill(self, cache: PagedCache, engine: Engine, session: Session, image: SessionImage) -> bool:
+    def _fill(self, cache: PagedCache, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage) -> bool:
         assert image.places is not None
         try:
             for number, (group, kept) in enumerate(zip(cache.groups, image.places.groups, strict=True)):
                 self._adopt_group(number, group, kept)
             cache.check()
-            self._states.adopt(engine, session, image, cache)
+            self._states.adopt(runtime, blobs, session, image, cache)
         except (BooksBroken, MemoryShortage, CheckpointRefused) as broken:
             cache.free()
             log.info("Session %r is made again: not all that it had on disk is its own: %s", session.name, broken)
@@ -140,22 +142,21 @@ class KeptPages:
         return self._adopted[key]
 
 
-def keep_pages(engine: Engine, folder: Path, there: Sequence[Path]) -> KeptPages | None:
-    """From now on the engine's disk tier is a file in `folder`, the first of those that are `there` or a new one. None
-    where the engine has no disk tier. Raises StorageFailed."""
-    if engine.tiers.disk is None:
+def keep_pages(
+    tiers: Tiers, blobs: Blobs, open_file: Callable[[Path], DiskTier | None], folder: Path, there: Sequence[Path]
+) -> KeptPages | None:
+    """From now on the disk tier is a file in `folder`, the first of those that are `there` or a new one. None where
+    there is no disk tier. Raises StorageFailed."""
+    if tiers.disk is None:
         return None
-    engine.blobs.purge()
-    if engine.tiers.disk.places:
-        raise BooksBroken("The disk tier was to get another file while something lies in it.")
+    blobs.purge()
     path = there[0] if there else folder / f"{secrets.token_hex(8)}{SUFFIX}"
     for other in there[1:]:
         with suppress(OSError):
             other.unlink()
-    tier = open_disk(engine.config, engine.forward.device, kept=path)
+    tier = open_file(path)
     assert tier is not None
-    engine.tiers.disk.close()
-    engine.tiers.disk = tier
+    tiers.replace_disk(tier)
     return KeptPages(path, tier)
 
 
@@ -182,9 +183,9 @@ def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
     )
 
 
-def _fits(engine: Engine, image: SessionImage, places: PlacesImage) -> bool:
+def _fits(runtime: Runtime, image: SessionImage, places: PlacesImage) -> bool:
     """Whether pages of this engine have the shape of those, and the numbers do not contradict each other."""
-    groups = engine.geometry.groups
+    groups = runtime.forward.geometry.groups
     shapes = [(tuple(la.cache_layer for la in g.layers), g.page_positions, g.page_bytes) for g in groups]
     return [(g.layers, g.page_positions, g.page_bytes) for g in places.groups] == shapes and all(
         image.committed <= g.written <= (g.behind + len(g.pages)) * g.page_positions

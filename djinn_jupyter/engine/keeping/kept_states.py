@@ -27,7 +27,7 @@ from djinn_jupyter.engine.residency.belongings import blobs_of
 from djinn_jupyter.errors import CheckpointRefused
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
+    from djinn_jupyter.engine.runtime import Runtime
     from djinn_jupyter.engine.session import Session
 
 Fetch = Callable[[KeptStored], Tensor]
@@ -156,16 +156,16 @@ class StatesTakenOver:
         self._tier = tier
         self._common: dict[Spot, Blob] = {}
 
-    def adopt(self, engine: Engine, session: Session, image: SessionImage, cache: PagedCache) -> None:
+    def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage, cache: PagedCache) -> None:
         """Give an empty cache the states that the image names, and the session's lines what they had kept; all of it is
         away. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing: what it had
         taken by then is free when the blobs are purged."""
         places = image.places
         assert places is not None
-        taking = _Taking(self, engine.blobs, places, session.residence.version)
-        now = states_of(engine, places.states, taking.own)
+        taking = _Taking(self, blobs, places, session.residence.version)
+        now = states_of(runtime, places.states, taking.own)
         lines = lines_of(session, image)
-        kept = {number: _line_states(engine, places.lines.get(number, {}), taking.common) for number in lines}
+        kept = {number: _line_states(runtime, places.lines.get(number, {}), taking.common) for number in lines}
         if any(set(kept[number]) != set(line.states) for number, line in lines.items()):
             raise CheckpointRefused("It does not say where all of its lines' states are.")
         cache.adopt_states(now)
@@ -189,8 +189,8 @@ class StatesTakenOver:
         return blob, storage
 
 
-def _line_states(engine: Engine, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
-    return {length: states_of(engine, states, fetch) for length, states in named.items()}
+def _line_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
+    return {length: states_of(runtime, states, fetch) for length, states in named.items()}
 
 
 class _Taking:

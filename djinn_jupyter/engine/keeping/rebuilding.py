@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 from torch import Tensor
@@ -23,6 +23,7 @@ from djinn_jupyter.engine.line import Line
 from djinn_jupyter.engine.memory.rows import Rows
 from djinn_jupyter.engine.memory.states import LayerState
 from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.runtime import Runtime
 from djinn_jupyter.engine.sampling import make_sampler
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
@@ -31,29 +32,28 @@ from djinn_jupyter.engine.trail import Passes, Trail
 from djinn_jupyter.engine.watches import Watch
 from djinn_jupyter.errors import CheckpointRefused, DjinnError
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
-
 LEFT_OUT: Final = "Journals and checkpoints have those in memory."
 HAS_MAPPING: Final = "what its layers hand on"
 BEYOND_NUMBERS: Final = 2**53  # browsers count no further
 
 
-def rebuild(engine: Engine, image: kept.SessionImage, *, name: str, owner: str, holder: str | None) -> Session:
+def rebuild(
+    runtime: Runtime, image: kept.SessionImage, *, name: str, owner: str, holder: str | None, stops_kept: int
+) -> Session:
     """A session like the image, not yet among the engine's and without rows. CheckpointRefused where it cannot be one
     of this engine."""
     try:
-        check(engine, image)
-        return _Rebuilding(engine, image).session(name, owner, holder)
+        check(runtime, image)
+        return _Rebuilding(runtime, image, stops_kept).session(name, owner, holder)
     except CheckpointRefused:
         raise
     except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
         raise CheckpointRefused(f"It does not fit this engine: {str(error) or type(error).__name__}") from error
 
 
-def check(engine: Engine, image: kept.SessionImage) -> None:
+def check(runtime: Runtime, image: kept.SessionImage) -> None:
     """CheckpointRefused where numbers of the image contradict each other or the model."""
-    vocabulary, length = engine.description.vocab_size, len(image.tokens)
+    vocabulary, length = runtime.description.vocab_size, len(image.tokens)
     wrong = [
         not 0 <= image.committed <= length,
         any(not 0 <= token < vocabulary for token in image.tokens),
@@ -67,9 +67,9 @@ def check(engine: Engine, image: kept.SessionImage) -> None:
         raise CheckpointRefused("It contradicts itself, so it was not written by Djinn or is damaged.")
 
 
-def rows_of(engine: Engine, image: kept.SessionImage) -> tuple[Rows, ...]:
+def rows_of(runtime: Runtime, image: kept.SessionImage) -> tuple[Rows, ...]:
     """The image's rows, checked against the page groups of this engine."""
-    groups = engine.geometry.groups
+    groups = runtime.forward.geometry.groups
     given = image.rows or ()
     rows = tuple(Rows(first=g.first, end=g.end, runs=tuple((r.keys, r.values) for r in g.runs)) for g in given)
     layers = [(tuple(layer.cache_layer for layer in group.layers), group.window) for group in groups]
@@ -81,17 +81,18 @@ def rows_of(engine: Engine, image: kept.SessionImage) -> tuple[Rows, ...]:
 
 
 def states_of(
-    engine: Engine, states: kept.StatesImage, fetch: Callable[[KeptStored], Tensor] = nowhere
+    runtime: Runtime, states: kept.StatesImage, fetch: Callable[[KeptStored], Tensor] = nowhere
 ) -> dict[int, LayerState]:
     """`fetch` makes the tensors of those that lie elsewhere."""
-    return {layer: _layer_state(engine, layer, value, fetch) for layer, value in states.items()}
+    return {layer: _layer_state(runtime, layer, value, fetch) for layer, value in states.items()}
 
 
 class _Rebuilding:
     """One session under way: each frame and line is made once."""
 
-    def __init__(self, engine: Engine, image: kept.SessionImage) -> None:
-        self.engine, self.image, self.device = engine, image, engine.forward.device
+    def __init__(self, runtime: Runtime, image: kept.SessionImage, stops_kept: int) -> None:
+        self.stops_kept = stops_kept
+        self.runtime, self.image, self.device = runtime, image, runtime.forward.device
         self.has_rows = image.rows is not None or not (image.committed or image.paused)
         self.lines = [self._line(line) for line in image.lines]
         self.frames = [self._frame(frame) for frame in image.frames]
@@ -102,11 +103,11 @@ class _Rebuilding:
             name=name,
             owner=owner,
             holder=holder,
-            cache=self.engine.new_cache(),
+            cache=self.runtime.new_cache(),
             history=self._history(image.history),
             state="paused" if image.paused else "idle",
             tokens=list(image.tokens),
-            journal=states_of(self.engine, image.journal),
+            journal=states_of(self.runtime, image.journal),
             trail=self._trail(image.trail),
             exactness=image.exactness if self.has_rows or image.lost else "recomputed",
             lost=not self.has_rows,
@@ -129,8 +130,7 @@ class _Rebuilding:
         stops = [self._stop(stop) for stop in image.stops]
         if image.present is not None and not 0 <= image.present < len(stops):
             raise CheckpointRefused("It stands at a stop that it does not have.")
-        kept = self.engine.config.stops_kept
-        return History(kept=kept, stops=stops, present=image.present, dropped=image.dropped, why=LEFT_OUT)
+        return History(kept=self.stops_kept, stops=stops, present=image.present, dropped=image.dropped, why=LEFT_OUT)
 
     def _stop(self, image: kept.StopImage) -> Checkpoint:
         return Checkpoint(
@@ -147,7 +147,7 @@ class _Rebuilding:
         )
 
     def _line(self, image: kept.LineImage) -> Line:
-        sampler = make_sampler(self.engine.model, image.sampling, image.prompt_length, self.device)
+        sampler = make_sampler(self.runtime.forward.model, image.sampling, image.prompt_length, self.device)
         sampler.generator.set_state(image.generator)
         return Line(
             begins=image.begins,
@@ -166,12 +166,12 @@ class _Rebuilding:
 
     def _kept_states(self, image: kept.LineImage, length: int) -> dict[int, LayerState]:
         """Empty where the image is light: they are on disk, or made again with the rows."""
-        return {} if self.image.rows is None else states_of(self.engine, image.states[length])
+        return {} if self.image.rows is None else states_of(self.runtime, image.states[length])
 
     def _frame(self, image: kept.FrameImage) -> Frame:
         self._check_hidden(image)
         shared = give_back(image.shared, self.device)
-        anatomy = self.engine.anatomy
+        anatomy = self.runtime.forward.anatomy
         if not isinstance(shared, dict) or not set(shared) <= {
             *anatomy.mappings,
             *(given for _, given in anatomy.handed),
@@ -187,18 +187,18 @@ class _Rebuilding:
             raw=None if image.raw is None else image.raw.to(self.device),
             inlays=tuple(self._inlay(inlay) for inlay in image.inlays),
             shared=shared,
-            states=None if image.states is None else states_of(self.engine, image.states),
-            start_states=None if image.start_states is None else states_of(self.engine, image.start_states),
+            states=None if image.states is None else states_of(self.runtime, image.states),
+            start_states=None if image.start_states is None else states_of(self.runtime, image.start_states),
         )
 
     def _check_hidden(self, image: kept.FrameImage) -> None:
-        width, dtype = self.engine.anatomy.hidden_size, self.engine.model.dtype
+        width, dtype = self.runtime.forward.anatomy.hidden_size, self.runtime.forward.model.dtype
         hidden = image.hidden
         if hidden is not None and (
             hidden.shape[-1:] != (width,) or len(image.tokens) not in hidden.shape or hidden.dtype != dtype
         ):
             raise CheckpointRefused("A hidden state in it has not the shape and dtype of this model.")
-        if not 0 <= image.boundary <= self.engine.forward.layers:
+        if not 0 <= image.boundary <= self.runtime.forward.layers:
             raise CheckpointRefused("A frame of it stands at a layer that this model does not have.")
 
     def _inlay(self, image: kept.InlayImage) -> Inlay:
@@ -209,7 +209,7 @@ class _Rebuilding:
         return Inlay(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw, changes=changes)
 
     def _tap(self, image: kept.TapImage) -> Tap:
-        tap = self.engine.resolve(image.site)
+        tap = self.runtime.resolve(image.site)
         if tap.kind != image.kind:
             raise CheckpointRefused(f"{image.site} is met as {tap.kind} in this engine, and was as {image.kind} there.")
         return tap
@@ -221,8 +221,8 @@ class _Rebuilding:
             tap=self._tap(image.tap),
             condition=None if image.when is None else conditions.parse(image.when, kept=True),
             once=image.once,
-            text_of=self.engine.text_of,
-            id_of=self.engine.token_id,
+            text_of=self.runtime.tokenizer.text_of,
+            id_of=self.runtime.tokenizer.token_id,
             enabled=image.enabled,
             hits=image.hits,
             note=image.note,
@@ -290,8 +290,8 @@ class _Rebuilding:
         )
 
 
-def _layer_state(engine: Engine, layer: int, value: Kept, fetch: Callable[[KeptStored], Tensor]) -> LayerState:
-    fields, layers = give_back(value, engine.forward.device, fetch), engine.geometry.layers
+def _layer_state(runtime: Runtime, layer: int, value: Kept, fetch: Callable[[KeptStored], Tensor]) -> LayerState:
+    fields, layers = give_back(value, runtime.forward.device, fetch), runtime.forward.geometry.layers
     if not (isinstance(fields, dict) and 0 <= layer < len(layers) and tuple(fields) == layers[layer].state_fields):
         raise CheckpointRefused("Its recurrent states are those of another version of transformers.")
     return LayerState(fields=tuple(fields.items()))

@@ -8,34 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.back import boundary_tap
 from djinn_jupyter.engine.crossing import Completed, Halted, Journal, Yielded
+from djinn_jupyter.engine.entering import entered
 from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.plan import Plan, Target, make_plan
-from djinn_jupyter.engine.residency.stop_room import entered
-from djinn_jupyter.engine.scheduler import Blocked
+from djinn_jupyter.engine.runtime import Runtime
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule
+from djinn_jupyter.engine.steps import Blocked
 from djinn_jupyter.engine.trail import Passes
 from djinn_jupyter.errors import StorageFailed
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
 
 Steps = Generator[Blocked | None, None, None]
 
 
-def recompute(engine: Engine, session: Session) -> Steps:
+def recompute(runtime: Runtime, session: Session) -> Steps:
     """Gives way as a prefill does. What fails leaves the session lost, as it was."""
-    cache = engine.new_cache()
+    cache = runtime.new_cache()
     try:
-        yield from _Recomputing(engine, session, cache).run()
+        yield from _Recomputing(runtime, session, cache).run()
         if session.lost:
             session.cache.free()
-            session.cache, cache, session.lost = cache, session.cache, False
+            cache = session.take_rows(cache)
     finally:
         cache.free()
 
@@ -43,8 +40,8 @@ def recompute(engine: Engine, session: Session) -> Steps:
 class _Recomputing:
     """One session's passes, into a cache that becomes its own at the end."""
 
-    def __init__(self, engine: Engine, session: Session, cache: PagedCache) -> None:
-        self.engine, self.session, self.cache = engine, session, cache
+    def __init__(self, runtime: Runtime, session: Session, cache: PagedCache) -> None:
+        self.runtime, self.session, self.cache = runtime, session, cache
         self.journal: Journal = {}
         self._oldest = session.history.oldest_position(session.committed)
 
@@ -67,9 +64,9 @@ class _Recomputing:
     def _pass(self, frame: Frame, passes: Passes) -> Steps:
         if passes.entry is not None:
             entry = passes.entry
-            tap = entry.tap or boundary_tap(self.engine, entry.boundary)
+            tap = entry.tap or boundary_tap(self.runtime, entry.boundary)
             target = Target(tap=tap, step=frame.step)
-            inlays = tuple(replace(i, raw=i.raw.to(self.engine.forward.device)) for i in entry.inlays)
+            inlays = tuple(replace(i, raw=i.raw.to(self.runtime.forward.device)) for i in entry.inlays)
             reached = yield from self._enter(replace(frame, inlays=inlays), self._plan(halts=(target,)))
             frame = _halted(reached).frame
         yield from self._enter(frame, self._plan(rules=passes.rules))
@@ -85,12 +82,12 @@ class _Recomputing:
         self.cache.flush()
 
     def _plan(self, rules: tuple[Rule, ...] = (), halts: tuple[Target, ...] = ()) -> Plan:
-        return make_plan(rules=rules, halts=halts, counted=False, yields=self.engine.wanted_elsewhere)
+        return make_plan(rules=rules, halts=halts, counted=False, yields=self.runtime.should_yield)
 
     def _enter(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
         while True:
-            outcome = yield from entered(self.engine, self.session, frame, plan, self.cache, self.journal)
-            self.engine.books.layers_run += outcome.layers_run
+            outcome = yield from entered(self.runtime, self.session, frame, plan, self.cache, self.journal)
+            self.runtime.counters.layers_run += outcome.layers_run
             yield None
             if not isinstance(outcome, Yielded):
                 return outcome

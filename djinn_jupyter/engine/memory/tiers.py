@@ -60,6 +60,14 @@ class Tiers:
             raise TierFull(f"This engine has no {tier} tier; start it with --{tier}-memory to allow one.")
         return found
 
+    def replace_disk(self, tier: DiskTier) -> None:
+        """Another file is the disk tier from now on. Raises BooksBroken where something lies in the present one."""
+        if self.disk is not None:
+            if self.disk.places:
+                raise BooksBroken("The disk tier was to get another file while something lies in it.")
+            self.disk.close()
+        self.disk = tier
+
     @property
     def names(self) -> tuple[Tier, ...]:
         present: tuple[tuple[Tier, object], ...] = (("host", self.host), ("disk", self.disk))

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.slab import Page
 from djinn_jupyter.engine.memory.states import LayerState
 from djinn_jupyter.engine.nested import tensors_within
+from djinn_jupyter.engine.residency.residence import Storages
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.history import Checkpoint
@@ -26,19 +27,10 @@ def pages_of(session: Session) -> Iterator[Page]:
             yield group.slab.page(number)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storages:
-    """A session's storages that are not pages, each once. `own` is what it stands on and goes on from; `past` what only
-    going back reads: its other stops and the states kept on the way, in the order in which they may leave."""
-
-    own: list[Blob]
-    past: list[Blob]
-
-
 def storages_of(session: Session, blobs: Blobs) -> Storages:
     """Those that passes write in place are marked as of the session's present version."""
     here = session.residence
-    if here.storages_known is None or here.storages_known[0] != here.version or session.job is not None:
+    if here.storages_known is None or here.storages_known[0] != here.version or session.work is not None:
         here.storages_known = (here.version, _found(session, blobs))
     known = here.storages_known[1]
     return Storages(own=_living(known.own), past=_living(known.past))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.residency.claims import Claim
@@ -27,6 +27,9 @@ class Candidate:
     def worth(self) -> float:
         """What its leaving is worth: bytes x seconds that others get, for each second that somebody waits for it."""
         return self.frees_bytes * self.remaining_seconds / max(self.restore_seconds, 1e-9)
+
+
+Order = Callable[[Iterable[Candidate]], list[Candidate]]
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:

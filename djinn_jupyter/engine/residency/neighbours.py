@@ -44,7 +44,7 @@ class Neighbours:
 
     def _give_back(self) -> None:
         for session in self._sessions.values():
-            if session.job is None:
+            if session.work is None:
                 session.cache.drop_working()
         self._swapping.shrink()
         self._gave_back = True

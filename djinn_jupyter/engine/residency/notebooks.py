@@ -12,7 +12,7 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.slab import Slab
 from djinn_jupyter.engine.residency.belongings import Belongings, blobs_of, own_items_of, pages_of
 from djinn_jupyter.engine.residency.claims import QUIET, Claim, Signals, claim_of
-from djinn_jupyter.engine.residency.leaving import Candidate, in_order, victims
+from djinn_jupyter.engine.residency.leaving import Candidate, Order, in_order, victims
 from djinn_jupyter.engine.residency.prefetching import PATIENCE, Prefetching, Signal
 from djinn_jupyter.engine.residency.rates import Rates
 from djinn_jupyter.engine.residency.rests import Rests
@@ -22,25 +22,24 @@ from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfe
 if TYPE_CHECKING:
     from djinn_jupyter.engine.session import Session
 
-Candidates = Callable[["Session"], "list[Session]"]
-
 
 class Notebooks:
-    """One for an engine. `candidates` names those who may leave for a session; `swapping` is set by the engine."""
+    """One for an engine. `order` says who leaves first."""
 
     def __init__(
         self,
         sessions: Mapping[str, Session],
         slabs: Sequence[Slab],
         budget: Budget,
-        candidates: Candidates,
+        swapping: Swapping,
+        order: Order = in_order,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sessions, self._candidates, self._clock = sessions, candidates, clock
+        self._sessions, self._order, self._clock = sessions, order, clock
         self._slabs, self._budget = slabs, budget
         self._signals: dict[str, Signals] = {}
         self._rests, self._rates, self._prefetching = Rests(), Rates(), Prefetching()
-        self.swapping: Swapping
+        self.swapping = swapping
 
     def claim(self, session: Session) -> Claim:
         return claim_of(session.state, held=session.holder is not None, signals=self.signals(session.name))
@@ -53,7 +52,7 @@ class Notebooks:
     def note(self, session: Session, activity: Activity) -> None:
         """Its notebook does something. May begin to bring the session back."""
         self._signals[session.name] = self.signals(session.name).noted(activity)
-        if session.state == "running" or session.job is not None:
+        if session.state == "running" or session.work is not None:
             return
         if session.line is not None:
             self._rests.rests(session.name, self.signals(session.name).focused, self._clock())
@@ -68,7 +67,7 @@ class Notebooks:
 
     def left_alone(self, session: Session) -> None:
         """What was asked for is done, for now."""
-        if session.line is not None and session.state != "running" and session.job is None:
+        if session.line is not None and session.state != "running" and session.work is None:
             self._rests.rests(session.name, self.signals(session.name).focused, self._clock())
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
@@ -94,7 +93,7 @@ class Notebooks:
     def _in_order(self, sessions: Sequence[Session]) -> list[Candidate]:
         now = self._clock()
         self._rests.catch_up(now)
-        return in_order(self._candidate(session, now) for session in sessions)
+        return self._order(self._candidate(session, now) for session in sessions)
 
     def _candidate(self, session: Session, now: float) -> Candidate:
         belongings = Belongings.count(session, self.swapping.blobs)
@@ -150,7 +149,7 @@ class Notebooks:
         missing = size - free_bytes(self._slabs, self._budget)
         if missing <= 0:
             return []
-        chosen = victims(self._in_order(self._candidates(session)), missing)
+        chosen = victims(self._in_order(self.swapping.candidates(session)), missing)
         if sum(c.frees_bytes for c in chosen) < missing or any(c.claim is Claim.STEPPING for c in chosen):
             return None
         return [(self._rests.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]

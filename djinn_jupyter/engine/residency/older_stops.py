@@ -23,8 +23,8 @@ from djinn_jupyter.wire.nouns import Tier
 
 if TYPE_CHECKING:
     from djinn_jupyter.engine.history import Checkpoint
-    from djinn_jupyter.engine.scheduler import Blocked
     from djinn_jupyter.engine.session import Session
+    from djinn_jupyter.engine.steps import Blocked
 
 log = logging.getLogger(__name__)
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from djinn_jupyter.engine.memory.blobs import Blob
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.memory.mover import Batch
 from djinn_jupyter.engine.residency import states
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire.nouns import Residency, Tier, Transfer
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.residency.belongings import Storages
-
 Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_through"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storages:
+    """A session's storages that are not pages, each once. `own` is what it stands on and goes on from; `past` what only
+    going back reads: its other stops and the states kept on the way, in the order in which they may leave."""
+
+    own: list[Blob]
+    past: list[Blob]
 
 
 @dataclass(slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from djinn_jupyter.engine.memory.budget import Budget
@@ -14,8 +14,8 @@ from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.errors import DjinnError
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.scheduler import Blocked, Scheduler
     from djinn_jupyter.engine.session import Session
+    from djinn_jupyter.engine.steps import Blocked
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +33,25 @@ def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
 
 class Room:
     """Finds room on the device. `choose` puts those who may leave in the order in which they should, for so many
-    bytes."""
+    bytes; for those in `waiting` letters wait, and `others_go_on` says whether another session's job has work."""
 
     def __init__(
         self,
         sessions: Mapping[str, Session],
-        scheduler: Scheduler,
         budget: Budget,
+        swapping: Swapping,
         *,
         idle_seconds: float,
+        waiting: Container[Session] = (),
+        others_go_on: Callable[[Session], bool] = lambda session: False,
         choose: Choice = longest_unused,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._sessions, self._scheduler, self._budget = sessions, scheduler, budget
-        self._idle_seconds, self.choose, self._clock = idle_seconds, choose, clock
+        self._sessions, self._waiting, self._budget = sessions, waiting, budget
+        self._others_go_on = others_go_on
+        self._idle_seconds, self._choose, self._clock = idle_seconds, choose, clock
+        self.swapping = swapping
         self._changes, self._changed = 0, clock()
-        self.swapping: Swapping  # by the engine: they ask each other
 
     # --------------------------------------------------------------------------------------- for want of pages
 
@@ -83,7 +86,7 @@ class Room:
         coming = self._on_the_way_out()
         if coming < short:
             coming += self.swapping.push_out(short - coming)
-        for victim in self.choose(self.candidates(wanting), short - coming) if coming < short else ():
+        for victim in self._choose(self.swapping.candidates(wanting), short - coming) if coming < short else ():
             if coming >= short:
                 break
             size = private_bytes(victim, self.swapping.blobs)
@@ -108,20 +111,9 @@ class Room:
         going = [s for s in self._sessions.values() if s.residence.state == "storing"]
         return sum(max(private_bytes(session, self.swapping.blobs), 1) for session in going)
 
-    def candidates(self, wanting: Session | None = None) -> list[Session]:
-        """Those who may leave, but for who wants the room."""
-        return [
-            session
-            for session in self._sessions.values()
-            if session is not wanting
-            and session.line is not None
-            and not session.waiting
-            and self.swapping.may_leave(session)
-        ]
-
     def _others_progress(self, wanting: Session) -> bool:
         """Whether somebody else's work, or way back to the device, will end without our help."""
-        if any(not job.waits for job in self._scheduler.jobs if job.session is not wanting):
+        if self._others_go_on(wanting):
             return True
         for session in self._sessions.values():
             here = session.residence
@@ -129,7 +121,7 @@ class Room:
                 continue
             if here.moving is not None and here.state == "loading" and not here.moving.waits_for_room:
                 return True
-            if session.waiting and here.present and session.job is None and not here.wants_room:
+            if session in self._waiting and here.present and session.work is None and not here.wants_room:
                 return True
         return False
 
@@ -155,7 +147,7 @@ class Room:
             self._changes, self._changed = self.swapping.changes, now
         elif self.swapping.gives_back and now - self._changed >= GIVE_BACK_SECONDS:
             self.swapping.shrink()
-        for session in self.candidates():
+        for session in self.swapping.candidates():
             rested = now - session.residence.touched
             if rested >= self._idle_seconds:
                 self._let_go(session)

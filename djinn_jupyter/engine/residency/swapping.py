@@ -7,7 +7,7 @@ comes back has it loaded, then answers the letters that waited. Each batch that 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.faults import in_short
@@ -45,10 +45,11 @@ class Swapping:
         tiers: Tiers,
         blobs: Blobs,
         *,
+        waiting: Container[Session] = (),
         swapped: Callable[[Session, Transfer | None], None],
         find_room: Callable[[Session, int], bool],
     ) -> None:
-        self._sessions = sessions
+        self._sessions, self._waiting = sessions, waiting
         self._swapped, self._find_room = swapped, find_room
         self.tiers, self.blobs = tiers, blobs
         self.slabs = slabs
@@ -61,7 +62,18 @@ class Swapping:
     def may_leave(self, session: Session) -> bool:
         """Whether nobody uses its bytes now."""
         here = session.residence
-        return here.state == "resident" and not here.busy and session.job is None and session.state != "running"
+        return here.state == "resident" and not here.busy and session.work is None and session.state != "running"
+
+    def candidates(self, wanting: Session | None = None) -> list[Session]:
+        """Those who may leave, but for who wants the room and those for whom letters wait."""
+        return [
+            session
+            for session in self._sessions.values()
+            if session is not wanting
+            and session.line is not None
+            and session not in self._waiting
+            and self.may_leave(session)
+        ]
 
     def swap_out(self, session: Session, tier: Tier, cause: Cause) -> None:
         """Begin to leave for a tier. Raises IllegalMove where it is used, TierFull where that tier is not there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,18 +16,18 @@ from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.engine.plan import Target
-from djinn_jupyter.engine.scheduler import Blocked, Steps
+from djinn_jupyter.engine.runtime import Runtime
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.session_table import SessionTable
+from djinn_jupyter.engine.steps import Blocked, Steps
 from djinn_jupyter.engine.unspaced import Unspaced
+from djinn_jupyter.engine.verbs.handlers import handles
 from djinn_jupyter.engine.verbs.looking import token_id
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.readings import Contribution
 from djinn_jupyter.wire.replies import Attributed
 from djinn_jupyter.wire.sites import Site
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
 
 POINTS = ("attn_out", "mlp_out")
 Looking = Generator[Blocked | None, None, None]
@@ -56,50 +56,55 @@ class Seen:
             self.values = [moment.value[self.row].detach().clone()]
 
 
-def attribute(engine: Engine, request: ask.Attribute, holder: Holder) -> Steps:
-    session = engine.session(request.session)
-    frame = looks.stopped_frame(session)
-    if frame.hidden is None or frame.boundary == 0:
-        raise UnknownSite("No layer has run at this stop; step to a layer's output to attribute a logit to layers.")
-    tokens = [token_id(engine, token) for token in request.tokens]
-    rows = edits.rows_of((request.position,), frame.positions)
-    assert rows is not None
-    watched = [one for layer in range(frame.boundary) for one in _watched(engine, layer, rows[0], request.heads)]
-    first = Seen(tap=engine.resolve(Site(point="resid_pre", layer=0)), row=rows[0], point="embedding")
-    yield from _run(engine, session, frame, [first, *watched])
-    x_D = frame.hidden[0, rows[0]]
-    norm = engine.anatomy.taps["ln_final", None]
-    outs = [readout(engine.model, norm, engine.forward.lens, x_D, token) for token in tokens]
-    out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
-    if not frame.inlays:
-        _require_whole(x_D, [first, *watched])
-    return _attributed(engine, session, request, out, x_D, first, watched, frame.positions[rows[0]], tokens)
+class Attributing:
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._runtime = sessions, runtime
+
+    @handles(ask.Attribute, changes=False)
+    def attribute(self, request: ask.Attribute, holder: Holder) -> Steps:
+        session, runtime = self._sessions.find(request.session), self._runtime
+        frame = looks.stopped_frame(session)
+        if frame.hidden is None or frame.boundary == 0:
+            raise UnknownSite("No layer has run at this stop; step to a layer's output to attribute a logit to layers.")
+        tokens = [token_id(runtime, token) for token in request.tokens]
+        rows = edits.rows_of((request.position,), frame.positions)
+        assert rows is not None
+        watched = [one for layer in range(frame.boundary) for one in _watched(runtime, layer, rows[0], request.heads)]
+        first = Seen(tap=runtime.resolve(Site(point="resid_pre", layer=0)), row=rows[0], point="embedding")
+        yield from _run(runtime, session, frame, [first, *watched])
+        x_D = frame.hidden[0, rows[0]]
+        norm = runtime.forward.anatomy.taps["ln_final", None]
+        outs = [readout(runtime.forward.model, norm, runtime.forward.lens, x_D, token) for token in tokens]
+        out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
+        if not frame.inlays:
+            _require_whole(x_D, [first, *watched])
+        return _attributed(runtime, session, request, out, x_D, first, watched, frame.positions[rows[0]], tokens)
 
 
 def _run(
-    engine: Engine, session: Session, frame: Frame, observers: list[Seen]
+    runtime: Runtime, session: Session, frame: Frame, observers: list[Seen]
 ) -> Generator[Blocked | None, None, None]:
     """The pass once more from its start up to the boundary of the stop, watched."""
-    tap = engine.resolve(Site(point="resid_post", layer=frame.boundary - 1))
+    tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
     target = Target(tap=tap, step=frame.step)
-    yield from looks.aside(engine, session, frame.at_start(), (target,), ruled=False, observers=observers)
+    yield from looks.aside(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
 
 
-def _watched(engine: Engine, layer: int, row: int, heads: bool) -> Iterator[Seen]:
+def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Seen]:
     """What layer `layer` adds to the residual, by module; UnknownSite where no one module's output is added."""
     for point in POINTS:
-        found = engine.anatomy.taps[f"{point}_post", layer]
-        added = found if isinstance(found, Tap) else engine.anatomy.taps[point, layer]
+        found = runtime.forward.anatomy.taps[f"{point}_post", layer]
+        added = found if isinstance(found, Tap) else runtime.forward.anatomy.taps[point, layer]
         if isinstance(added, str):
             continue  # a layer without that module; what is missing in the sum is found afterwards
         if heads and point == "attn_out":
-            yield Seen(tap=_heads_tap(engine, layer, normed=isinstance(found, Tap)), row=row, point="z", by_head=True)
+            yield Seen(tap=_heads_tap(runtime, layer, normed=isinstance(found, Tap)), row=row, point="z", by_head=True)
         else:
             yield Seen(tap=added, row=row, point=point)
 
 
-def _heads_tap(engine: Engine, layer: int, *, normed: bool) -> Tap:
-    tap = engine.anatomy.taps["z", layer]
+def _heads_tap(runtime: Runtime, layer: int, *, normed: bool) -> Tap:
+    tap = runtime.forward.anatomy.taps["z", layer]
     if normed or isinstance(tap, str) or tap.heads is None or tap.module is None:
         why = "a norm stands between attention and the residual" if normed else str(tap)
         raise UnknownSite(f"The heads of layer {layer} add nothing of their own to the residual: {why}.")
@@ -139,7 +144,7 @@ def _require_whole(x_D: Tensor, seen: list[Seen]) -> None:
 
 
 def _attributed(
-    engine: Engine,
+    runtime: Runtime,
     session: Session,
     request: ask.Attribute,
     out: Readout,
@@ -150,9 +155,9 @@ def _attributed(
     tokens: list[int],
 ) -> Attributed:
     frame = looks.stopped_frame(session)
-    logits_V = engine.forward.lens(x_D[None])[0].to(torch.float32)
+    logits_V = runtime.forward.lens(x_D[None])[0].to(torch.float32)
     ids = torch.tensor(tokens, dtype=torch.long, device=logits_V.device)
-    read = reports.token_readings(engine, logits_V, ids)
+    read = reports.token_readings(runtime, logits_V, ids)
     logit = read[0].logit - (read[1].logit if len(read) > 1 else 0.0)
     found = [
         Contribution(point=one.point, layer=one.tap.stage, head=head if one.by_head else None, value=out.of(value))
@@ -165,7 +170,7 @@ def _attributed(
         if one.bias is not None
     ]
     embedding = out.of(first.values[0])
-    unspaced = Unspaced(engine.tokenizer, request.tokens)
+    unspaced = Unspaced(runtime.tokenizer, request.tokens)
     unspaced.see(logits_V[None], [position])
     return Attributed(
         stop=reports.standing(session),

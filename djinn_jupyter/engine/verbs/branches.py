@@ -3,39 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.runtime import Runtime
 from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.session_table import SessionTable
+from djinn_jupyter.engine.verbs.handlers import handles
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import StopDescription
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.replies import Tree
 
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
-
 TOKENS_TOLD: Final = 12
 
 
-def read_tree(engine: Engine, request: ask.ReadTree, holder: Holder) -> Tree:
-    return Tree(branches=tuple(_branch(engine, session) for session in engine.sessions.values()))
+class Branches:
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._tokenizer = sessions, runtime.tokenizer
 
+    @handles(ask.ReadTree, changes=False)
+    def read_tree(self, request: ask.ReadTree, holder: Holder) -> Tree:
+        return Tree(branches=tuple(self._branch(session) for session in self._sessions.values()))
 
-def _branch(engine: Engine, session: Session) -> Branch:
-    return Branch(
-        session=session.name,
-        state=session.state,
-        stops=tuple(_stops(session)),
-        present=session.history.present,
-        tokens=len(session.tokens),
-        text=engine.tokenizer.decode(session.tokens[-TOKENS_TOLD:]),
-        forked_from=session.forked_from,
-        stop=session.standing,
-        dropped=session.history.dropped,
-    )
+    def _branch(self, session: Session) -> Branch:
+        return Branch(
+            session=session.name,
+            state=session.state,
+            stops=tuple(_stops(session)),
+            present=session.history.present,
+            tokens=len(session.tokens),
+            text=self._tokenizer.decode(session.tokens[-TOKENS_TOLD:]),
+            forked_from=session.forked_from,
+            stop=session.standing,
+            dropped=session.history.dropped,
+        )
 
 
 def _stops(session: Session) -> Iterator[StopDescription]:

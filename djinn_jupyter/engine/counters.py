@@ -1,0 +1,20 @@
+"""What an engine has done since it started, counted."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Counters:
+    """Written on the engine's thread only."""
+
+    started: float = field(default_factory=time.monotonic)
+    passes: int = 0
+    layers_run: int = 0
+    tokens_sampled: int = 0
+    requests_answered: int = 0
+    preemptions: int = 0
+    recovered_exact: int = 0
+    recovered_recomputed: int = 0

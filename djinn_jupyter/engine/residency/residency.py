@@ -1,0 +1,206 @@
+"""Who is on the device: moves between the tiers, evictions, and what notebooks do, joined. Everybody else asks here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+from torch import Tensor
+
+from djinn_jupyter.engine.device import Usage
+from djinn_jupyter.engine.faults import Faults
+from djinn_jupyter.engine.memory.blobs import Blob, Blobs
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.mover import Moved
+from djinn_jupyter.engine.memory.slab import Slab
+from djinn_jupyter.engine.memory.tiers import Tiers
+from djinn_jupyter.engine.pass_room import PassRoom
+from djinn_jupyter.engine.residency.leaving import Order, in_order
+from djinn_jupyter.engine.residency.neighbours import Neighbours
+from djinn_jupyter.engine.residency.notebooks import Notebooks
+from djinn_jupyter.engine.residency.room import Room
+from djinn_jupyter.engine.residency.stop_room import StopRoom
+from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.steps import Blocked, Pieces
+from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
+
+
+class Residency:
+    """`order` says who leaves first. For those in `waiting` letters wait; `others_go_on` says whether the job of
+    another session has something to do; `swapped` is told of every move that ended."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        slabs: Sequence[Slab],
+        budget: Budget,
+        tiers: Tiers,
+        blobs: Blobs,
+        *,
+        idle_seconds: float,
+        begun: Usage,
+        faults: Faults,
+        waiting: Container[Session],
+        others_go_on: Callable[[Session], bool],
+        swapped: Callable[[Session, Transfer | None], None],
+        order: Order = in_order,
+    ) -> None:
+        self._blobs, self._faults, self._told = blobs, faults, swapped
+        self.swapping = Swapping(
+            sessions, slabs, tiers, blobs, waiting=waiting, swapped=self._swapped, find_room=self.find
+        )
+        self.notebooks = Notebooks(sessions, slabs, budget, self.swapping, order)
+        self.room = Room(
+            sessions,
+            budget,
+            self.swapping,
+            idle_seconds=idle_seconds,
+            choose=self.notebooks.choose,
+            waiting=waiting,
+            others_go_on=others_go_on,
+        )
+        self.neighbours = Neighbours(sessions, self.room, self.swapping, begun)
+        self.older_stops = self.swapping.older_stops
+        self.stop_room = StopRoom(budget, self.swapping, self.room)
+
+    def _swapped(self, session: Session, transfer: Transfer | None) -> None:
+        self.notebooks.swapped(session, transfer)
+        self._told(session, transfer)
+
+    # --- what sessions do ------------------------------------------------------------------------------------------
+
+    def note(self, session: Session, activity: Activity) -> None:
+        """Its notebook does something. May begin to bring the session back."""
+        self.notebooks.note(session, activity)
+
+    def asked(self, session: Session) -> None:
+        """Somebody asks for what needs the session's bytes."""
+        self.notebooks.asked(session)
+
+    def left_alone(self, session: Session) -> None:
+        """What was asked for is done, for now."""
+        self.notebooks.left_alone(session)
+
+    def closed(self, session: Session) -> None:
+        session.residence.moving = None
+        self.let_go()
+        self.notebooks.closed(session.name)
+
+    # --- moves -----------------------------------------------------------------------------------------------------
+
+    @property
+    def changes(self) -> int:
+        """Counts whatever may have made room or brought a session back."""
+        return self.swapping.changes
+
+    def changed(self) -> None:
+        """Something may leave, or has room, that had not: who waits looks again."""
+        self.swapping.changes += 1
+
+    def room_changed(self) -> None:
+        """A session does no more what it did, or is gone: who waits for room looks again."""
+        self.changed()
+        with self._faults.during("it moved sessions between tiers"):
+            self.swapping.advance_all()
+
+    def require_tier(self, tier: Tier) -> None:
+        """Raises TierFull where there is none."""
+        self.swapping.tiers.keeper(tier)
+
+    def swap_out(self, session: Session, tier: Tier) -> None:
+        """Begin to leave because somebody asks. Raises IllegalMove and TierFull."""
+        self.swapping.swap_out(session, tier, "asked")
+
+    def swap_in(self, session: Session) -> None:
+        """Begin to come back because somebody asks, or stop leaving."""
+        self.swapping.swap_in(session, "asked")
+
+    def need(self, session: Session) -> None:
+        """Begin to come back for a request that needs the session's bytes."""
+        self.swapping.swap_in(session, "needed")
+
+    def settled(self, session: Session) -> Pieces:
+        """Steps until no move of the session is under way."""
+        while not session.residence.settled:
+            yield lambda: not session.residence.settled
+
+    def begin_anew(self, session: Session) -> None:
+        """Its bytes are given up: it is on the device, with nothing."""
+        self.swapping.begin_anew(session)
+
+    def settle(self, moved: Moved) -> None:
+        """A batch of copies is through."""
+        self.swapping.settle(moved)
+
+    # --- room ------------------------------------------------------------------------------------------------------
+
+    def find(self, wanting: Session, need: int) -> bool:
+        """Make others leave. True when there is room now or waiting for the next change helps."""
+        return self.room.find(wanting, need)
+
+    def wait_for(self, wanting: Session, need: int) -> Blocked | None:
+        return self.room.wait_for(wanting, need)
+
+    def note_tensors(self, tensors: Iterable[Tensor]) -> None:
+        self._blobs.note(tensors)
+
+    def let_go(self) -> None:
+        """Tensors were let go of: what is gone will be looked for."""
+        self._blobs.untidy = True
+
+    def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
+        return self.stop_room.pass_room(owner, always=always, expected=expected)
+
+    def drop_a_stop(self, session: Session, need: int) -> None:
+        self.stop_room.drop_a_stop(session, need)
+
+    def accounted(self, session: Session) -> None:
+        """What a slice has made is in the books; the rest of what was set aside for it is given back."""
+        self.stop_room.accounted(session)
+
+    def set_aside(self, session: Session, size: int) -> Pieces:
+        return self.stop_room.set_aside(session, size)
+
+    def set_aside_now(self, size: int) -> None:
+        """So many bytes for the rest of this slice. Raises SlabFull."""
+        self.stop_room.set_aside_now(size)
+
+    def put_back(self) -> None:
+        self.stop_room.put_back()
+
+    def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
+        return self.stop_room.fetched(session, storages)
+
+    def pinned(self, tensors: Iterable[Tensor]) -> AbstractContextManager[list[Blob]]:
+        return self.older_stops.pinned(tensors)
+
+    def away(self, tensors: Iterable[Tensor]) -> list[Blob]:
+        """The storages of these tensors that are not on the device."""
+        return self.older_stops.away(tensors)
+
+    def bound(self, session: Session) -> None:
+        self.older_stops.bound(session)
+
+    # --- for nobody's request --------------------------------------------------------------------------------------
+
+    @property
+    def has_to_look(self) -> bool:
+        """Whether somebody rests on the device who may have to leave, or who has left memory that is still ours."""
+        return self.swapping.gives_back or bool(self.swapping.candidates())
+
+    def relieve(self) -> None:
+        """Have somebody leave where stops and edits have overdrawn the budget."""
+        self.room.relieve()
+
+    def rest(self) -> None:
+        """For an engine with nothing to do."""
+        self._blobs.purge()
+        self.room.attend()
+
+    def heed(self, usage: Usage) -> None:
+        """What the machine says that others have."""
+        self.neighbours.heed(usage)
+
+    def statistics(self) -> PrefetchStatistics:
+        return self.notebooks.statistics()

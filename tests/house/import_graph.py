@@ -1,0 +1,58 @@
+"""The imports between modules of a package, type-only ones included, and the circles among them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+Graph = Mapping[str, frozenset[str]]
+
+
+def import_graph(package: Path) -> dict[str, frozenset[str]]:
+    """For each module of the package (a folder) the modules of it that it imports, wherever in the file."""
+    root = package.parent
+    names = {_name(path, root): path for path in sorted(package.rglob("*.py"))}
+    return {name: frozenset(_imported(path, name, names)) - {name} for name, path in names.items()}
+
+
+def circles(graph: Graph) -> list[list[str]]:
+    """Sets of modules of which each reaches each other one, the largest first."""
+    reached = {name: _reachable(graph, name) for name in graph}
+    found = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return sorted((sorted(one) for one in found if len(one) > 1), key=len, reverse=True)
+
+
+def _reachable(graph: Graph, start: str) -> set[str]:
+    seen: set[str] = {start}
+    waiting = [start]
+    while waiting:
+        new = graph[waiting.pop()] - seen
+        seen |= new
+        waiting += new
+    return seen
+
+
+def _name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(path: Path, name: str, names: Mapping[str, Path]) -> Iterator[str]:
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _base(node, package)
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield from (one for one in (full if full in names else base,) if one in names)
+
+
+def _base(node: ast.ImportFrom, package: str) -> str:
+    """The module that `from ... import` names, in full and without the package's own parents."""
+    if node.level:
+        parents = package.split(".")[: len(package.split(".")) - (node.level - 1)]
+        return ".".join([*parents, *([node.module] if node.module else [])])
+    return (node.module or "").removeprefix("djinn_jupyter.")
