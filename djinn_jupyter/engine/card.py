@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from djinn_jupyter.engine.weights.placement import amount
+from djinn_jupyter.engine.amounts import amount
 from djinn_jupyter.errors import UsageError
 
 

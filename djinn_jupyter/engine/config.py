@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from djinn_jupyter.wire.registry import Identity
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
@@ -40,3 +42,16 @@ class EngineConfig:
     idle_swap_seconds: float = 60.0
     data_folder: Path | None = None
     journal: bool = False
+
+    @property
+    def identity(self) -> Identity:
+        """What tells this engine from others in the registry."""
+        return Identity(
+            model=self.model,
+            revision=self.revision,
+            dtype=self.dtype,
+            device=self.device,
+            attention=self.attention,
+            random_weights=self.random_weights,
+            random_seed=self.random_seed,
+        )

@@ -18,7 +18,7 @@ from djinn_jupyter.engine.faults import Faults
 from djinn_jupyter.engine.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.mailbox import Mailbox
 from djinn_jupyter.engine.outbox import Outbox
-from djinn_jupyter.engine.registration import Registration, SocketFolder, identity_of, make_entry
+from djinn_jupyter.engine.registration import Registration, SocketFolder, make_entry
 from djinn_jupyter.engine.restart import Restarts
 from djinn_jupyter.engine.service import STOPPED, ServerKeys, Service
 from djinn_jupyter.errors import EngineBroken
@@ -133,7 +133,7 @@ class Daemon:
     def _before_restart(self, error: EngineBroken) -> None:
         log.critical("%s", error)
         if self._restarts.allowed:
-            self._restarts.hold_lock(identity_of(self._config))
+            self._restarts.hold_lock(self._config.identity)
 
     def _bind(
         self, door: Door, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None, faults: Faults

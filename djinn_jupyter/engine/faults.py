@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from types import TracebackType
 
-from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.broken import BooksBroken
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire.replies import Failed
 

@@ -54,7 +54,7 @@ class Forward:
     def __init__(self, model: PreTrainedModel, anatomy: Anatomy, geometry: CacheGeometry, weights: Weights) -> None:
         self.model, self.anatomy, self.geometry, self.weights = model, anatomy, geometry, weights
         self.device: torch.device = next(model.parameters()).device
-        self.gates = Gates(anatomy)
+        self.gates = Gates(anatomy.layers, anatomy.forms)
         self.layers = len(anatomy.layers)
         self._rotary = RotaryBuffers(model)
         self.switches_at = switches_at(model)

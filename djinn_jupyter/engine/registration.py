@@ -37,18 +37,6 @@ LOOK_SECONDS: Final = 2.0  # between two looks whether the entry is still there
 Stamp = tuple[int, int, int]
 
 
-def identity_of(config: EngineConfig) -> Identity:
-    return Identity(
-        model=config.model,
-        revision=config.revision,
-        dtype=config.dtype,
-        device=config.device,
-        attention=config.attention,
-        random_weights=config.random_weights,
-        random_seed=config.random_seed,
-    )
-
-
 def options_of(config: EngineConfig) -> Options:
     return Options(
         device_memory=config.device_memory,
@@ -88,7 +76,7 @@ def make_entry(
         host=host_name(),
         boot=boot_id(),
         started=time.time(),
-        identity=identity_of(config),
+        identity=config.identity,
         found=Identity(
             model=found.name,
             revision=found.revision,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from djinn_jupyter.engine.amounts import amount
 from djinn_jupyter.engine.card import free_on
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.device import free_for_pages
@@ -22,7 +23,7 @@ from djinn_jupyter.engine.model.probe import LENGTHS, spread_tokens
 from djinn_jupyter.engine.model.stack import find_stack
 from djinn_jupyter.engine.weights.flat import HOST
 from djinn_jupyter.engine.weights.link import measure_link
-from djinn_jupyter.engine.weights.placement import Placement, amount, fits, place
+from djinn_jupyter.engine.weights.placement import Placement, fits, place
 from djinn_jupyter.engine.weights.residence import Reload, ResidentWeights, Weights
 from djinn_jupyter.engine.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.errors import ModelDoesNotFit

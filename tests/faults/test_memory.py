@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.engine.lifecycle import Lifecycle
-from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.broken import BooksBroken
 from djinn_jupyter.engine.memory.items import Item
 from djinn_jupyter.engine.residency.room import Room
 from djinn_jupyter.errors import SlabFull, UnknownSession

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from djinn_jupyter.engine.keeping import kept_pages
 from djinn_jupyter.engine.opening import open_engine
-from djinn_jupyter.engine.registration import identity_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.host import host_name
 from tests.engine.desk import Desk
@@ -38,7 +37,7 @@ class Old:
         self.said: dict[str, Any] = json.loads((self.folder / "sessions.json").read_text())
         self.tensors = load_file(self.folder / "tensors.safetensors")
         config = before.config(self.works, data)
-        self._lay_out(data, identity_of(config).slug())
+        self._lay_out(data, config.identity.slug())
         self.desk = Desk(open_engine(config))
         self.found = {one.name: (one.exactness, one.residency) for one in self.desk.engine.reading.sessions}
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.mappings import HUGE_BYTES, pageable
-from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.broken import BooksBroken
 from djinn_jupyter.engine.memory.disk import GROWTH_BYTES, DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.extents import Extents
 from djinn_jupyter.engine.memory.files import BLOCK, DirectFile

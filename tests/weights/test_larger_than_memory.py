@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from djinn_jupyter.engine.amounts import amount
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.load import load_model
 from djinn_jupyter.engine.settling import foresee
 from djinn_jupyter.engine.weights.flat import raw_bytes
 from djinn_jupyter.engine.weights.mapped import bytes_in_memory
-from djinn_jupyter.engine.weights.placement import Sizes, amount, place
+from djinn_jupyter.engine.weights.placement import Sizes, place
 from djinn_jupyter.engine.weights.streamed import StreamedWeights
 from djinn_jupyter.errors import ModelDoesNotFit
 from tests.engine.desk import build_desk, tokens

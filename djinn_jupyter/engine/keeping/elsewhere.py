@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.blobs import Blob, Blobs
-from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.broken import BooksBroken
 from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.host import HostPlace, HostTier
 from djinn_jupyter.engine.memory.spans import Span

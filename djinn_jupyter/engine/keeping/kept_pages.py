@@ -17,7 +17,7 @@ from djinn_jupyter.engine.forcing import force_names
 from djinn_jupyter.engine.keeping.image import GroupPlaces, PlacesImage, SessionImage
 from djinn_jupyter.engine.keeping.kept_states import Names, NotThere, StatesTakenOver, name_states
 from djinn_jupyter.engine.memory.blobs import Blobs
-from djinn_jupyter.engine.memory.budget import BooksBroken
+from djinn_jupyter.engine.memory.broken import BooksBroken
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.disk import DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.group_cache import GroupCache

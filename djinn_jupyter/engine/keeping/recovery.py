@@ -18,7 +18,6 @@ from djinn_jupyter.engine.keeping.left_behind import LeftBehind
 from djinn_jupyter.engine.keeping.rebuilding import rebuild
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.registration import identity_of
 from djinn_jupyter.engine.residency.opening import open_disk
 from djinn_jupyter.engine.runtime import Runtime
 from djinn_jupyter.engine.session import Session
@@ -51,7 +50,7 @@ class Recovery:
 
         What does not fit this engine is set aside. Raises StorageFailed.
         """
-        journal = self._keeping.open_journal(identity_of(self._config).slug(), self._wake)
+        journal = self._keeping.open_journal(self._config.identity.slug(), self._wake)
         journal.values = partial(values_of, self._blobs)
         left = journal.recover()
         open_file = partial(open_disk, self._config, self._runtime.forward.device)

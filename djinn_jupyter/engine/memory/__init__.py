@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .books import check_books
-from .budget import BooksBroken, Budget, Part
+from .broken import BooksBroken
+from .budget import Budget, Part
 from .cache import CacheStatistics, PagedCache
 from .geometry import CacheGeometry, GroupGeometry, LayerGeometry, probe_geometry
 from .page_table import PageTable

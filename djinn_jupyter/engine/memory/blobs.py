@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from djinn_jupyter.engine.amounts import mebibytes
 from djinn_jupyter.errors import SlabFull
 
-from .budget import BooksBroken, Budget, Part, mebibytes
+from .broken import BooksBroken
+from .budget import Budget, Part
 from .items import Item, Stored
 from .spans import Span
 

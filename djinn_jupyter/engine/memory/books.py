@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from .blobs import Blob
-from .budget import BooksBroken
+from .broken import BooksBroken
 from .cache import PagedCache
 from .slab import Slab
 from .tiers import Tiers

@@ -7,14 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from djinn_jupyter.errors import DjinnError, SlabFull
+from djinn_jupyter.engine.amounts import mebibytes
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
 
+from .broken import BooksBroken
 from .growth import Growth
-
-
-class BooksBroken(DjinnError):
-    """The memory's books contradict themselves, or a caller asked for what they exclude: a fault in the engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +179,3 @@ class Budget:
         for copy in list(self._copies.values()):
             if asked > self.free and copy.session is not by:
                 copy.drop()
-
-
-def mebibytes(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"

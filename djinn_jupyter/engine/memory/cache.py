@@ -11,7 +11,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 from djinn_jupyter.errors import IllegalMove, SlabFull
 
 from . import states
-from .budget import BooksBroken
+from .broken import BooksBroken
 from .geometry import CacheGeometry, GroupKind
 from .group_cache import GroupCache, Slot
 from .layers import (

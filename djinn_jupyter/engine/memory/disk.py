@@ -13,11 +13,12 @@ from typing import Any, Final, cast
 
 import xxhash
 
+from djinn_jupyter.engine.amounts import mebibytes
 from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
 
-from .budget import BooksBroken, mebibytes
+from .broken import BooksBroken
 from .extents import Extents
 from .files import BLOCK, PageFile
 from .host import Memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 
-from .budget import BooksBroken
+from .broken import BooksBroken
 
 
 class Extents:

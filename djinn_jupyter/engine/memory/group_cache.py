@@ -13,7 +13,7 @@ from torch import Tensor
 
 from djinn_jupyter.errors import IllegalMove, SlabFull
 
-from .budget import BooksBroken
+from .broken import BooksBroken
 from .page_table import PageTable
 from .working import WorkingCopy
 

@@ -8,12 +8,13 @@ from typing import Final
 
 from torch import Tensor
 
+from djinn_jupyter.engine.amounts import mebibytes
 from djinn_jupyter.engine.mappings import pageable
 from djinn_jupyter.engine.pinned import PIECE_MOST
 from djinn_jupyter.errors import TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
 
-from .budget import BooksBroken, mebibytes
+from .broken import BooksBroken
 from .extents import Extents
 from .growth import Growth
 from .items import Place

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from djinn_jupyter.wire.nouns import Tier
 
-from .budget import BooksBroken
+from .broken import BooksBroken
 from .spans import Span
 
 

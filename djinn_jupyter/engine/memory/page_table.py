@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .budget import BooksBroken
+from .broken import BooksBroken
 from .slab import Slab
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from djinn_jupyter.errors import SlabFull
 
-from .budget import BooksBroken
+from .broken import BooksBroken
 from .cache import PagedCache
 from .geometry import GroupGeometry, Run
 from .group_cache import GroupCache

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.amounts import mebibytes
 from djinn_jupyter.engine.mappings import HUGE_BYTES, pageable
 from djinn_jupyter.errors import SlabFull
 
-from .budget import BooksBroken, Budget, Part, mebibytes
+from .broken import BooksBroken
+from .budget import Budget, Part
 from .geometry import GroupGeometry, Run
 from .spans import Span
 

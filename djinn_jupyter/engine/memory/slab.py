@@ -14,7 +14,8 @@ from torch import Tensor
 
 from djinn_jupyter.wire.holdings import SlabStatistics
 
-from .budget import BooksBroken, Budget, Copy
+from .broken import BooksBroken
+from .budget import Budget, Copy
 from .geometry import GroupGeometry
 from .items import Item, Stored
 from .segments import Segments

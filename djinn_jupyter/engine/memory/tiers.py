@@ -14,7 +14,7 @@ import torch
 from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier, TierStatistics
 
-from .budget import BooksBroken
+from .broken import BooksBroken
 from .disk import STAGING_BYTES, DiskPlace, DiskTier
 from .host import HostPlace, HostTier
 from .items import Item, Stored

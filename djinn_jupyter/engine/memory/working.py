@@ -10,9 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.amounts import mebibytes
 from djinn_jupyter.errors import SlabFull
 
-from .budget import BooksBroken, Copy, mebibytes
+from .broken import BooksBroken
+from .budget import Copy
 from .geometry import Run
 from .page_table import PageTable, Piece
 from .segments import uninitialised

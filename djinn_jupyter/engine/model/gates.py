@@ -10,14 +10,13 @@ Knows nothing of sessions, breakpoints or pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from djinn_jupyter.engine.model.anatomy import Anatomy
-from djinn_jupyter.engine.model.forms import replace_argument
+from djinn_jupyter.engine.model.forms import LayerForm, replace_argument
 
 
 class Leave(BaseException):
@@ -47,12 +46,12 @@ class Crossing(Protocol):
 class Gates:
     """The gates of one model. Installed once; open unless `entered`."""
 
-    def __init__(self, anatomy: Anatomy) -> None:
-        self.anatomy = anatomy
-        self.count = len(anatomy.layers)
+    def __init__(self, layers: Sequence[Any], forms: Sequence[LayerForm]) -> None:
+        self._layers, self._forms = layers, forms
+        self.count = len(layers)
         self.crossing: Crossing | None = None
-        self._before = [layer.forward for layer in anatomy.layers]
-        for index, layer in enumerate(anatomy.layers):
+        self._before = [layer.forward for layer in layers]
+        for index, layer in enumerate(layers):
             layer.forward = self._gate(index, layer.forward)
 
     @contextmanager
@@ -67,11 +66,11 @@ class Gates:
 
     def remove(self) -> None:
         """Give every layer the forward back that it had."""
-        for layer, forward in zip(self.anatomy.layers, self._before, strict=True):
+        for layer, forward in zip(self._layers, self._before, strict=True):
             layer.forward = forward
 
     def _gate(self, index: int, run: Callable[..., Any]) -> Callable[..., Any]:
-        form = self.anatomy.forms[index]
+        form = self._forms[index]
         last = index == self.count - 1
 
         def gate(*args: Any, **kwargs: Any) -> Any:

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from djinn_jupyter.engine.amounts import mebibytes
 from djinn_jupyter.engine.memory.blobs import Blob
-from djinn_jupyter.engine.memory.budget import Budget, mebibytes
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.pass_room import PassRoom
 from djinn_jupyter.engine.residency.belongings import own_tensors
 from djinn_jupyter.engine.residency.room import Room

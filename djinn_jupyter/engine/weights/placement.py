@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from djinn_jupyter.engine.amounts import amount
 from djinn_jupyter.errors import ModelDoesNotFit
 
 SLOTS = 2
@@ -113,10 +114,6 @@ def _too_large(sizes: Sizes, allowed: int, slots: int, pages: int) -> str:
         f"with {for_pages} {amount(needed)} in all, and --device-memory allows {amount(allowed)}; "
         "allow more or take a smaller model."
     )
-
-
-def amount(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
 
 
 def _time(seconds: float) -> str:

@@ -10,10 +10,10 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from djinn_jupyter.engine.amounts import amount
 from djinn_jupyter.engine.weights.flat import flat_buffer, return_freed
 from djinn_jupyter.engine.weights.host import HostRun, has_room_for
 from djinn_jupyter.engine.weights.parameters import buffer_bytes, raw_sum, total_bytes, weights_of
-from djinn_jupyter.engine.weights.placement import amount
 from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
