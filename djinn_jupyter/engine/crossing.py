@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
-from djinn_jupyter.engine.frame import Change, Frame, Inlay
+from djinn_jupyter.engine.change import Change
+from djinn_jupyter.engine.frame import Frame, Inlay
 from djinn_jupyter.engine.memory.cache import PagedCache
 from djinn_jupyter.engine.memory.states import LayerState
 from djinn_jupyter.engine.model.anatomy import Anatomy

@@ -104,7 +104,7 @@ class Engine:
         self.mover = ThreadMover(self.mailbox.post, forward.device)
         self.tiers = Tiers(host, disk, self.mover, forward.device)
         self.blobs = Blobs(forward.device, budget)
-        self.sessions = SessionTable(keeping, self.blobs)
+        self.sessions = SessionTable(self.blobs, changed=keeping.touch, forgotten=keeping.forget)
         self.residency = Residency(
             self.sessions,
             slabs,

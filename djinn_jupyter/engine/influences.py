@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from djinn_jupyter.engine.frame import Change, Frame, Inlay
+from djinn_jupyter.engine.change import Change
+from djinn_jupyter.engine.frame import Frame, Inlay
 from djinn_jupyter.engine.looks import may_be_reached
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.engine.steering import Rule

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from djinn_jupyter.engine.keeping.keeping import Keeping
 from djinn_jupyter.engine.memory.blobs import Blobs
 from djinn_jupyter.engine.session import Session
 from djinn_jupyter.errors import UnknownSession
 
 
 class SessionTable(Mapping[str, Session]):
-    """A session in it stands under a number that none of its name had before, also one that was closed."""
+    """A session in it stands under a number that none of its name had before, also one that was closed. `changed` and
+    `forgotten` are told the names of those of which the journal has to be written anew, or given up."""
 
-    def __init__(self, keeping: Keeping, blobs: Blobs) -> None:
-        self._keeping, self._blobs = keeping, blobs
+    def __init__(self, blobs: Blobs, *, changed: Callable[[str], None], forgotten: Callable[[str], None]) -> None:
+        self._blobs, self._changed, self._forgotten = blobs, changed, forgotten
         self._sessions: dict[str, Session] = {}
         self._last_edition = 0  # of those that were removed
         self._touched: set[str] = set()
@@ -42,7 +42,7 @@ class SessionTable(Mapping[str, Session]):
         session.last_edition = max(session.last_edition, self._last_edition)
         session.stand()
         self.take_over(session)
-        self._keeping.touch(session.name)
+        self._changed(session.name)
 
     def take_over(self, session: Session) -> None:
         """One that stands as it stood in an earlier process, and is in the journal."""
@@ -52,7 +52,7 @@ class SessionTable(Mapping[str, Session]):
     def remove(self, session: Session) -> None:
         del self._sessions[session.name]
         self._last_edition = max(self._last_edition, session.last_edition)
-        self._keeping.forget(session.name)
+        self._forgotten(session.name)
 
     def touch(self, session: str) -> None:
         """Its description may have changed."""
@@ -60,7 +60,7 @@ class SessionTable(Mapping[str, Session]):
 
     def changed(self, session: str) -> None:
         """It is not any more what the journal says of it."""
-        self._keeping.touch(session)
+        self._changed(session)
 
     def take_touched(self) -> set[str]:
         """Those that were touched since the last time."""

@@ -13,7 +13,7 @@ from typing import Final
 from torch import Tensor
 
 from djinn_jupyter.engine import edits
-from djinn_jupyter.engine.frame import Change
+from djinn_jupyter.engine.change import Change
 from djinn_jupyter.engine.model.taps import Tap
 from djinn_jupyter.engine.moment import Moment
 from djinn_jupyter.errors import InvalidEdit

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine import edits
 from djinn_jupyter.engine.arrays import to_array
-from djinn_jupyter.engine.frame import Change, Frame
+from djinn_jupyter.engine.change import Change
+from djinn_jupyter.engine.frame import Frame
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.edits import Edit, PatchFrom, Set
 from djinn_jupyter.wire.readings import EditAtStop

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from djinn_jupyter.engine import conditions
 from djinn_jupyter.engine.breakpoints import Breakpoint
-from djinn_jupyter.engine.frame import Change, Frame, Inlay
+from djinn_jupyter.engine.change import Change
+from djinn_jupyter.engine.frame import Frame, Inlay
 from djinn_jupyter.engine.history import Checkpoint, History
 from djinn_jupyter.engine.keeping import image as kept
 from djinn_jupyter.engine.keeping.values import Kept, KeptStored, give_back, nowhere
