@@ -21,8 +21,8 @@ from benchmarks.setting import Setting
 from benchmarks.worker import worker
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
-from djinn_jupyter.engine.keeping import records
-from djinn_jupyter.engine.opening import open_engine
+from djinn_jupyter.engine.persistence import records
+from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import Back, ClearBreakpoints, Open, Resume, Run, SetBreakpoint
 

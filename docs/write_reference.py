@@ -18,9 +18,16 @@ from djinn_jupyter.dap import speaking
 from djinn_jupyter.dap.arguments import Attach, Launch
 from djinn_jupyter.dap.capabilities import CAPABILITIES
 from djinn_jupyter.dap.commands import COMMANDS
-from djinn_jupyter.engine.keeping import checkpoints, identity, image, records, shelf, values
-from djinn_jupyter.engine.residency import states as residency
-from djinn_jupyter.engine.states import MOVES
+from djinn_jupyter.engine.persistence import (
+    checkpoint_files,
+    identity,
+    image,
+    records,
+    tensor_table,
+    values,
+)
+from djinn_jupyter.engine.session import residence_states as residency
+from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.magics import branching, breaking, changing, debugging, keeping, loading, looking, memory, running
 from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import holdings, nouns, readings, replies, requests
@@ -94,7 +101,7 @@ def _spell(hint: Any) -> str:
 def checkpoint() -> str:
     """The file format of checkpoints and journals: records, and the structs in them."""
     layout = (records.__doc__ or "").split("\n\n")[1]
-    owners = {"Label": checkpoints, "Model": identity, "Array": shelf, "Session": image, "Values": values}
+    owners = {"Label": checkpoint_files, "Model": identity, "Array": tensor_table, "Session": image, "Values": values}
     chapters = [_chapter(title, _structs(module)) for title, module in owners.items()]
     said = (
         f"Format {records.FORMAT}. A checkpoint is a `{records.LABEL.decode()}` record (a label), "

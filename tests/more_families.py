@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from djinn_jupyter.engine.model.probe import LENGTHS
+from djinn_jupyter.engine.model.discovery.recording import LENGTHS
 from tests.family_parts import (
     GATED_DELTA,
     HEADS,

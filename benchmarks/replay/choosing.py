@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from benchmarks.replay.stage import Actor, Stage
 from benchmarks.replay.trace import Trace
-from djinn_jupyter.engine.residency.leaving import Candidate, in_order
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, in_order
 
 
 def candidate(stage: Stage, actor: Actor, now: float, remaining: float) -> Candidate:

@@ -17,10 +17,20 @@ from itertools import count
 from typing import Final, Literal, Protocol
 
 from benchmarks.replay.trace import Event, Trace
-from djinn_jupyter.engine.residency.claims import QUIET, Claim, Signals, claim_of
-from djinn_jupyter.engine.residency.leaving import Candidate, victims
-from djinn_jupyter.engine.residency.prefetching import PATIENCE, PrefetchBooks, Prefetching, Signal
-from djinn_jupyter.engine.residency.rests import Rests
+from djinn_jupyter.engine.residency.eviction_policy import Candidate, victims
+from djinn_jupyter.engine.residency.idle_times import Rests
+from djinn_jupyter.engine.residency.prefetch import (
+    PATIENCE,
+    PrefetchBooks,
+    Prefetching,
+    Signal,
+)
+from djinn_jupyter.engine.residency.priority import (
+    QUIET,
+    Claim,
+    Signals,
+    claim_of,
+)
 from djinn_jupyter.wire.nouns import SessionState
 
 WRITE_THROUGH_SECONDS: Final = 1.0

@@ -33,7 +33,7 @@ COPY_BYTES = 128 * 2**20
 PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
 _ASK_TORCH = """
 import json, torch
-from djinn_jupyter.engine.weights.link import measure_link
+from djinn_jupyter.engine.memory.weights.link import measure_link
 found = {"version": torch.__version__, "threads": torch.get_num_threads(), "devices": []}
 found["link"] = measure_link(torch.device("cpu"), 2**30)
 if torch.cuda.is_available():

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.descriptors import allow_all
-from djinn_jupyter.engine.launcher_pipe import LauncherPipe
-from djinn_jupyter.engine.restart import Restarts
+from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
+from djinn_jupyter.engine.process.restart import Restarts
+from djinn_jupyter.engine.system.descriptors import allow_all
 from djinn_jupyter.errors import DjinnError, MissingDependency
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.registry import Started, StartFailed
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.daemon import Daemon
+    from djinn_jupyter.engine.process.daemon import Daemon
 
 log = logging.getLogger("djinn_jupyter.engine")
 
@@ -95,8 +95,8 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
 def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Restarts) -> Daemon:
     """What imports torch. MissingDependency where the parts of an engine are not installed."""
     try:
-        from djinn_jupyter.engine.daemon import Daemon, DaemonConfig, listen_to_signals
-        from djinn_jupyter.engine.opening import open_engine
+        from djinn_jupyter.engine.process.daemon import Daemon, DaemonConfig, listen_to_signals
+        from djinn_jupyter.engine.startup.build import open_engine
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
             raise

@@ -14,55 +14,61 @@ from functools import partial
 import torch
 
 from djinn_jupyter.engine import promises
-from djinn_jupyter.engine.answers import Answers
-from djinn_jupyter.engine.bulletin import Bulletin, EngineReading
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.counters import Counters
-from djinn_jupyter.engine.device import Usage
-from djinn_jupyter.engine.enquiries import ENQUIRIES, Enquiries
-from djinn_jupyter.engine.faults import Faults, broken
-from djinn_jupyter.engine.forward import Forward
-from djinn_jupyter.engine.giving_way import GivingWay
-from djinn_jupyter.engine.keeping.errands import until_done
-from djinn_jupyter.engine.keeping.keeping import Keeping
-from djinn_jupyter.engine.keeping.parting import Parting
-from djinn_jupyter.engine.letters import Letters
-from djinn_jupyter.engine.lifecycle import Lifecycle
-from djinn_jupyter.engine.lockstep import Lockstep
-from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox, TextRead
-from djinn_jupyter.engine.memory.blobs import Blobs
-from djinn_jupyter.engine.memory.books import check_books
+from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.cache import PagedCache
-from djinn_jupyter.engine.memory.disk import DiskTier
-from djinn_jupyter.engine.memory.host import HostTier
-from djinn_jupyter.engine.memory.mover import Moved, ThreadMover
-from djinn_jupyter.engine.memory.slab import Slab
-from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.model.tokenizer import TokenText
-from djinn_jupyter.engine.model.tokenizer_process import TokenizerProcess
-from djinn_jupyter.engine.pace import Pace
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.host import HostTier
+from djinn_jupyter.engine.memory.offload.mover import Moved, ThreadMover
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.memory.weights.idle_sleep import Drowsiness
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.persistence.file_worker import until_done
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.shutdown import Parting
 from djinn_jupyter.engine.process_memory import Footprint
+from djinn_jupyter.engine.requests.answers import Answers
+from djinn_jupyter.engine.requests.attribution import Attributing
+from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
+from djinn_jupyter.engine.requests.dispatcher import Letters
+from djinn_jupyter.engine.requests.execution import Moving
+from djinn_jupyter.engine.requests.handles import Handlers
+from djinn_jupyter.engine.requests.inspection import Looking
+from djinn_jupyter.engine.requests.interventions import Breakpoints, Edits, Rules
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.sessions import SessionRequests
+from djinn_jupyter.engine.requests.stateless import ENQUIRIES, Enquiries
+from djinn_jupyter.engine.requests.swap import Residing
+from djinn_jupyter.engine.requests.switching import Switching
+from djinn_jupyter.engine.requests.tree import Branches
+from djinn_jupyter.engine.requests.weights import WeightRequests
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.runtime import Runtime
-from djinn_jupyter.engine.scheduler import Scheduler
-from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.session_table import SessionTable
-from djinn_jupyter.engine.tokenizing import PendingTokens, Tokenizing
+from djinn_jupyter.engine.scheduling.giving_way import GivingWay
+from djinn_jupyter.engine.scheduling.lockstep import Lockstep
+from djinn_jupyter.engine.scheduling.mailbox import (
+    Departure,
+    Holder,
+    Letter,
+    Mailbox,
+    TextRead,
+)
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens, Tokenizing
+from djinn_jupyter.engine.scheduling.waiting import Waiting
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.state_publisher import Bulletin, EngineReading
+from djinn_jupyter.engine.system.counters import Counters
+from djinn_jupyter.engine.system.device import Usage
+from djinn_jupyter.engine.system.faults import Faults, broken
+from djinn_jupyter.engine.system.prefill_throttle import Pace
 from djinn_jupyter.engine.turns import Turns
-from djinn_jupyter.engine.verbs.attributing import Attributing
-from djinn_jupyter.engine.verbs.branches import Branches
-from djinn_jupyter.engine.verbs.changing import Breakpoints, Edits, Rules
-from djinn_jupyter.engine.verbs.handlers import Handlers
-from djinn_jupyter.engine.verbs.keeping import CheckpointRequests
-from djinn_jupyter.engine.verbs.looking import Looking
-from djinn_jupyter.engine.verbs.moving import Moving
-from djinn_jupyter.engine.verbs.residing import Residing
-from djinn_jupyter.engine.verbs.sessions import SessionRequests
-from djinn_jupyter.engine.verbs.switching import Switching
-from djinn_jupyter.engine.verbs.weights import WeightRequests
-from djinn_jupyter.engine.waiting import Waiting
-from djinn_jupyter.engine.weights.drowsiness import Drowsiness
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.codec import as_read

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from djinn_jupyter.engine.device import Usage
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.weights.flat import raw_bytes
-from djinn_jupyter.engine.weights.mapped import bytes_in_memory
-from djinn_jupyter.engine.weights.parameters import weights_of
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.memory.weights.flat import raw_bytes
+from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
+from djinn_jupyter.engine.memory.weights.parameters import weights_of
+from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.wire.holdings import ProcessMemory
 from djinn_jupyter.wire.nouns import WeightsStatistics
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from djinn_jupyter.engine.keeping.keeping import Keeping
-from djinn_jupyter.engine.mailbox import Letter
-from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.verbs.handlers import Handlers
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.requests.handles import Handlers
+from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 

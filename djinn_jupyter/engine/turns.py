@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.faults import Faults
-from djinn_jupyter.engine.giving_way import GivingWay
-from djinn_jupyter.engine.jobs import Job
-from djinn_jupyter.engine.letters import Letters
-from djinn_jupyter.engine.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.dispatcher import Letters
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.residency.residency import Residency
-from djinn_jupyter.engine.runtime import Runtime
-from djinn_jupyter.engine.scheduler import Scheduler
-from djinn_jupyter.engine.session_table import SessionTable
+from djinn_jupyter.engine.scheduling.giving_way import GivingWay
+from djinn_jupyter.engine.scheduling.jobs import Job
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
 
 

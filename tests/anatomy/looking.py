@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 
-from djinn_jupyter.engine.model.anatomy import Anatomy, study
-from djinn_jupyter.engine.model.probe import cache_argument
-from djinn_jupyter.engine.model.taps import Tap, catch
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy, study
+from djinn_jupyter.engine.model.discovery.recording import cache_argument
+from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.wire.sites import parse_site
 from tests.families import build
 

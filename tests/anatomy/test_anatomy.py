@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from djinn_jupyter.engine.model.anatomy import study
+from djinn_jupyter.engine.model.discovery.model_map import study
 from djinn_jupyter.errors import ModelRefused, UnknownSite
 from djinn_jupyter.wire.sites import parse_site
 from tests.anatomy.looking import TOKENS, run, subject

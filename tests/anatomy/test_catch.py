@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 from transformers import DynamicCache
 
-from djinn_jupyter.engine.model.anatomy import study
-from djinn_jupyter.engine.model.taps import Tap, catch
+from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from tests.anatomy.looking import TOKENS, Subject, noise, run, subject
 from tests.families import build
 

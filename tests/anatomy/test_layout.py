@@ -8,8 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from djinn_jupyter.engine.model.heads import columns_by_bits, columns_by_factor, distinct
-from djinn_jupyter.engine.model.layout import Heads, Layout, Maps, Rows, written
+from djinn_jupyter.engine.model.discovery.heads import columns_by_bits, columns_by_factor, distinct
+from djinn_jupyter.engine.model.hooks.layout import (
+    Heads,
+    Layout,
+    Maps,
+    Rows,
+    written,
+)
 from djinn_jupyter.errors import InvalidEdit
 
 unhurried = settings(deadline=None, max_examples=60)

@@ -10,12 +10,12 @@ import torch
 from transformers import BertConfig, T5Config
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.describe import describe
-from djinn_jupyter.engine.memory.geometry import probe_geometry
-from djinn_jupyter.engine.model import hub
-from djinn_jupyter.engine.model.anatomy import study
-from djinn_jupyter.engine.model.load import choose_device, load_model
-from djinn_jupyter.engine.weights.residence import ResidentWeights
+from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
+from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
+from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.loading import hub
+from djinn_jupyter.engine.model.loading.load import choose_device, load_model
+from djinn_jupyter.engine.startup.describe import describe
 from djinn_jupyter.errors import DjinnError, ModelNotFound, ModelRefused, UsageError
 from tests.families import build
 

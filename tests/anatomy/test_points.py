@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.model.anatomy import study
-from djinn_jupyter.engine.model.taps import Tap
+from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.hooks.taps import Tap
 from tests.anatomy.looking import TOKENS, Subject, noise, run, subject, zero, zero_head
 from tests.families import FAMILIES, build
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from djinn_jupyter.engine.model.byte_tokens import BYTE_TOKENS, spelled
-from djinn_jupyter.engine.model.tokenizer import INCOMPLETE, TokenText
+from djinn_jupyter.engine.model.loading.byte_tokens import BYTE_TOKENS, spelled
+from djinn_jupyter.engine.model.loading.tokenizer import INCOMPLETE, TokenText
 from djinn_jupyter.errors import NoTokenizer, UsageError
 
 CORPUS = [

@@ -21,7 +21,7 @@ from djinn_jupyter.client.limits import check_options
 from djinn_jupyter.client.loading import spell_model
 from djinn_jupyter.client.naming import default_session_name, holder_name, label
 from djinn_jupyter.client.starting import Told
-from djinn_jupyter.engine.model.load import choose_device
+from djinn_jupyter.engine.model.loading.load import choose_device
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.wire.registry import Identity, Options

@@ -11,18 +11,18 @@ import msgspec
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine import reports
-from djinn_jupyter.engine.arrays import to_array, to_tensor
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
-from djinn_jupyter.engine.keeping.keeping import Keeping
-from djinn_jupyter.engine.mailbox import Holder
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.slab import Slab
-from djinn_jupyter.engine.model.load import LoadedModel
-from djinn_jupyter.engine.model.tokenizer import TokenText
-from djinn_jupyter.engine.opening import build_engine
-from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.model.loading.load import LoadedModel
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.startup.build import build_engine
+from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array

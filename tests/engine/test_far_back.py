@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.engine.history import History
+from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.errors import UsageError
 from tests.engine.desk import desk_of, tokens
 

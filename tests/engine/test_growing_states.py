@@ -7,10 +7,10 @@ from itertools import pairwise
 import pytest
 import torch
 
-from djinn_jupyter.engine import line as lines
-from djinn_jupyter.engine.frame import States
-from djinn_jupyter.engine.line import GROWING_KEPT, STATE_PERIOD
-from djinn_jupyter.engine.memory.states import LayerState
+from djinn_jupyter.engine.forward.frame import States
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.session import line as lines
+from djinn_jupyter.engine.session.line import GROWING_KEPT, STATE_PERIOD
 from tests.engine.desk import desk_of, tokens
 
 NEW = 80

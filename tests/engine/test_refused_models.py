@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import T5Config, T5ForConditionalGeneration
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.crossing import PassCrossing
-from djinn_jupyter.engine.memory.cache import PagedCache
-from djinn_jupyter.engine.memory.layers import PagedFullLayer
-from djinn_jupyter.engine.opening import open_engine
+from djinn_jupyter.engine.forward.pass_controller import PassCrossing
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.layers import PagedFullLayer
+from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.errors import ModelRefused
 from tests.engine.desk import build_desk
 from tests.engine.variants import called_twice, nondeterministic, remembering

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.arrays import to_tensor
+from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, ProjectOut, Scale, Set, Zero

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine import session as sessions
+from djinn_jupyter.engine.session import session as sessions
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import Paused, SessionEdited, SessionFinished, SessionPaused

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine.stop_edits import StopEdit
+from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.errors import IllegalMove, InvalidEdit, UnknownRule
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Scale, Zero

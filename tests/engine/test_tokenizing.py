@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.model.tokenizer import TokenText
-from djinn_jupyter.engine.tokenizing import AT_ONCE_CHARACTERS, WAITING
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.scheduling.tokenizing import AT_ONCE_CHARACTERS, WAITING
 from djinn_jupyter.errors import EngineError, PromptTooLong, UsageError
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask

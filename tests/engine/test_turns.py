@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine import bulletin
-from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine import state_publisher
+from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
@@ -291,7 +291,7 @@ def test_a_session_that_nobody_touches_grows_idle_in_the_reading(monkeypatch: py
     reading = desk.engine.reading
     before = reading.sessions[0].idle_seconds
     now = time.monotonic()
-    monkeypatch.setattr(bulletin, "time", SimpleNamespace(monotonic=lambda: now + 3600.0))
+    monkeypatch.setattr(state_publisher, "time", SimpleNamespace(monotonic=lambda: now + 3600.0))
     after = reading.sessions[0].idle_seconds
     assert reading is desk.engine.reading
     assert 3600.0 <= after <= before + 3600.0 + (time.monotonic() - now) + 1.0

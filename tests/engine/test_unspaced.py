@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
-from djinn_jupyter.engine.model.source import DEMO
-from djinn_jupyter.engine.model.tokenizer import TokenText
-from djinn_jupyter.engine.unspaced import Unspaced, note_of
+from djinn_jupyter.engine.model.loading.source import DEMO
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.session.unspaced import Unspaced, note_of
 
 PARIS = "'Paris' is the token without a space before it"
 

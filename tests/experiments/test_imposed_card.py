@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.client import launcher
-from djinn_jupyter.engine import opening
 from djinn_jupyter.engine.__main__ import engine_config, parser
-from djinn_jupyter.engine.card import fraction_of, free_on
 from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.startup import build
+from djinn_jupyter.engine.system.device_limit import fraction_of, free_on
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments import devices
 from tests.threads import one_thread
@@ -61,10 +61,10 @@ def test_a_capacity_reaches_the_allocator_before_the_model_is_loaded(monkeypatch
     def loads(config: Any, progress: Any) -> Any:
         raise Started(list(held))
 
-    monkeypatch.setattr(opening, "foresee", loads)
+    monkeypatch.setattr(build, "foresee", loads)
     config = engine_config(parser().parse_args(arguments))
     with pytest.raises(Started) as caught:
-        opening.open_engine(config)
+        build.open_engine(config)
     ((fraction, device),) = caught.value.args[0]
     assert (fraction, device) == (77 / 140, torch.device("cuda", 1))
 
@@ -80,11 +80,11 @@ def test_nothing_is_asked_of_a_gpu_that_is_not_ours(monkeypatch: Patch) -> None:
     def loads(config: Any, progress: Any) -> Any:
         raise Started
 
-    monkeypatch.setattr(opening, "foresee", loads)
+    monkeypatch.setattr(build, "foresee", loads)
     for device, first in (("cuda:1", torch.device("cuda", 1)), (None, torch.device("cuda", 0)), ("cpu", None)):
         asked.clear()
         with pytest.raises(Started):
-            opening.open_engine(EngineConfig(model="demo", device=device, card_memory=80 * GIB))
+            build.open_engine(EngineConfig(model="demo", device=device, card_memory=80 * GIB))
         assert asked == ([] if first is None else [first, "memory", "fraction"])
 
 

@@ -24,10 +24,10 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.io_thread import IoThread
 from djinn_jupyter.client.line import SocketLine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.engine.door import Door
-from djinn_jupyter.engine.outbox import Outbox
-from djinn_jupyter.engine.registration import SocketFolder
-from djinn_jupyter.engine.service import Service
+from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.registration import SocketFolder
+from djinn_jupyter.engine.process.zmq_service import Service
 from djinn_jupyter.experiments.baselines.eager import Eager
 from djinn_jupyter.experiments.pressure import experiment as pressure
 from djinn_jupyter.experiments.timing import checkpoint_cost, resume_latency

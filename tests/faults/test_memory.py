@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.lifecycle import Lifecycle
-from djinn_jupyter.engine.memory.broken import BooksBroken
-from djinn_jupyter.engine.memory.items import Item
-from djinn_jupyter.engine.residency.room import Room
+from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull, UnknownSession
 from tests.engine.desk import Desk, tokens
 from tests.faults.inside import Inside, Ran

@@ -11,14 +11,14 @@ from transformers.models.llama import modeling_llama
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.engine.breakpoints import Breakpoint
-from djinn_jupyter.engine.crossing import PassCrossing
-from djinn_jupyter.engine.forward import Forward
-from djinn_jupyter.engine.history import History
-from djinn_jupyter.engine.memory.items import Item
-from djinn_jupyter.engine.model.gates import Leave
-from djinn_jupyter.engine.plan import make_plan
-from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.forward.pass_controller import PassCrossing
+from djinn_jupyter.engine.forward.plan import make_plan
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.session.history import History
+from djinn_jupyter.engine.session.session import Session
 from tests.engine.counting import LayerCount
 from tests.engine.desk import build_desk
 from tests.engine.plain import generate, plain_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.weights.ring import Order, Ring, Slot
+from djinn_jupyter.engine.memory.weights.ring import Order, Ring, Slot
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.baselines.eager import Eager
 from djinn_jupyter.experiments.configuration.reading import read

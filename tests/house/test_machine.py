@@ -11,9 +11,9 @@ import torch
 from djinn_jupyter import machine
 from djinn_jupyter.client import doctor
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.device import free_for_pages
-from djinn_jupyter.engine.model.load import load_model
-from djinn_jupyter.engine.residency.opening import open_disk, open_host
+from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
+from djinn_jupyter.engine.system.device import free_for_pages
 from djinn_jupyter.errors import ModelDoesNotFit
 from djinn_jupyter.experiments.report.machine import machine as reported
 from djinn_jupyter.machine import main_memory

@@ -13,7 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
-from djinn_jupyter.engine.keeping.records import ARRAY, FORMAT, MAGIC, PREFIX_BYTES, Reader, digest_of
+from djinn_jupyter.engine.persistence.records import (
+    ARRAY,
+    FORMAT,
+    MAGIC,
+    PREFIX_BYTES,
+    Reader,
+    digest_of,
+)
 
 Record = tuple[bytes, bytes]
 EXTREME: Final[list[Any]] = [

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.engine.keeping.records import SESSION, Reader, Torn
-from djinn_jupyter.engine.opening import open_journal
+from djinn_jupyter.engine.persistence.records import SESSION, Reader, Torn
+from djinn_jupyter.engine.startup.build import open_journal
 from tests.engine.desk import Desk
 
 

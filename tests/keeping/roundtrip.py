@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from djinn_jupyter.engine import reports
-from djinn_jupyter.engine.memory.cache import PagedCache
-from djinn_jupyter.engine.memory.rows import take_rows
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.rows import take_rows
+from djinn_jupyter.engine.session import reports
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, unnumbered

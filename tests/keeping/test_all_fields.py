@@ -13,15 +13,15 @@ import msgspec
 import pytest
 import torch
 
-from djinn_jupyter.engine.breakpoints import Breakpoint
-from djinn_jupyter.engine.conditions import Condition
-from djinn_jupyter.engine.history import History
-from djinn_jupyter.engine.line import Line
-from djinn_jupyter.engine.model.taps import Tap
-from djinn_jupyter.engine.sampling import Sampler
-from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.steering import Rule
-from djinn_jupyter.engine.stop_edits import StopEdit
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.conditions import Condition
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.history import History
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.sampling import Sampler
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling

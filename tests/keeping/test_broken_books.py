@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from djinn_jupyter.engine.memory.broken import BooksBroken
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import DjinnError, EngineBroken
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens

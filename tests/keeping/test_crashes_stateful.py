@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 
-from djinn_jupyter.engine.keeping import rebuilding
+from djinn_jupyter.engine.persistence import load
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk
 from tests.engine.test_history_machine import PICK, HistoryMachine, Side, alive, when
@@ -117,7 +117,7 @@ TestCrashes = CrashMachine.TestCase
 
 @pytest.mark.slow
 def test_the_machine_catches_a_restore_without_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuilding, "states_of", lambda *_: {})
+    monkeypatch.setattr(load, "states_of", lambda *_: {})
     many = settings(
         CrashMachine.TestCase.settings,
         max_examples=400,

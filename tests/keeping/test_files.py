@@ -15,9 +15,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.keeping import checkpoints, records
-from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder
-from djinn_jupyter.engine.mailbox import Holder
+from djinn_jupyter.engine.persistence import checkpoint_files, records
+from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
+from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import (
     CheckpointRefused,
     IllegalMove,
@@ -204,7 +204,7 @@ def test_a_full_disk_leaves_nothing_behind(stopped: Desk, monkeypatch: pytest.Mo
 
     real = records.Writer._write
     monkeypatch.setattr(records.Writer, "_write", write)
-    monkeypatch.setattr(checkpoints, "_to_disk", flush)
+    monkeypatch.setattr(checkpoint_files, "_to_disk", flush)
     for name in ("new", "before"):
         with pytest.raises(StorageFailed, match="No space left"):
             save(stopped, name)
@@ -250,8 +250,8 @@ def test_no_room_for_the_rows_leaves_the_engine_as_it_was() -> None:
 def test_others_are_served_while_a_file_is_written(stopped: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk does not answer until another session has run to its end."""
     disk = threading.Event()
-    real = checkpoints._to_disk
-    monkeypatch.setattr(checkpoints, "_to_disk", lambda file: (disk.wait(60), real(file)))
+    real = checkpoint_files._to_disk
+    monkeypatch.setattr(checkpoint_files, "_to_disk", lambda file: (disk.wait(60), real(file)))
     stopped.open("other")
     saved: list[object] = []
     stopped.post(ask.SaveCheckpoint(session="a", name="slow", replace=True), saved)
@@ -269,8 +269,8 @@ def test_others_are_served_while_a_file_is_written(stopped: Desk, monkeypatch: p
 
 def test_a_session_that_is_closed_meanwhile_leaves_no_file(stopped: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = threading.Event()
-    real = checkpoints._to_disk
-    monkeypatch.setattr(checkpoints, "_to_disk", lambda file: (disk.wait(60), real(file)))
+    real = checkpoint_files._to_disk
+    monkeypatch.setattr(checkpoint_files, "_to_disk", lambda file: (disk.wait(60), real(file)))
     saved: list[object] = []
     stopped.post(ask.SaveCheckpoint(session="a", name="never"), saved)
     stopped.engine.tick()

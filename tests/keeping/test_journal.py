@@ -15,16 +15,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.keeping import journal as journals
-from djinn_jupyter.engine.keeping import ledger as ledgers
-from djinn_jupyter.engine.keeping import records
-from djinn_jupyter.engine.keeping.berth import take_berth
-from djinn_jupyter.engine.keeping.identity import ModelIdentity
-from djinn_jupyter.engine.keeping.image import SessionImage
-from djinn_jupyter.engine.keeping.ledger import Ledger, Values
-from djinn_jupyter.engine.keeping.ledger_names import SUFFIX, LedgerName
-from djinn_jupyter.engine.keeping.ledger_reading import read_ledger
-from djinn_jupyter.engine.keeping.taking import take_image
+from djinn_jupyter.engine.persistence import journal as journals
+from djinn_jupyter.engine.persistence import journal_file as ledgers
+from djinn_jupyter.engine.persistence import records
+from djinn_jupyter.engine.persistence.dump import take_image
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.journal_file import Ledger, Values
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX, LedgerName
+from djinn_jupyter.engine.persistence.journal_reader import read_ledger
+from djinn_jupyter.engine.persistence.locked_folder import take_berth
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build

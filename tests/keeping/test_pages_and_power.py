@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.memory import disk as disks
-from djinn_jupyter.engine.memory import tiers
+from djinn_jupyter.engine.memory.offload import disk as disks
+from djinn_jupyter.engine.memory.offload import tiers
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import PAGE, Desk, tokens
 from tests.keeping.crashes import forget, journal, written

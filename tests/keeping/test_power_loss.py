@@ -20,15 +20,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.keeping import berth as berths
-from djinn_jupyter.engine.keeping import journal as journals
-from djinn_jupyter.engine.keeping import ledger as ledgers
-from djinn_jupyter.engine.keeping.checkpoints import CheckpointFolder, describe
-from djinn_jupyter.engine.keeping.image import FrameImage, HistoryImage, SessionImage, TrailImage
-from djinn_jupyter.engine.keeping.journal import Journal
-from djinn_jupyter.engine.keeping.keeping import Keeping
-from djinn_jupyter.engine.keeping.ledger import Ledger
-from djinn_jupyter.engine.keeping.values import keep
+from djinn_jupyter.engine.persistence import journal as journals
+from djinn_jupyter.engine.persistence import journal_file as ledgers
+from djinn_jupyter.engine.persistence import locked_folder as berths
+from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, describe
+from djinn_jupyter.engine.persistence.image import (
+    FrameImage,
+    HistoryImage,
+    SessionImage,
+    TrailImage,
+)
+from djinn_jupyter.engine.persistence.journal import Journal
+from djinn_jupyter.engine.persistence.journal_file import Ledger
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.values import keep
 from tests.keeping.power import Cut, Disk, Said, after_cut, not_waited_for
 from tests.keeping.test_journal import CPU, MODEL
 

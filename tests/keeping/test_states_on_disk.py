@@ -13,18 +13,19 @@ import msgspec
 import pytest
 import torch
 
-from djinn_jupyter.engine.keeping import kept_states
-from djinn_jupyter.engine.keeping.elsewhere import values_of
-from djinn_jupyter.engine.keeping.journal import Journal
-from djinn_jupyter.engine.keeping.ledger_names import SUFFIX
-from djinn_jupyter.engine.keeping.left_behind import LeftBehind
-from djinn_jupyter.engine.keeping.taking import take_image
-from djinn_jupyter.engine.keeping.values import dtype_of
-from djinn_jupyter.engine.memory import BooksBroken, Budget
-from djinn_jupyter.engine.memory.blobs import Blob, Blobs
-from djinn_jupyter.engine.memory.disk import DiskTier
-from djinn_jupyter.engine.memory.items import Stored
-from djinn_jupyter.engine.memory.states import LayerState
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.swappable import Stored
+from djinn_jupyter.engine.persistence import adopted_states
+from djinn_jupyter.engine.persistence.dump import take_image
+from djinn_jupyter.engine.persistence.journal import Journal
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX
+from djinn_jupyter.engine.persistence.left_behind import LeftBehind
+from djinn_jupyter.engine.persistence.swapped_values import values_of
+from djinn_jupyter.engine.persistence.values import dtype_of
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
@@ -221,8 +222,8 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
     assert kept.pages is not None
     assert len(one.session().line.states) > 5
     named: list[str] = []
-    keep = kept_states.keep
-    monkeypatch.setattr(kept_states, "keep", lambda *what: named.append(what[1]) or keep(*what))
+    keep = adopted_states.keep
+    monkeypatch.setattr(adopted_states, "keep", lambda *what: named.append(what[1]) or keep(*what))
     images = []
     for _ in range(2):
         images.append(kept.pages.places_of(one.session(), take_image(one.session(), None)))
@@ -241,7 +242,7 @@ def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
     (place,) = tier.allocate([blob.nbytes])
     checksum = tier.write(place, blob.span())
     blob.keep("disk", Stored(keeper=tier, place=place, version=0, checksum=checksum))
-    naming = kept_states._Naming(before, tier)
+    naming = adopted_states._Naming(before, tier)
     state = LayerState(fields=(("views", dict(enumerate(views))),))
     (image,) = naming.states({0: state}, {}).values()
     named: list[Any] = [view for _, view in image.entries[0][1].entries]

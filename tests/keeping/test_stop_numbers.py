@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.keeping.image import SessionImage
-from djinn_jupyter.engine.keeping.rebuilding import rebuild
-from djinn_jupyter.engine.keeping.taking import take_image
-from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.persistence.dump import take_image
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.load import rebuild
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.keeping import journal as journals
-from djinn_jupyter.engine.keeping import ledger as ledgers
-from djinn_jupyter.engine.keeping import left_behind
-from djinn_jupyter.engine.keeping.berth import Berth
-from djinn_jupyter.engine.keeping.journal import Journal
-from djinn_jupyter.engine.keeping.ledger import LedgerFile
-from djinn_jupyter.engine.keeping.ledger_names import SUFFIX
-from djinn_jupyter.engine.keeping.ledger_reading import read_ledger
+from djinn_jupyter.engine.persistence import journal as journals
+from djinn_jupyter.engine.persistence import journal_file as ledgers
+from djinn_jupyter.engine.persistence import left_behind
+from djinn_jupyter.engine.persistence.journal import Journal
+from djinn_jupyter.engine.persistence.journal_file import LedgerFile
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX
+from djinn_jupyter.engine.persistence.journal_reader import read_ledger
+from djinn_jupyter.engine.persistence.locked_folder import Berth
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build

@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from djinn_jupyter.engine.keeping import kept_pages
-from djinn_jupyter.engine.opening import open_engine
+from djinn_jupyter.engine.persistence import adopted_pages
+from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.host import host_name
 from tests.engine.desk import Desk
@@ -46,7 +46,7 @@ class Old:
         shutil.copytree(self.folder / "checkpoints", data / "checkpoints")
         berth = data / "journals" / slug / f"{host_name()}-0"
         shutil.copytree(self.folder / "journal", berth)
-        for pages in berth.glob(f"*{kept_pages.SUFFIX}"):
+        for pages in berth.glob(f"*{adopted_pages.SUFFIX}"):
             with pages.open("r+b") as file:
                 file.truncate(FILE_BYTES)
 

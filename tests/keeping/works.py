@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from djinn_jupyter.engine.arrays import to_array
+from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add
 from djinn_jupyter.wire.nouns import Sampling

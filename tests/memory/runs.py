@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from djinn_jupyter.engine.memory import Budget, CacheGeometry, PagedCache, Slab, probe_geometry
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
+from djinn_jupyter.engine.memory.kv.slab import Slab
 from tests.families import build
 
 CPU = torch.device("cpu")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory import GroupGeometry, LayerGeometry, PageTable, Slab
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
+from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.slab import Slab
 
 CPU = torch.device("cpu")
 GEOMETRY = GroupGeometry.lay_out(

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory import BooksBroken, Budget, PagedCache, Slab, check_books, probe_geometry
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
+from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
 from tests.families import build
 
@@ -110,9 +115,9 @@ def test_a_working_copy_the_device_refuses_is_done_without(monkeypatch):
     def refuse(*args, **kwargs):
         raise torch.OutOfMemoryError("no memory left")
 
-    from djinn_jupyter.engine.memory import working
+    from djinn_jupyter.engine.memory.kv import working_copy
 
-    monkeypatch.setattr(working, "uninitialised", refuse)
+    monkeypatch.setattr(working_copy, "uninitialised", refuse)
     both.steps(tokens(3, seed=2))
     assert both.cache.working_bytes == 0
     monkeypatch.undo()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory import PagedCache, check_books
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.invariants import check_books
 
 from .runs import pair, tokens
 

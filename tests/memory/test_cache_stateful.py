@@ -21,8 +21,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from djinn_jupyter.engine.memory import BooksBroken, Budget, PagedCache, PageTable, Slab, check_books, probe_geometry
-from djinn_jupyter.engine.memory.group_cache import GroupCache
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
+from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
+from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import IllegalMove, SlabFull
 from tests.families import build
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from djinn_jupyter.engine.memory import GroupGeometry, LayerGeometry, PagedCache, Slab, probe_geometry
-from djinn_jupyter.engine.memory.geometry import positions_per_page
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry, positions_per_page, probe_geometry
+from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.errors import ModelRefused, UsageError
 from tests.families import FAMILIES, REFUSED, build
 
@@ -133,7 +134,7 @@ def test_another_cache_or_none_is_refused(monkeypatch):
 
 
 def test_an_unknown_layer_class_is_refused_where_it_returns_other_rows(monkeypatch):
-    from djinn_jupyter.engine.memory import geometry
+    from djinn_jupyter.engine.memory.kv import geometry
 
     monkeypatch.setitem(geometry.cache_utils.DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", HalvingLayer)
     with pytest.raises(ModelRefused, match="layer 0 is a HalvingLayer: HalvingLayer returns other rows than a Dynamic"):
@@ -141,7 +142,7 @@ def test_an_unknown_layer_class_is_refused_where_it_returns_other_rows(monkeypat
 
 
 def test_an_unknown_layer_class_with_the_same_rows_is_paged(monkeypatch):
-    from djinn_jupyter.engine.memory import geometry
+    from djinn_jupyter.engine.memory.kv import geometry
 
     model = build("llama")
     known = probe_geometry(model, CPU, 16)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter import machine
-from djinn_jupyter.engine.memory import Budget, Slab, probe_geometry
+from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.growth import STALE_SECONDS, Growth
-from djinn_jupyter.engine.memory.host import HostTier
+from djinn_jupyter.engine.memory.kv.geometry import probe_geometry
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.machine import MainMemory
 from tests.engine.desk import build_desk, tokens

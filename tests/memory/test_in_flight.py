@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory import BooksBroken, PageTable, check_books
+from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import IllegalMove
 
 from .runs import pair, tokens

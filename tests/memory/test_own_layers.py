@@ -9,7 +9,7 @@ import torch
 from transformers import cache_utils
 from transformers.models.unlimited_ocr.modeling_unlimited_ocr import UnlimitedOcrDynamicReferenceSlidingWindowLayer
 
-from djinn_jupyter.engine.memory.own_layers import own_fields, why_not
+from djinn_jupyter.engine.memory.kv.own_layers import own_fields, why_not
 
 from .runs import pair, tokens
 

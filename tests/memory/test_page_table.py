@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from djinn_jupyter.engine.memory import BooksBroken, PageTable
+from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
 
 from .small import CopiesNothing, CopiesTheTailOnly, read, slab, write

@@ -15,7 +15,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from djinn_jupyter.engine.memory import BooksBroken, PageTable
+from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
 
 from .small import CopiesNothing, CopiesTheTailOnly, read, slab, write

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory import BooksBroken, Budget, Slab
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
 
 from .small import CPU, GEOMETRY, slab

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory import BooksBroken
+from djinn_jupyter.engine.system.books_broken import BooksBroken
 
 from .runs import pair, tokens
 

@@ -9,8 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from djinn_jupyter.engine.faults import Faults
-from djinn_jupyter.engine.mailbox import Departure, Holder, Letter, Mailbox
+from djinn_jupyter.engine.scheduling.mailbox import (
+    Departure,
+    Holder,
+    Letter,
+    Mailbox,
+)
+from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import DjinnError, EngineBroken, IllegalMove, SessionHeld, UnknownSession
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.registry import running_engines
-from djinn_jupyter.engine.arrays import to_tensor
+from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import Failed, Finished, Logits

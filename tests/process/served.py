@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.door import Door
-from djinn_jupyter.engine.outbox import Outbox
-from djinn_jupyter.engine.registration import SocketFolder, own_mark
-from djinn_jupyter.engine.service import ServerKeys, Service
+from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
+from djinn_jupyter.engine.process.zmq_service import ServerKeys, Service
 from djinn_jupyter.wire.host import boot_id, host_name
 from djinn_jupyter.wire.registry import Entry, Identity, Options
 from tests.process.fake_engine import FakeEngine

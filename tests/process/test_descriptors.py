@@ -57,6 +57,6 @@ def _descriptors(pid: int) -> int:
 
 
 def test_a_process_takes_as_many_descriptors_as_it_may() -> None:
-    ask = "import resource; from djinn_jupyter.engine.descriptors import allow_all; "
+    ask = "import resource; from djinn_jupyter.engine.system.descriptors import allow_all; "
     ask += "resource.setrlimit(resource.RLIMIT_NOFILE, (50, 300)); print(allow_all())"
     assert subprocess.check_output([sys.executable, "-c", ask], cwd=ROOT, text=True).strip() == "300"

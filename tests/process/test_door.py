@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.door import FORGOTTEN_SECONDS, Door
+from djinn_jupyter.engine.process.clients import FORGOTTEN_SECONDS, Door
 from djinn_jupyter.errors import from_code
 from djinn_jupyter.wire.replies import (
     Departed,

@@ -22,7 +22,7 @@ from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.opening import open_engine
+from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling

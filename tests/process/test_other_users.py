@@ -16,7 +16,7 @@ from djinn_jupyter.client import doctor, launcher
 from djinn_jupyter.client.logs import last_lines, log_of
 from djinn_jupyter.client.registry import registry_folder, running_engines
 from djinn_jupyter.client.starting import Told
-from djinn_jupyter.engine.registration import Registration
+from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Identity
 from tests.process.served import entry_for

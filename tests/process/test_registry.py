@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from djinn_jupyter.client.registry import is_alive, registry_folder, require_own_sockets, running_engines
-from djinn_jupyter.engine import registration as registration_module
-from djinn_jupyter.engine.registration import Registration, SocketFolder
+from djinn_jupyter.engine.process import registration as registration_module
+from djinn_jupyter.engine.process.registration import Registration, SocketFolder
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.host import process_mark
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX, SOCKET_FOLDER_PREFIX, Entry

@@ -10,9 +10,9 @@ import zmq
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.transport import Connection
-from djinn_jupyter.engine.door import Door
-from djinn_jupyter.engine.outbox import Outbox
-from djinn_jupyter.engine.service import Service
+from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.zmq_service import Service
 from djinn_jupyter.errors import EngineUnavailable, IllegalMove, SessionHeld, UsageError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import (

@@ -6,7 +6,7 @@ import errno
 import random
 from collections.abc import Callable
 
-from djinn_jupyter.engine.memory.mover import Batch, Moved, perform
+from djinn_jupyter.engine.memory.offload.mover import Batch, Moved, perform
 from djinn_jupyter.errors import StorageFailed
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory.disk import DiskTier
-from djinn_jupyter.engine.memory.host import HostTier
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens

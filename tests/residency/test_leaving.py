@@ -7,8 +7,13 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.residency.claims import Claim
-from djinn_jupyter.engine.residency.leaving import Candidate, in_order, rested, victims
+from djinn_jupyter.engine.residency.eviction_policy import (
+    Candidate,
+    in_order,
+    rested,
+    victims,
+)
+from djinn_jupyter.engine.residency.priority import Claim
 
 QUICK = settings(max_examples=40, deadline=None)
 SECONDS = st.integers(0, 10**9).map(lambda milliseconds: milliseconds / 1000)

@@ -16,21 +16,23 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from djinn_jupyter.engine.frame import Frame
-from djinn_jupyter.engine.history import Checkpoint, History
-from djinn_jupyter.engine.line import Line
-from djinn_jupyter.engine.mappings import pageable
-from djinn_jupyter.engine.memory import BooksBroken, PagedCache, check_books
-from djinn_jupyter.engine.memory.blobs import Blobs
-from djinn_jupyter.engine.memory.disk import DiskTier
-from djinn_jupyter.engine.memory.host import HostTier
-from djinn_jupyter.engine.memory.items import Item
-from djinn_jupyter.engine.memory.mover import Moved
-from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.residency.belongings import own_items_of, tensors_of_stop
-from djinn_jupyter.engine.residency.room import Room
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.host import HostTier
+from djinn_jupyter.engine.memory.offload.mover import Moved
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.residency.eviction import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.session import Session
+from djinn_jupyter.engine.session.footprint import own_items_of, tensors_of_stop
+from djinn_jupyter.engine.session.history import Checkpoint, History
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.huge_pages import pageable
 from djinn_jupyter.errors import IllegalMove, SlabFull, StorageFailed, TierFull
 from tests.memory.runs import CPU
 from tests.memory.test_cache_stateful import Caches

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.memory import Slab
-from djinn_jupyter.engine.memory.host import HostTier
-from djinn_jupyter.engine.memory.mover import Batch, perform
-from djinn_jupyter.engine.memory.tiers import Tiers
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.host import HostTier
+from djinn_jupyter.engine.memory.offload.mover import Batch, perform
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from tests.memory.small import CPU, GEOMETRY
 from tests.streams import CUDA, Gpu, Stream, instead_of_cuda
 

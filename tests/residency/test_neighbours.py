@@ -8,13 +8,15 @@ import psutil
 import pytest
 import torch
 
-from djinn_jupyter.engine.device import Usage
-from djinn_jupyter.engine.memory import GroupGeometry, LayerGeometry, PageTable, Slab
-from djinn_jupyter.engine.memory.disk import DiskTier
-from djinn_jupyter.engine.memory.files import DirectFile
-from djinn_jupyter.engine.memory.mover import perform
-from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.residency.neighbours import Neighbours
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
+from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.mover import perform
+from djinn_jupyter.engine.memory.offload.page_file import DirectFile
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.residency.external_pressure import Neighbours
+from djinn_jupyter.engine.system.device import Usage
 from tests.engine.desk import Desk, tokens
 
 from .doubles import HeldMover

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine.mailbox import Holder
-from djinn_jupyter.engine.residency.claims import Claim
-from djinn_jupyter.engine.residency.prefetching import PATIENCE, Prefetching
-from djinn_jupyter.engine.residency.rests import Rests
+from djinn_jupyter.engine.residency.idle_times import Rests
+from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching
+from djinn_jupyter.engine.residency.priority import Claim
+from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics

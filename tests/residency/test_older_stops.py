@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine import reports
+from djinn_jupyter.engine.session import reports
 from djinn_jupyter.errors import SlabFull, StorageFailed, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused

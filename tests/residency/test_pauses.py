@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.residency.pauses import EDGES, HORIZON, Pauses
-from djinn_jupyter.engine.residency.rests import Rests
+from djinn_jupyter.engine.residency.idle_times import Rests
+from djinn_jupyter.engine.residency.reuse_model import EDGES, HORIZON, Pauses
 
 QUICK = settings(max_examples=40, deadline=None)
 LENGTHS = st.floats(0.0, 2 * HORIZON)

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.mappings import HUGE_BYTES, pageable
-from djinn_jupyter.engine.memory.broken import BooksBroken
-from djinn_jupyter.engine.memory.disk import GROWTH_BYTES, DiskPlace, DiskTier
-from djinn_jupyter.engine.memory.extents import Extents
-from djinn_jupyter.engine.memory.files import BLOCK, DirectFile
-from djinn_jupyter.engine.memory.host import SEGMENT_BYTES, HostTier
-from djinn_jupyter.engine.memory.mover import Batch, Copy, perform
-from djinn_jupyter.engine.memory.spans import Span, coalesced
+from djinn_jupyter.engine.memory.offload.disk import GROWTH_BYTES, DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.offload.extents import Extents
+from djinn_jupyter.engine.memory.offload.host import SEGMENT_BYTES, HostTier
+from djinn_jupyter.engine.memory.offload.mover import Batch, Copy, perform
+from djinn_jupyter.engine.memory.offload.page_file import BLOCK, DirectFile
+from djinn_jupyter.engine.memory.offload.spans import Span, coalesced
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
 from djinn_jupyter.errors import StorageFailed, TierFull
 
 from .doubles import FileInMemory

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from djinn_jupyter.engine.residency.claims import Claim, Signals, claim_of
-from djinn_jupyter.engine.residency.prefetching import PATIENCE, Prefetching
+from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching
+from djinn_jupyter.engine.residency.priority import Claim, Signals, claim_of
 
 QUICK = settings(max_examples=40, deadline=None)
 NAMES = st.sampled_from("abc")

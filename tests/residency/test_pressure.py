@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine import reports
-from djinn_jupyter.engine.daemon import LONGEST_WAIT_SECONDS, WATCHFUL_WAIT_SECONDS, longest_wait
 from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.process.daemon import LONGEST_WAIT_SECONDS, WATCHFUL_WAIT_SECONDS, longest_wait
+from djinn_jupyter.engine.session import reports
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Finished, Paused, SessionSwapped

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine import reports
+from djinn_jupyter.engine.session import reports
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.replies import Paused, SessionSwapped
 from tests.engine.desk import Desk

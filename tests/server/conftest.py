@@ -6,7 +6,7 @@ from pathlib import Path
 import jupyter_core.paths
 import pytest
 
-from djinn_jupyter.engine.registration import Registration
+from djinn_jupyter.engine.process.registration import Registration
 from tests.process.served import Served, served
 from tests.server.jupyter import Jupyter, jupyter_server
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from djinn_jupyter.engine.registration import Registration
+from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.server import lookout, reader
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.live import OUTCOMES_KEPT

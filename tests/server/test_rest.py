@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.engine.registration import Registration
+from djinn_jupyter.engine.process.registration import Registration
 from tests.process.fake_engine import FakeSession
 from tests.process.served import Served, entry_for
 from tests.server.jupyter import Jupyter, jupyter_server

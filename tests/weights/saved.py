@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.opening import open_engine
+from djinn_jupyter.engine.startup.build import open_engine
 from tests.engine.desk import PAGE, Desk
 from tests.families import build
 

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.keeping.identity import identity_of
-from djinn_jupyter.engine.model.load import LoadedModel
-from djinn_jupyter.engine.model.probe import spread_tokens
-from djinn_jupyter.engine.model.stack import find_stack
-from djinn_jupyter.engine.opening import build_engine
-from djinn_jupyter.engine.settling import Settled
-from djinn_jupyter.engine.weights.carrier import Carried
-from djinn_jupyter.engine.weights.copies import Copy
-from djinn_jupyter.engine.weights.placement import Placement
-from djinn_jupyter.engine.weights.streamed import StreamedWeights, sizes_of
+from djinn_jupyter.engine.memory.weights.copies import Copy
+from djinn_jupyter.engine.memory.weights.copy_engine import Carried
+from djinn_jupyter.engine.memory.weights.placement import Placement
+from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
+from djinn_jupyter.engine.model.discovery.layer_list import find_stack
+from djinn_jupyter.engine.model.discovery.recording import spread_tokens
+from djinn_jupyter.engine.model.loading.load import LoadedModel
+from djinn_jupyter.engine.persistence.identity import identity_of
+from djinn_jupyter.engine.startup.build import build_engine
+from djinn_jupyter.engine.startup.weight_plan import Settled
 from tests.engine.desk import PAGE, Desk
 from tests.families import build
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from djinn_jupyter.engine.amounts import amount
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.model.load import load_model
-from djinn_jupyter.engine.settling import foresee
-from djinn_jupyter.engine.weights.flat import raw_bytes
-from djinn_jupyter.engine.weights.mapped import bytes_in_memory
-from djinn_jupyter.engine.weights.placement import Sizes, place
-from djinn_jupyter.engine.weights.streamed import StreamedWeights
+from djinn_jupyter.engine.memory.weights.flat import raw_bytes
+from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
+from djinn_jupyter.engine.memory.weights.placement import Sizes, place
+from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights
+from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.startup.weight_plan import foresee
+from djinn_jupyter.engine.system.amounts import amount
 from djinn_jupyter.errors import ModelDoesNotFit
 from tests.engine.desk import build_desk, tokens
 from tests.families import build
@@ -146,8 +146,8 @@ MEASURE = """
 import json, sys, threading
 import torch
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.model.load import load_model
-from djinn_jupyter.engine.settling import foresee, settle
+from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.startup.weight_plan import foresee, settle
 
 def anonymous():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("RssAnon:"))

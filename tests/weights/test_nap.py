@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.weights import host, residence
-from djinn_jupyter.engine.weights.drowsiness import Drowsiness
-from djinn_jupyter.engine.weights.parameters import hollow, total_bytes, weights_of
-from djinn_jupyter.engine.weights.residence import ResidentWeights
+from djinn_jupyter.engine.memory.weights import host_weights, residence
+from djinn_jupyter.engine.memory.weights.idle_sleep import Drowsiness
+from djinn_jupyter.engine.memory.weights.parameters import hollow, total_bytes, weights_of
+from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UsageError
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -170,7 +170,7 @@ def test_weights_that_the_host_has_no_room_for_stay_on_a_gpu(monkeypatch: pytest
     """After a quarter of an hour without work the engine would otherwise be ended by its own nap."""
     model = build("llama")
     weights = ResidentWeights(model, torch.device("cuda"))
-    for module in (host, residence):
+    for module in (host_weights, residence):
         monkeypatch.setattr(module, "main_memory", lambda: SimpleNamespace(available=weights.total // 2))
     with pytest.raises(UsageError, match=r"The weights would take .* of host memory, of which .* are free: they stay"):
         weights.nap()
@@ -186,8 +186,8 @@ MEASURE = """
 import json, sys
 import torch
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.model.load import load_model
-from djinn_jupyter.engine.weights.residence import ResidentWeights
+from djinn_jupyter.engine.model.loading.load import load_model
+from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 
 def held():
     lines = [line.split() for line in open("/proc/self/status")]

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine import pinned as pinning
-from djinn_jupyter.engine.memory.disk import DiskTier
-from djinn_jupyter.engine.memory.files import DirectFile
-from djinn_jupyter.engine.memory.host import HostTier
-from djinn_jupyter.engine.pinned import pinned
-from djinn_jupyter.engine.weights.flat import raw_bytes
-from djinn_jupyter.engine.weights.host import HostRun
-from djinn_jupyter.engine.weights.parameters import weights_of
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.host import HostTier
+from djinn_jupyter.engine.memory.offload.page_file import DirectFile
+from djinn_jupyter.engine.memory.weights.flat import raw_bytes
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun
+from djinn_jupyter.engine.memory.weights.parameters import weights_of
+from djinn_jupyter.engine.system import pinned as pinning
+from djinn_jupyter.engine.system.pinned import pinned
 from tests.families import build
 
 CUDA = torch.device("cuda")

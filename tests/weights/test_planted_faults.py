@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.weights.ring import Lease, Ring, RingBroken, Slot
+from djinn_jupyter.engine.memory.weights.ring import (
+    Lease,
+    Ring,
+    RingBroken,
+    Slot,
+)
 from djinn_jupyter.errors import DjinnError, ModelRefused
 from tests.engine.desk import Desk, Outcome, desk_of, tokens
 from tests.weights.streaming import SlowCarrier, moved_by, streamed, streamed_desk

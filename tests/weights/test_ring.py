@@ -9,10 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import nn
 
-from djinn_jupyter.engine.weights.carrier import ThreadCarrier
-from djinn_jupyter.engine.weights.host import HostRun
-from djinn_jupyter.engine.weights.parameters import weights_of
-from djinn_jupyter.engine.weights.ring import Lease, Order, Ring, RingBroken
+from djinn_jupyter.engine.memory.weights.copy_engine import ThreadCarrier
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun
+from djinn_jupyter.engine.memory.weights.parameters import weights_of
+from djinn_jupyter.engine.memory.weights.ring import (
+    Lease,
+    Order,
+    Ring,
+    RingBroken,
+)
 from djinn_jupyter.errors import StorageFailed
 from tests.weights.streaming import CPU, SlowCarrier
 

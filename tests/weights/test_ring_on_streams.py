@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.weights.carrier import StreamCarrier
-from djinn_jupyter.engine.weights.ring import Lease, Ring
+from djinn_jupyter.engine.memory.weights.copy_engine import StreamCarrier
+from djinn_jupyter.engine.memory.weights.ring import Lease, Ring
 from tests.streams import CUDA, Gpu, instead_of_cuda
 from tests.weights.streaming import CPU
 from tests.weights.test_ring import runs, shows

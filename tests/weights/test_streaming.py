@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.weights.copies import Copies, Copy
+from djinn_jupyter.engine.memory.weights.copies import Copies, Copy
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.weights.streaming import moved_by, streamed, streamed_desk

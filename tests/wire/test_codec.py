@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.keeping import shelf
+from djinn_jupyter.engine.persistence import tensor_table
 from djinn_jupyter.errors import (
     CheckpointRefused,
     MalformedMessage,
@@ -178,12 +178,12 @@ def test_sampling_that_cannot_be_computed_is_refused_of_a_run_and_read_of_a_kept
     sampling = Sampling(**{field: value})
     with pytest.raises(UsageError, match=f"it cannot be {value}"):
         Run(session="a", sampling=sampling)
-    assert shelf.decode(msgspec.msgpack.encode(sampling), Sampling, {}) == sampling
+    assert tensor_table.decode(msgspec.msgpack.encode(sampling), Sampling, {}) == sampling
 
 
 def test_a_file_that_holds_such_sampling_is_refused_as_a_file() -> None:
     with pytest.raises(CheckpointRefused, match="top_k counts tokens"):
-        shelf.decode(msgspec.msgpack.encode({"top_k": -4}), Sampling, {})
+        tensor_table.decode(msgspec.msgpack.encode({"top_k": -4}), Sampling, {})
 
 
 def test_the_ends_of_what_sampling_may_be_are_taken() -> None:

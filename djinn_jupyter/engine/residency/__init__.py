@@ -1,1 +1,1 @@
-"""Where the sessions' bytes are: on the device, on the host, on disk, or under way; and who has to leave."""
+"""Who is on the device and who has to leave it, and when they come back."""

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.blobs import Blob, Blobs
-from djinn_jupyter.engine.memory.mover import Batch, Moved
-from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.residency.belongings import storages_of, tensors_of_stop
+from djinn_jupyter.engine.memory.offload.mover import Batch, Moved
+from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.session.footprint import storages_of, tensors_of_stop
 from djinn_jupyter.errors import DjinnError, SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.history import Checkpoint
-    from djinn_jupyter.engine.session import Session
-    from djinn_jupyter.engine.steps import Blocked
+    from djinn_jupyter.engine.session.history import Checkpoint
+    from djinn_jupyter.engine.session.session import Session
+    from djinn_jupyter.engine.session.steps import Blocked
 
 log = logging.getLogger(__name__)
 

@@ -7,22 +7,22 @@ from contextlib import AbstractContextManager
 
 from torch import Tensor
 
-from djinn_jupyter.engine.device import Usage
-from djinn_jupyter.engine.faults import Faults
-from djinn_jupyter.engine.memory.blobs import Blob, Blobs
 from djinn_jupyter.engine.memory.budget import Budget
-from djinn_jupyter.engine.memory.mover import Moved
-from djinn_jupyter.engine.memory.slab import Slab
-from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.pass_room import PassRoom
-from djinn_jupyter.engine.residency.leaving import Order, in_order
-from djinn_jupyter.engine.residency.neighbours import Neighbours
-from djinn_jupyter.engine.residency.notebooks import Notebooks
-from djinn_jupyter.engine.residency.room import Room
-from djinn_jupyter.engine.residency.stop_room import StopRoom
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.mover import Moved
+from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.residency.activity import Notebooks
+from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.residency.eviction_policy import Order, in_order
+from djinn_jupyter.engine.residency.external_pressure import Neighbours
+from djinn_jupyter.engine.residency.pass_room import StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
-from djinn_jupyter.engine.session import Session
-from djinn_jupyter.engine.steps import Blocked, Pieces
+from djinn_jupyter.engine.session.pass_allowance import PassRoom
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Pieces
+from djinn_jupyter.engine.system.device import Usage
+from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
 
 

@@ -10,20 +10,20 @@ import logging
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from djinn_jupyter.engine.faults import in_short
-from djinn_jupyter.engine.memory.blobs import Blobs
-from djinn_jupyter.engine.memory.items import Item
-from djinn_jupyter.engine.memory.mover import Moved
-from djinn_jupyter.engine.memory.slab import Slab
-from djinn_jupyter.engine.memory.tiers import Tiers
-from djinn_jupyter.engine.residency.belongings import items_of, own_items_of, storages_of
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.mover import Moved
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.older_stops import OlderStops
-from djinn_jupyter.engine.residency.residence import Cause, Moving
+from djinn_jupyter.engine.session.footprint import items_of, own_items_of, storages_of
+from djinn_jupyter.engine.session.residence import Cause, Moving
+from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import Tier, Transfer
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.session import Session
+    from djinn_jupyter.engine.session.session import Session
 
 log = logging.getLogger(__name__)
 

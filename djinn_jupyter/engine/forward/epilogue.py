@@ -1,0 +1,83 @@
+"""The model's epilogue at one value of the residual stream as a linear map: final norm with its factor held fixed,
+head.
+
+Found by arithmetic, not from a table of names: what the norm returns over what it gets, and a factor between the head's
+logits and the model's. Refuses what is not linear then. Shapes: x_D a residual, D features; V tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.errors import UnknownSite
+
+ALIKE = 2e-2  # of the largest: bfloat16 keeps eight bits
+NOT_LINEAR = "no logit is a sum of contributions here: {why}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Readout:
+    """The logit of a token (or a difference) is `direction_D` . x + `constant`, in float64 on the host."""
+
+    direction_D: Tensor
+    constant: float
+
+    def minus(self, other: Readout) -> Readout:
+        return Readout(direction_D=self.direction_D - other.direction_D, constant=self.constant - other.constant)
+
+    def of(self, value_D: Tensor) -> float:
+        return float(self.direction_D @ on_host(value_D))
+
+
+def on_host(value: Tensor) -> Tensor:
+    return value.detach().to("cpu", torch.float64)
+
+
+@torch.inference_mode()
+def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor], x_D: Tensor, token: int) -> Readout:
+    """Of `token` at the residual x_D; `lens` is the model's own epilogue. UnknownSite where it is not linear."""
+    head: Any = model.get_output_embeddings()  # type: ignore[operator]
+    if isinstance(norm, str) or norm.module is None or not isinstance(head, nn.Linear):
+        raise UnknownSite(NOT_LINEAR.format(why="this model does not end in one norm and one linear head"))
+    weight_VD, bias = head.weight, head.bias
+    gain_D, mean, shift_D = _norm(norm.module, x_D)
+    normed_D = (on_host(x_D) - (on_host(x_D).mean() if mean else 0.0)) * gain_D + shift_D
+    scale = _scale(lens(x_D[None])[0], head(normed_D.to(x_D.device, x_D.dtype)))
+    row_D = on_host(weight_VD[token])
+    direction_D = row_D * gain_D * scale
+    constant = float(row_D @ shift_D) + (0.0 if bias is None else float(bias[token]))
+    return Readout(direction_D=direction_D - (direction_D.mean() if mean else 0.0), constant=constant * scale)
+
+
+def _norm(norm: nn.Module, x_D: Tensor) -> tuple[Tensor, bool, Tensor]:
+    """gain_D, whether the mean is taken off first, shift_D: what the norm is at x_D with its factor held fixed."""
+    x = on_host(x_D)
+    y = on_host(norm(x_D[None, None])[0, 0])
+    if isinstance(norm, nn.LayerNorm):
+        shift = torch.zeros_like(x) if norm.bias is None else on_host(norm.bias)
+        gain = torch.ones_like(x) if norm.weight is None else on_host(norm.weight)
+        return gain / torch.sqrt(x.var(unbiased=False) + norm.eps), True, shift
+    # of the same size as x, with no feature zero
+    even = torch.full_like(x_D, float(x.square().mean().sqrt()), dtype=torch.float32)
+    gain = on_host(norm(even[None, None])[0, 0]) / on_host(even)
+    if not _alike(y, gain * x):
+        raise UnknownSite(NOT_LINEAR.format(why=f"{type(norm).__name__} is neither a LayerNorm nor an RMS norm"))
+    return gain, False, torch.zeros_like(x)
+
+
+def _scale(logits_V: Tensor, plain_V: Tensor) -> float:
+    """The factor from the head's logits to the model's; a soft-cap is none."""
+    model_V, head_V = on_host(logits_V), on_host(plain_V)
+    factor = float((model_V @ head_V) / (head_V @ head_V))
+    if not _alike(model_V, head_V * factor):
+        raise UnknownSite(NOT_LINEAR.format(why="the model bends its logits after the head, as a soft-cap does"))
+    return factor
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= ALIKE * one.abs().max())

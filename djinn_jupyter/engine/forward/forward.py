@@ -1,0 +1,174 @@
+"""The model's own forward, entered from a frame and left at a place.
+
+Sets at each entry what others may have changed (cache lengths, states, rotary buffers, experts) and clears it in
+`finally`. One session at a time, one compute stream; logits of the last position only, with the cache in use, as
+`generate` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import (
+    Admit,
+    Completed,
+    Journal,
+    Outcome,
+    PassCrossing,
+)
+from djinn_jupyter.engine.forward.plan import Plan
+from djinn_jupyter.engine.interventions.site_value import Lens
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
+from djinn_jupyter.engine.memory.weights.residence import Weights
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy
+from djinn_jupyter.engine.model.hooks.gates import Gates, Leave
+from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.model.loading.positions import takes_positions
+from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
+from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
+
+
+class EpilogueCrossing:
+    """Skips every layer: what enters is what the final norm and the head get."""
+
+    def __init__(self, boundary: int, hidden_1TD: Tensor) -> None:
+        self.boundary = boundary
+        self.hidden: Tensor | None = hidden_1TD
+
+    def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        return hidden
+
+    def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None:
+        raise AssertionError("no layer runs on the way through the epilogue")
+
+    def has_run(self, layer: int, output: Any) -> None: ...
+
+    def given(self) -> Mapping[int | str, Any]:
+        return {}
+
+
+class Forward:
+    """Enters passes of one model. Holds no session."""
+
+    def __init__(self, model: PreTrainedModel, anatomy: Anatomy, geometry: CacheGeometry, weights: Weights) -> None:
+        self.model, self.anatomy, self.geometry, self.weights = model, anatomy, geometry, weights
+        self.device: torch.device = next(model.parameters()).device
+        self.gates = Gates(anatomy.layers, anatomy.forms)
+        self.layers = len(anatomy.layers)
+        self._rotary = RotaryBuffers(model)
+        self.switches_at = switches_at(model)
+        self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
+        self._takes_positions = takes_positions(model)
+
+    @torch.inference_mode()
+    def enter(self, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal, admit: Admit) -> Outcome:
+        """Go on from `frame` until a halt, a yield or the end of the pass; at the end the cache is committed. `admit`
+        is asked before anything is kept of a pass that is left.
+
+        SlabFull leaves everything as it was, but for pages and layers that were run for nothing. OutOfDeviceMemory
+        leaves the session at its last committed step.
+        """
+        end = frame.committed + len(frame.tokens)
+        cache.reserve(frame.committed, end)
+        self._put_back(frame, cache, journal)
+        crossing = PassCrossing(frame, plan, self.anatomy, cache, journal, self.lens_at, admit)
+        undo = plan.undo()
+        try:
+            logits = self._call(frame, crossing, cache)
+        except Leave:
+            if crossing.left is None:
+                raise ModelRefused("The forward pass was left by nobody; this is a fault of djinn.") from None
+            return crossing.left
+        except SlabFull:
+            undo()
+            cache.restore_all(crossing.states_before())
+            cache.enter(frame.committed)
+            raise
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            cache.restore_all(journal)
+            cache.enter(frame.committed)
+            raise OutOfDeviceMemory(
+                f"The device has no memory left for this pass over {len(frame.tokens)} tokens: "
+                f"{str(error).splitlines()[0].rstrip('.')}. The session stands at its last committed step; "
+                "close sessions or give a shorter prompt."
+            ) from None
+        cache.commit(end)
+        journal.clear()
+        return Completed(logits_1V=logits[:, -1], layers_run=crossing.layers_run)
+
+    def _put_back(self, frame: Frame, cache: PagedCache, journal: Journal) -> None:
+        """The cache as it has to be before this frame is entered."""
+        if frame.hidden is None and frame.tap is None:
+            journal.clear()
+        if frame.start_states is not None:
+            journal.clear()
+            journal.update(frame.start_states)
+        if frame.states is not None:
+            cache.restore_all(frame.states)
+        cache.enter(frame.committed)
+
+    def _call(self, frame: Frame, crossing: PassCrossing, cache: PagedCache) -> Tensor:
+        tokens_1T = torch.tensor([frame.tokens], device=self.device)
+        arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
+        arguments.update(self.anatomy.keep_last)
+        if self._takes_positions:  # as `generate` passes them; Bamba derives wrong ones by itself
+            arguments["position_ids"] = torch.tensor([frame.positions], device=self.device)
+
+        def meet(tap: Tap, raw: Tensor) -> Tensor | None:
+            return crossing.meet(tap, raw) if self.gates.crossing is crossing else None
+
+        self._rotary.reset()
+        taps = crossing.taps()
+        caught = catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
+        with self.weights.passing(), self.gates.entered(crossing), self._experts_for(frame), caught:
+            logits: Tensor = self.model(tokens_1T, **arguments).logits
+            for tap in taps:
+                if tap.kind == "result":
+                    changed = crossing.meet(tap, logits)
+                    logits = logits if changed is None else changed
+        return logits
+
+    def _experts_for(self, frame: Frame) -> AbstractContextManager[Any]:
+        """`generate` runs decode steps of some mixtures with another kernel; so do we, for the same bits. A line goes
+        on with such a step also where it is extended from its last token, though that is step 0 of a run."""
+        if self._switches_experts and frame.committed and len(frame.tokens) == 1:
+            model: Any = self.model
+            context: AbstractContextManager[Any] = model._optimize_model_for_decode()
+            return context
+        return nullcontext()
+
+    def lens_at(self, tap: Tap) -> Lens | None:
+        return self.lens if tap.width == self.anatomy.hidden_size and tap.axes == "T D" else None
+
+    @torch.inference_mode()
+    def lens(self, rows_nD: Tensor) -> Tensor:
+        """Logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the residual
+        stream."""
+        crossing = EpilogueCrossing(self.layers, rows_nD[None].to(self.device))
+        tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
+        with self.weights.passing(), self.gates.entered(crossing):
+            logits: Tensor = self.model(tokens_1n, use_cache=False).logits
+        return logits[0]
+
+    def crosses(self, committed: int, end: int) -> bool:
+        """Whether a pass over [committed, end) would read keys that were made with other rotary frequencies."""
+        return self.switches_at is not None and 0 < committed <= self.switches_at < end
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    """CUDA has a class for it, the CPU's allocator only a sentence."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _experts(model: PreTrainedModel) -> set[str | None]:
+    found: Any = model.get_experts_implementation()
+    return set(found.values()) if isinstance(found, dict) else {found}

@@ -1,0 +1,92 @@
+"""Where a stopped forward pass stands, as a value. Nothing here runs a model.
+
+Shapes: h_1TD hidden states of one session (batch 1, T positions of the pass, D features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.model.hooks.taps import Tap
+
+States = Mapping[int, LayerState]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inlay:
+    """A value that an edit or a rule put in the place of the computed one: `raw` is what the model gets at `tap`, and
+    `changes` what made it, in order."""
+
+    tap: Tap
+    raw: Tensor
+    changes: tuple[Change, ...] = ()
+
+    def read(self) -> Inlay:
+        return replace(self, changes=tuple(change.read() for change in self.changes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One forward pass over `tokens`, standing before layer `boundary` (layers below it have run, those from it have
+    not).
+
+    `hidden` is h_1TD as it enters layer `boundary`; None only at the very start of a pass. `tap` is the place it stands
+    at and `raw` the value there, None where nobody stopped it. A stop inside layer n has boundary n: resuming runs
+    layer n again from its entry and puts `raw` back at `tap`. `inlays` are the replaced values of this pass so far.
+    `shared` holds, by argument, what layers hand on to each other beside the hidden state: the contents of a mapping,
+    or the value that the layer before `boundary` returned.
+    `states` are all convolution and recurrent states as they belong to this frame and `start_states` those at the start
+    of the pass; None where the model has none or where the live ones are the right ones.
+    Tensors of a frame are never written to: whoever runs from them copies first.
+    """
+
+    tokens: tuple[int, ...]
+    committed: int
+    step: int
+    boundary: int = 0
+    hidden: Tensor | None = None
+    tap: Tap | None = None
+    raw: Tensor | None = None
+    inlays: tuple[Inlay, ...] = ()
+    shared: Mapping[int | str, Any] = field(default_factory=dict)
+    states: States | None = None
+    start_states: States | None = None
+
+    def read(self) -> Frame:
+        """The same frame, standing still: what its values were made by is read from the device."""
+        return replace(self, inlays=tuple(inlay.read() for inlay in self.inlays))
+
+    @property
+    def positions(self) -> range:
+        """Absolute positions of this pass."""
+        return range(self.committed, self.end)
+
+    @property
+    def end(self) -> int:
+        """One past its last position."""
+        return self.committed + len(self.tokens)
+
+    @property
+    def inside(self) -> bool:
+        """Whether it stands within a layer, the prologue or the epilogue, and not between two layers."""
+        return self.tap is not None and self.tap.kind != "boundary"
+
+    def at_start(self) -> Frame:
+        """The same pass before anything ran. Keeps the inlays, so that running it again takes the same path."""
+        return replace(self, boundary=0, hidden=None, tap=None, raw=None, shared={}, states=self.start_states)
+
+    def with_value(self, raw: Tensor, change: Change) -> Frame:
+        """The same stop with another value at its tap, after one more change."""
+        assert self.tap is not None
+        kept = tuple(inlay for inlay in self.inlays if inlay.tap.site != self.tap.site)
+        before = tuple(c for inlay in self.inlays if inlay.tap.site == self.tap.site for c in inlay.changes)
+        inlays = (*kept, Inlay(tap=self.tap, raw=raw, changes=(*before, change)))
+        if self.inside:
+            return replace(self, raw=raw, inlays=inlays)
+        return replace(self, raw=raw, hidden=raw, inlays=inlays)

@@ -1,0 +1,273 @@
+"""One entry into a forward pass: decides at every place what happens there, and how the pass is left.
+
+The gates and the taps report to it. It applies inlays and rules, lets watches look, asks the halts, steps aside when
+there is other work, and on the way out makes the frame from which the pass can go on. Runs no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.forward.plan import Halt, Place, Plan
+from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.interventions.site_value import Lens, Moment
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy
+from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.system.nested import tensors_within
+from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.wire.sites import Site
+
+Journal = dict[int, LayerState]
+Admit = Callable[[int], None]
+"""Told how many bytes are about to be kept; raises SlabFull where there is no room for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hit:
+    """A halt that was met, with the absolute position to report."""
+
+    halt: Halt
+    position: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halted:
+    """The pass stands at a place; `frame.tap` says where and `hits` why."""
+
+    frame: Frame
+    hits: tuple[Hit, ...]
+    layers_run: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yielded:
+    """The pass stepped aside between two layers; nothing was asked for there."""
+
+    frame: Frame
+    layers_run: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The pass is through and committed. `logits_1V` are those of its last position, in the model's dtype."""
+
+    logits_1V: Tensor
+    layers_run: int
+
+
+Outcome = Halted | Yielded | Completed
+
+
+class PassCrossing:
+    """Crosses one pass of one session from `frame` under `plan`. `journal` keeps each cache layer's states from before
+    the first layer of this pass touched them, over all entries of the pass."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        plan: Plan,
+        anatomy: Anatomy,
+        cache: PagedCache,
+        journal: Journal,
+        lens: Callable[[Tap], Lens | None],
+        admit: Admit,
+    ) -> None:
+        self.frame, self.plan, self.anatomy, self.cache = frame, plan, anatomy, cache
+        self.journal, self.lens, self._admit = journal, lens, admit
+        self.boundary, self.hidden = frame.boundary, frame.hidden
+        self.layers_run = 0
+        self.left: Halted | Yielded | None = None
+        self._last = len(anatomy.layers)
+        self._places = {place.tap.site: place for place in plan.inside}
+        self._inlays: dict[Site, Inlay] = {inlay.tap.site: inlay for inlay in frame.inlays}
+        self._made: dict[Site, Inlay] = {}
+        self._boundary_inlays = {i.tap.boundary: i.raw for i in frame.inlays if i.tap.boundary is not None}
+        self._stages = plan.stages()
+        self._stage = -1 if frame.hidden is None else frame.boundary
+        self._entry = frame.hidden
+        self._kwargs: dict[str, Any] = {}
+        self._handed = {given: frame.shared[given] for _, given in anatomy.handed if given in frame.shared}
+        self._replaying = frame.inside
+
+    def taps(self) -> list[Tap]:
+        """The taps within layers that have to be caught: those of the plan and those whose value was replaced. Where
+        several are of one tensor (a point and a module path, parts of a fused projection) their order has to be the
+        same at every entry of a pass, whatever was armed since."""
+        taps = {place.tap.site: place.tap for place in self.plan.inside}
+        taps.update({site: inlay.tap for site, inlay in self._inlays.items() if inlay.tap.boundary is None})
+        if self.frame.inside and self.frame.tap is not None:
+            taps[self.frame.tap.site] = self.frame.tap
+        return sorted(taps.values(), key=lambda tap: str(tap.site))
+
+    # --- what the gates report -------------------------------------------------------------------------------------
+
+    def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
+        self._kwargs = kwargs
+        places = self.plan.boundaries.get(boundary, ())
+        inlay = self._boundary_inlays.get(boundary)
+        if inlay is not None:
+            hidden = inlay.clone()
+        else:
+            for place in places:
+                hidden = self._ruled(place, hidden)
+        hits = [hit for place in places for hit in self._look(place, hidden)]
+        if hits:
+            self._leave(boundary, hidden, places[-1].tap if len(places) == 1 else _tap_of(hits), hidden, hits)
+        if self.plan.yields is not None and self.layers_run and boundary < self._last and self.plan.yields():
+            self._step_aside(boundary, hidden)
+        if boundary == self._last:
+            self._stage, self._entry = boundary, hidden.clone() if boundary in self._stages else hidden
+        return hidden
+
+    def about_to_run(self, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None:
+        self._kwargs = kwargs
+        self._stage = layer
+        if layer == self.boundary:
+            for name in self.anatomy.mappings:
+                if name in self.frame.shared:
+                    kwargs[name].update(self.frame.shared[name])
+        if layer in self._stages:
+            self._entry = hidden.clone()
+        for index in self.anatomy.cache_layers_of(layer):
+            state = self.cache.capture(index) if index not in self.journal else None
+            if state is not None:
+                self.journal[index] = state
+
+    def has_run(self, layer: int, output: Any) -> None:
+        self.layers_run += 1
+        self._handed = {argument: output[slot] for slot, argument in self.anatomy.handed}
+
+    def given(self) -> Mapping[int | str, Any]:
+        kept: Mapping[int | str, Any] = _kept(self._handed)
+        return kept
+
+    # --- what the taps report --------------------------------------------------------------------------------------
+
+    def meet(self, tap: Tap, raw: Tensor) -> Tensor | None:
+        """The raw tensor to put in place of the one met, None to leave it."""
+        if tap.stage < self._stage:
+            return None  # the prologue runs at every entry, and means something at the first only
+        inlay = self._inlays.get(tap.site)
+        place = self._places.get(tap.site)
+        if self._replaying:
+            return self._replay(tap, inlay)
+        changed = raw
+        if inlay is not None:
+            changed = inlay.raw.clone()
+        elif place is not None:
+            changed = self._ruled(place, raw)
+        hits = [] if place is None else list(self._look(place, changed))
+        if hits:
+            boundary = min(max(tap.stage, 0), self._last)
+            self._leave(boundary, self._entry, tap, changed, hits)
+        return None if changed is raw else changed
+
+    def _replay(self, tap: Tap, inlay: Inlay | None) -> Tensor | None:
+        """On the way to the stop inside this layer: the same values as on the first way, no rules, no halts."""
+        if self.frame.tap is not None and tap.site == self.frame.tap.site:
+            self._replaying = False
+            return self.frame.raw.clone() if self.frame.raw is not None and tap.editable else None
+        return None if inlay is None else inlay.raw.clone()
+
+    # --- the parts -------------------------------------------------------------------------------------------------
+
+    def _moment(self, tap: Tap, raw: Tensor) -> Moment:
+        frame = self.frame
+        return Moment(
+            tap=tap, raw=raw, tokens=frame.tokens, positions=frame.positions, step=frame.step, lens=self.lens(tap)
+        )
+
+    def _ruled(self, place: Place, raw: Tensor) -> Tensor:
+        """The raw tensor with the rules of a place applied; kept as an inlay, because a rule may be gone when this pass
+        is run again."""
+        changes: list[Change] = []
+        for rule in place.rules:
+            applied = rule.apply(self._moment(place.tap, raw), self.plan.counted)
+            if applied is not None:
+                raw, change = applied
+                changes.append(change)
+        if changes:
+            self._made[place.tap.site] = Inlay(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
+        return raw
+
+    def _look(self, place: Place, raw: Tensor) -> list[Hit]:
+        if not place.observers and not place.halts:
+            return []
+        moment = self._moment(place.tap, raw)
+        for observer in place.observers:
+            observer.observe(moment)
+        met = [(halt, halt.meets(moment)) for halt in place.halts]
+        return [Hit(halt=halt, position=position) for halt, position in met if position is not None]
+
+    def _step_aside(self, boundary: int, hidden: Tensor) -> None:
+        """Others wait where there is no room for what that would keep."""
+        try:
+            self._admit(self._kept_bytes(hidden, None))
+        except SlabFull:
+            return
+        frame = replace(self.frame, boundary=boundary, hidden=hidden, tap=None, raw=None, **self._path(), states=None)
+        self.left = Yielded(frame=frame, layers_run=self.layers_run)
+        raise Leave
+
+    def states_before(self) -> Journal:
+        """The states that this entry found in the layers that it ran."""
+        run = range(self.boundary, self.boundary + self.layers_run + 1)
+        touched = {index for layer in run if layer < self._last for index in self.anatomy.cache_layers_of(layer)}
+        return {index: state for index, state in self.journal.items() if index in touched}
+
+    def _leave(self, boundary: int, hidden: Tensor | None, tap: Tap, raw: Tensor, hits: list[Hit]) -> None:
+        self._admit(self._kept_bytes(hidden, None if raw is hidden else raw) + self.cache.recurrent_bytes)
+        live = self.cache.capture_all()
+        start = {**live, **self.journal}
+        if tap.boundary is None and 0 <= tap.stage < self._last:
+            touched = self.anatomy.cache_layers_of(tap.stage)
+            live.update({index: self.journal[index] for index in touched if index in self.journal})
+        frame = replace(
+            self.frame,
+            boundary=boundary,
+            hidden=hidden,
+            tap=tap,
+            raw=raw if raw is hidden else raw.clone(),
+            **self._path(),
+            states=live or None,
+            start_states=start or None,
+        ).read()
+        self.left = Halted(frame=frame, hits=tuple(hits), layers_run=self.layers_run)
+        raise Leave
+
+    def _kept_bytes(self, hidden: Tensor | None, raw: Tensor | None) -> int:
+        """Bytes of a frame that stands here: of the hidden state as it lies in memory, of the others as copies."""
+        whole = 0 if hidden is None else hidden.untyped_storage().nbytes()
+        copied = [raw, self._handed, *(self._kwargs[name] for name in self.anatomy.mappings if name in self._kwargs)]
+        made = sum(inlay.raw.nbytes for inlay in self._made.values())
+        journal = sum(state.nbytes for state in self.journal.values())
+        return whole + sum(tensor.nbytes for tensor in tensors_within(copied)) + made + journal
+
+    def _path(self) -> dict[str, Any]:
+        """What the frame keeps of the way here: the replaced values, and what layers hand on."""
+        kept = tuple(inlay for inlay in self.frame.inlays if inlay.tap.site not in self._made)
+        shared: dict[int | str, Any] = {
+            name: _kept(self._kwargs[name]) for name in self.anatomy.mappings if name in self._kwargs
+        }
+        return {"inlays": (*kept, *self._made.values()), "shared": {**shared, **_kept(self._handed)}}
+
+
+def _kept(value: Any) -> Any:
+    """A copy that nobody writes to: what layers hand on are views of the working copy, which later passes write."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, Mapping):
+        return {key: _kept(part) for key, part in value.items()}
+    return type(value)(_kept(part) for part in value) if isinstance(value, tuple | list) else value
+
+
+def _tap_of(hits: list[Hit]) -> Tap:
+    return hits[0].halt.tap

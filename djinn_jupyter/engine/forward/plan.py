@@ -1,0 +1,113 @@
+"""What is to happen at which place of a pass: rules, then watches, then halts. Built when something changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.wire.sites import Site
+
+
+class Observer(Protocol):
+    """Looks at a moment and changes nothing of the pass. `mark` gives the way back to what it has recorded now."""
+
+    @property
+    def tap(self) -> Tap: ...
+
+    def observe(self, moment: Moment) -> None: ...
+
+    def mark(self) -> Callable[[], None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A place to halt at once, in the pass of `step`: the end of a step, a step back or a look."""
+
+    tap: Tap
+    step: int
+
+    def meets(self, moment: Moment) -> int | None:
+        return moment.positions[-1] if moment.step == self.step else None
+
+
+Halt = Breakpoint | Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """All that happens at one tap."""
+
+    tap: Tap
+    rules: tuple[Rule, ...]
+    observers: tuple[Observer, ...]
+    halts: tuple[Halt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`boundaries` by boundary number, in the order resid_post of the layer below, resid_pre of the layer above;
+    `inside` are the places within layers, prologue and epilogue. `counted` is False when a pass is run again: then
+    rules keep no books. `yields` says, between layers, whether to step aside for other work."""
+
+    boundaries: Mapping[int, tuple[Place, ...]]
+    inside: tuple[Place, ...]
+    counted: bool = True
+    yields: Callable[[], bool] | None = None
+
+    def stages(self) -> frozenset[int]:
+        """The stages within which something may happen."""
+        return frozenset(place.tap.stage for place in self.inside)
+
+    @property
+    def halts(self) -> bool:
+        """Whether it may stop a pass."""
+        return any(place.halts for places in (*self.boundaries.values(), self.inside) for place in places)
+
+    def undo(self) -> Callable[[], None]:
+        """The way back to the books that rules and watches have now, for a pass that has to be entered once more."""
+        places = [*self.inside, *(place for here in self.boundaries.values() for place in here)]
+        marks = [rule.mark() for place in places for rule in place.rules]
+        marks += [observer.mark() for place in places for observer in place.observers]
+
+        def go_back() -> None:
+            for mark in marks:
+                mark()
+
+        return go_back
+
+
+def make_plan(
+    *,
+    rules: Iterable[Rule] = (),
+    observers: Iterable[Observer] = (),
+    halts: Iterable[Halt] = (),
+    counted: bool = True,
+    yields: Callable[[], bool] | None = None,
+) -> Plan:
+    """A plan with one place per tap."""
+    rules, observers, halts = tuple(rules), tuple(observers), tuple(halts)
+    taps: dict[Site, Tap] = {}
+    for one in (*rules, *observers, *halts):
+        taps.setdefault(one.tap.site.whole(), one.tap)
+    places = [
+        Place(
+            tap=tap,
+            rules=tuple(r for r in rules if r.tap.site.whole() == site),
+            observers=tuple(o for o in observers if o.tap.site.whole() == site),
+            halts=tuple(h for h in halts if h.tap.site.whole() == site),
+        )
+        for site, tap in taps.items()
+    ]
+    boundaries: dict[int, tuple[Place, ...]] = {}
+    for place in sorted(
+        (p for p in places if p.tap.boundary is not None), key=lambda p: p.tap.site.point == "resid_pre"
+    ):
+        assert place.tap.boundary is not None
+        boundaries[place.tap.boundary] = (*boundaries.get(place.tap.boundary, ()), place)
+    inside = tuple(p for p in places if p.tap.boundary is None)
+    return Plan(boundaries=boundaries, inside=inside, counted=counted, yields=yields)

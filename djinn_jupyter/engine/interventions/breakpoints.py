@@ -1,0 +1,118 @@
+"""Breakpoints: a site, an optional condition, a hit count. Says whether a moment is one to stop at; stops nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.interventions.conditions import Condition
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.errors import InvalidCondition
+from djinn_jupyter.wire.nouns import BreakpointDescription
+from djinn_jupyter.wire.sites import Site
+
+LENS_ROWS = 256
+Texts = Callable[[int], str]
+TokenIds = Callable[[str], int]
+
+
+@dataclass(slots=True, kw_only=True)
+class Breakpoint:
+    """`hits` counts the passes in which the condition held, `note` says what may be meant otherwise in it."""
+
+    number: int
+    site: Site
+    tap: Tap
+    condition: Condition | None
+    once: bool
+    text_of: Texts
+    id_of: TokenIds
+    enabled: bool = True
+    hits: int = 0
+    note: str | None = None
+
+    def meets(self, moment: Moment) -> int | None:
+        """The absolute position to report when this moment is one to stop at (the first one for which the condition
+        holds, the last of the pass without a condition), None when it is not."""
+        if self.condition is None:
+            return moment.positions[-1]
+        scope = _MomentScope(moment, self.site, self.text_of, self.id_of)
+        if self.condition.same_for_all_positions:
+            return moment.positions[-1] if self.condition.holds(scope) else None
+        for row, position in enumerate(moment.row_positions()):
+            scope.row = row
+            if self.condition.holds(scope):
+                return position
+        return None
+
+    def describe(self) -> BreakpointDescription:
+        return BreakpointDescription(
+            number=self.number,
+            site=str(self.site),
+            when=None if self.condition is None else self.condition.text,
+            once=self.once,
+            enabled=self.enabled,
+            hits=self.hits,
+            note=self.note,
+        )
+
+
+def evaluate(condition: Condition, moment: Moment, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
+    """What the condition's expression is for one row of a moment."""
+    return condition.value(_MomentScope(moment, site, text_of, id_of, row))
+
+
+@dataclass(slots=True)
+class _MomentScope:
+    """Answers a condition's questions about one row of a moment. Norms and lens are computed for all rows at once, on
+    the device, when first asked for."""
+
+    moment: Moment
+    site: Site
+    text_of: Texts
+    id_of: TokenIds
+    row: int = 0
+    _norms: list[float] | None = None
+    _lens: list[Tensor] = field(default_factory=list)
+
+    def read(self, name: str) -> Any:
+        match name:
+            case "step":
+                return self.moment.step
+            case "position":
+                return self.moment.row_positions()[self.row]
+            case "token_id":
+                return self.moment.row_tokens()[self.row]
+            case "token":
+                return self.text_of(self.moment.row_tokens()[self.row])
+            case "norm":
+                return self._norm_rows()[self.row]
+            case "top1":
+                return self.text_of(int(self._logits().argmax()))
+        raise InvalidCondition(f"A condition knows no {name!r}.")
+
+    def probability(self, text: str) -> float:
+        token = self.id_of(text)
+        return float(torch.softmax(self._logits().to(torch.float32), dim=-1)[token])
+
+    def _norm_rows(self) -> list[float]:
+        if self._norms is None:
+            value = self.moment.value
+            part = value if self.site.selector is None else value[:, list(self.site.selector)]
+            self._norms = part.to(torch.float32).flatten(1).norm(dim=1).tolist()
+        return self._norms
+
+    def _logits(self) -> Tensor:
+        """Logits [V] of the present row, from a block of rows looked at together."""
+        if self.moment.lens is None:
+            raise InvalidCondition(f"top1 and p need a site of the residual stream's width; {self.site} is none.")
+        block, offset = divmod(self.row, LENS_ROWS)
+        while len(self._lens) <= block:
+            start = len(self._lens) * LENS_ROWS
+            self._lens.append(self.moment.lens(self.moment.value[start : start + LENS_ROWS]))
+        return self._lens[block][offset]

@@ -1,0 +1,48 @@
+"""The value a forward pass has at one place, as rules, watches and breakpoints see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from djinn_jupyter.engine.model.hooks.taps import Tap
+
+Lens = Callable[[Tensor], Tensor]
+
+
+@dataclass(slots=True, kw_only=True)
+class Moment:
+    """`value` has positions first: [T, D], [T, H, D] or [T, H, K]; row i belongs to the absolute position
+    `positions[i]`, where the token `tokens[i]` stands. `lens` applies the model's epilogue to rows of the residual
+    stream [n, D] and gives logits [n, V]; None where the place is not of the residual stream's width."""
+
+    tap: Tap
+    raw: Tensor
+    tokens: tuple[int, ...]
+    positions: range
+    step: int
+    lens: Lens | None
+    _value: Tensor | None = field(default=None, init=False)
+
+    @property
+    def value(self) -> Tensor:
+        if self._value is None:
+            self._value = self.tap.read(self.raw)
+        return self._value
+
+    @property
+    def rows(self) -> int:
+        return int(self.value.shape[0])
+
+    def row_positions(self) -> range:
+        """Positions of the value's rows: all of the pass, or its last ones where the model kept only those (logits)."""
+        return self.positions[len(self.positions) - self.rows :]
+
+    def row_tokens(self) -> tuple[int, ...]:
+        return self.tokens[len(self.tokens) - self.rows :]
+
+    def replace(self, value: Tensor) -> Tensor:
+        """The raw tensor with `value` in it."""
+        return self.tap.write(self.raw, value)

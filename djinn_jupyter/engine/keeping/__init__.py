@@ -1,1 +1,0 @@
-"""Sessions that outlive a process: images of them, files that hold images, and the way back."""

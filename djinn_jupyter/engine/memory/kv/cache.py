@@ -1,0 +1,298 @@
+"""A session's cache: what a model's forward is given as its `Cache`, with the rows in pages. Knows no gates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
+
+from djinn_jupyter.engine.memory.kv import states
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupKind
+from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, Slot
+from djinn_jupyter.engine.memory.kv.layers import (
+    PagedFullLayer,
+    PagedIndexedLayer,
+    PagedRecurrentFullLayer,
+    PagedRecurrentWindowLayer,
+    PagedRows,
+    PagedWindowLayer,
+    paged_own,
+)
+from djinn_jupyter.engine.memory.kv.own_layers import is_own
+from djinn_jupyter.engine.memory.kv.page_table import PageTable
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.errors import IllegalMove, SlabFull
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheStatistics:
+    """The books of one session's cache. Pages that others hold too are counted in full; `page_bytes` are those of the
+    pages on the device."""
+
+    length: int
+    pages: int
+    pages_shared: int
+    page_bytes: int
+    working_bytes: int
+    recurrent_bytes: int
+
+    @property
+    def device_bytes(self) -> int:
+        return self.page_bytes + self.working_bytes + self.recurrent_bytes
+
+
+class PagedCache(Cache):
+    """One session's keys, values and recurrent states, bit for bit what a DynamicCache would hand to the model.
+
+    A pass over the positions [start, end) is: `reserve(start, end)`, `enter(start)`, the forward, `commit(end)`. A pass
+    that stopped is entered again in the same way, any number of times, also after a `fork`, and its rows are written
+    anew. Rows at and beyond `length` are *in flight*: there for the layers that ran, dead above.
+
+    Invariants: `length` changes by `commit` and `rewind` only. The pages hold every row written once a verb of this
+    class has returned; the working copy may be dropped between any two of them and changes no bit. A verb that raises
+    has changed nothing, except that working copies may have gone. Pages that a fork shares are never written: whoever
+    writes first gets private copies of all pages the pass overlaps, with their in-flight rows. Recurrent states move
+    only as layers run and by `restore`; `rewind` does not touch them.
+    """
+
+    def __init__(self, model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Sequence[GroupCache]) -> None:
+        self.model_config = model_config
+        self.geometry = geometry
+        self.groups = tuple(groups)
+        self.owner = self.groups[0].session if self.groups else object()
+        self.length = 0
+        super().__init__(layers=_layers(model_config, geometry, self.groups))
+        self._paged = tuple(layer for layer in self.layers if isinstance(layer, PagedRows))
+
+    @classmethod
+    def create(cls, model_config: PreTrainedConfig, geometry: CacheGeometry, slabs: Sequence[Slab]) -> PagedCache:
+        """An empty cache. `slabs` are those of the geometry's groups, in their order."""
+        if [slab.geometry for slab in slabs] != list(geometry.groups):
+            raise BooksBroken("The slabs are not those of the geometry's page groups.")
+        session = object()
+        return cls(model_config, geometry, [GroupCache(PageTable(slab), session) for slab in slabs])
+
+    # --------------------------------------------------------------------------------------------- a pass
+
+    def reserve(self, start: int, end: int) -> None:
+        """Pages for a pass over [start, end), private where it writes, and a working copy if there is room for one.
+
+        Raises SlabFull, with nothing changed but working copies that gave way.
+        """
+        self._must_stand_at(start)
+        drawn: list[list[int]] = []
+        try:
+            for group in self.groups:
+                drawn.append(group.slab.allocate(group.table.wanted(start, end)))
+        except SlabFull:
+            for group, pages in zip(self.groups, drawn, strict=False):
+                group.slab.free(pages)
+            raise
+        for group, pages in zip(self.groups, drawn, strict=True):
+            group.flush()
+            group.table.accept(start, end, pages)
+        for group in self.groups:
+            group.prepare(start, end)
+
+    def bytes_wanted(self, start: int, end: int) -> int:
+        """Bytes of the fresh pages that `reserve` takes for [start, end)."""
+        return sum(g.table.wanted(start, end) * g.geometry.page_bytes for g in self.groups)
+
+    def enter(self, committed: int) -> None:
+        """Before any entry of the forward: every layer stands at `committed`, also those that already ran."""
+        self._must_stand_at(committed)
+        for layer in self._paged:
+            layer.set_length(committed)
+
+    def commit(self, length: int) -> None:
+        """After a pass: every layer stands at `length`, also those that were skipped, and the pages hold all rows."""
+        for group in self.groups:
+            if length > group.written:
+                raise BooksBroken(f"Commit of {length} positions; rows were written for {group.written}.")
+            group.flush()
+        self.stand_at(length)
+
+    def may_enter(self, length: int) -> bool:
+        """Whether a pass entered at `length` after a `rewind` finds its rows: those behind a window are given up."""
+        try:
+            for group in self.groups:
+                group.check_enterable(length)
+        except IllegalMove:
+            return False
+        return length <= self.length
+
+    def rewind(self, length: int) -> None:
+        """Back to a committed length that was passed before. Rows and pages stay, until `truncate` or new rows."""
+        if length > self.length:
+            raise IllegalMove(f"Rewind to position {length}; only {self.length} are committed.")
+        for group in self.groups:
+            group.check_enterable(length)
+        for group in self.groups:
+            group.rewind(length)
+        self.stand_at(length)
+
+    def _must_stand_at(self, start: int) -> None:
+        if start != self.length:
+            raise IllegalMove(f"A pass cannot enter at position {start}; {self.length} are committed. Rewind first.")
+
+    def stand_at(self, length: int) -> None:
+        self.length = length
+        for layer in self._paged:
+            layer.set_length(length)
+
+    # --------------------------------------------------------------------------------------------- pages
+
+    def truncate(self, length: int) -> None:
+        """Give back the pages wholly beyond `length`, which may not lie before the committed length."""
+        if length < self.length:
+            raise IllegalMove(f"Truncate to position {length}; {self.length} are committed. Rewind first.")
+        for group in self.groups:
+            group.truncate(length)
+
+    def release_behind(self, oldest_kept: int | None = None) -> None:
+        """Give back window pages that no pass entered at `length`, or at `oldest_kept` or later, can read."""
+        entered = self.length if oldest_kept is None else min(self.length, oldest_kept)
+        for group in self.groups:
+            group.release_before(group.geometry.first_needed(entered))
+
+    def fork(self) -> PagedCache:
+        """A second cache at the same point: pages shared until either writes, states copied, no working copy."""
+        session = object()
+        taken: list[GroupCache] = []
+        for group in self.groups:
+            taken.append(group.fork(session))
+        twin = type(self)(self.model_config, self.geometry, taken)
+        twin.restore_all(self.capture_all())
+        twin.stand_at(self.length)
+        return twin
+
+    def free(self) -> None:
+        """Give everything back. The cache is then empty."""
+        for group in self.groups:
+            group.free()
+        self.stand_at(0)
+        self.restore_all(_unused_states(self.model_config))
+
+    def build_working(self) -> None:
+        """Gather the working copy for the next position, if the budget allows."""
+        for group in self.groups:
+            group.prepare(self.length, self.length + 1)
+
+    def drop_working(self) -> None:
+        for group in self.groups:
+            group.drop_working()
+
+    def flush(self) -> None:
+        """Bring the pages up to date with the rows of a pass that stopped."""
+        for group in self.groups:
+            group.flush()
+
+    # -------------------------------------------------------------------------------------------- states
+
+    def capture(self, layer: int) -> LayerState | None:
+        """The states of a layer beside its rows and their flags; None for a layer without any."""
+        return states.take(self.layers[layer]) if states.has_states(self.layers[layer]) else None
+
+    def restore(self, layer: int, state: LayerState | None) -> None:
+        """Put back what `capture` gave for this layer, here or in a fork."""
+        if (state is not None) != states.has_states(self.layers[layer]):
+            raise BooksBroken(f"Layer {layer} and the state to be put back are not of one kind.")
+        if state is not None:
+            states.put(self.layers[layer], state)
+
+    def capture_all(self) -> dict[int, LayerState]:
+        return {i: states.take(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
+
+    def restore_all(self, captured: Mapping[int, LayerState]) -> None:
+        for layer, state in captured.items():
+            self.restore(layer, state)
+
+    def adopt_states(self, states_now: Mapping[int, LayerState]) -> None:
+        """Let the layers of an empty cache have these states, without copying them: their bytes may be away."""
+        if set(states_now) != set(self.live_states()):
+            raise BooksBroken("The states to be taken over are not of the layers that have states.")
+        for layer, state in states_now.items():
+            states.take_up(self.layers[layer], state)
+
+    def live_states(self) -> dict[int, LayerState]:
+        """The states that the next pass writes, not copies of them: for the tiers, which move their bytes."""
+        return {i: states.live(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
+
+    # --------------------------------------------------------------------------------------------- books
+
+    @property
+    def recurrent_bytes(self) -> int:
+        return sum(states.nbytes(layer) for layer in self.layers if states.has_states(layer))
+
+    @property
+    def working_bytes(self) -> int:
+        return sum(group.working.nbytes for group in self.groups if group.working is not None)
+
+    def statistics(self) -> CacheStatistics:
+        tables = [group.table for group in self.groups]
+        return CacheStatistics(
+            length=self.length,
+            pages=sum(len(table) for table in tables),
+            pages_shared=sum(table.slab.references(page) > 1 for table in tables for page in table.pages),
+            page_bytes=sum(t.slab.page(page).nbytes for t in tables for page in t.pages if t.slab.page(page).resident),
+            working_bytes=self.working_bytes,
+            recurrent_bytes=self.recurrent_bytes,
+        )
+
+    def check(self, contents: bool = False) -> None:
+        """Raise BooksBroken unless tables and slabs agree; with `contents`, compare the working copy with the pages."""
+        for group in self.groups:
+            group.check(contents)
+            if self.length > group.written:
+                raise BooksBroken(f"{self.length} positions are committed; rows were written for {group.written}.")
+
+
+def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Sequence[GroupCache]) -> list[Any]:
+    """The library's own layers for this model, those with attention replaced by paged ones."""
+    library = DynamicCache(config=model_config).layers
+    held = _held(groups, "full", "window")
+    index_keys, index_positions = _held(groups, "index"), _held(groups, "positions")
+    layers: list[Any] = []
+    for index, plain in enumerate(library):
+        layer = _paged(plain)
+        if isinstance(layer, PagedRows):
+            layer.attach(geometry.layers[index], held.get(index))
+        if isinstance(layer, PagedIndexedLayer):
+            layer.attach_indexer(index_keys.get(index), index_positions.get(index))
+        layers.append(layer)
+    return layers
+
+
+def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, Slot]:
+    """By cache layer: where its rows of such a kind are."""
+    return {
+        layer.cache_layer: Slot(group, slot)
+        for group in groups
+        if group.geometry.kind in kinds
+        for slot, layer in enumerate(group.geometry.layers)
+    }
+
+
+def _paged(plain: Any) -> Any:
+    match type(plain):
+        case cache_utils.DynamicLayer:
+            return PagedFullLayer()  # type: ignore[no-untyped-call]
+        case cache_utils.DynamicIndexedLayer:
+            return PagedIndexedLayer()  # type: ignore[no-untyped-call]
+        case cache_utils.DynamicSlidingWindowLayer:
+            return PagedWindowLayer(plain.sliding_window)
+        case cache_utils.LinearAttentionAndFullAttentionLayer:
+            return PagedRecurrentFullLayer(plain.number_of_states)
+        case cache_utils.LinearAttentionAndSlidingWindowAttentionLayer:
+            return PagedRecurrentWindowLayer(plain.sliding_window, plain.number_of_states)
+        case _:
+            return paged_own(plain) if is_own(plain) else plain
+
+
+def _unused_states(model_config: PreTrainedConfig) -> dict[int, LayerState]:
+    unused = [_paged(plain) for plain in DynamicCache(config=model_config).layers]
+    return {i: states.take(layer) for i, layer in enumerate(unused) if states.has_states(layer)}

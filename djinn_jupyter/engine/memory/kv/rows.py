@@ -1,0 +1,95 @@
+"""The rows of a session's cache as plain tensors on the host, independent of page sizes, and back into pages.
+
+Shapes: n layers of a run, H key-value heads, T positions, D features of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, Run
+from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.errors import SlabFull
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """A group's rows of the positions [first, end): keys [n, H, T, Dk] and values [n, H, T, Dv] of each of its runs."""
+
+    first: int
+    end: int
+    runs: tuple[tuple[Tensor, Tensor], ...]
+
+    @classmethod
+    def empty(cls, geometry: GroupGeometry, first: int, end: int) -> Rows:
+        """Room for them on the host."""
+        return cls(first=first, end=end, runs=tuple(_room(run, end - first) for run in geometry.runs))
+
+    def fits(self, geometry: GroupGeometry) -> bool:
+        """Whether they are rows of such a group."""
+        found = [(k.shape, v.shape, k.dtype, v.dtype) for k, v in self.runs]
+        return found == [_expected(run, self.end - self.first) for run in geometry.runs]
+
+
+def take_rows(cache: PagedCache, end: int) -> Generator[None, None, tuple[Rows, ...]]:
+    """All rows before `end` that are there; gives way after every page."""
+    taken: list[Rows] = []
+    for group in cache.groups:
+        group.flush()
+        here = min(end, group.written)
+        first = min(here, max(group.table.first, group.known_from))
+        rows = Rows.empty(group.geometry, first, here)
+        yield from _move(group, rows, out=True)
+        taken.append(rows)
+    return tuple(taken)
+
+
+def put_rows(cache: PagedCache, taken: Sequence[Rows], length: int) -> Generator[None, None, None]:
+    """Fill an empty cache with rows, so that it stands at `length`; gives way after every page.
+
+    Raises SlabFull, and leaves the cache empty.
+    """
+    if cache.length or len(taken) != len(cache.groups):
+        raise BooksBroken("Rows were to be put into a cache that is not empty, or has other groups.")
+    try:
+        for group, rows in zip(cache.groups, taken, strict=True):
+            group.table.begin_at(rows.first)
+            group.table.allocate(rows.end)
+            group.written, group.known_from = rows.end, rows.first
+    except SlabFull:
+        cache.free()
+        raise
+    for group, rows in zip(cache.groups, taken, strict=True):
+        yield from _move(group, rows, out=False)
+    cache.stand_at(length)
+
+
+def _move(group: GroupCache, rows: Rows, *, out: bool) -> Generator[None, None, None]:
+    for piece in group.table.pieces(rows.first, rows.end):
+        for number, kept in enumerate(rows.runs):
+            for paged, plain in zip(group.slab.run_views(piece.page, number), kept, strict=True):
+                here = paged.narrow(2, piece.row, piece.count)
+                there = plain.narrow(2, piece.start - rows.first, piece.count)
+                _copy(here, there) if out else _copy(there, here)
+        yield
+
+
+def _copy(source: Tensor, target: Tensor) -> None:
+    target.copy_(source)
+
+
+def _room(run: Run, count: int) -> tuple[Tensor, Tensor]:
+    keys, values, dtype, _ = _expected(run, count)
+    with torch.inference_mode(False):
+        return torch.empty(keys, dtype=dtype), torch.empty(values, dtype=dtype)
+
+
+def _expected(run: Run, count: int) -> tuple[torch.Size, torch.Size, torch.dtype, torch.dtype]:
+    lead = (run.layers, run.kv_heads, count)
+    return torch.Size((*lead, run.key_dim)), torch.Size((*lead, run.value_dim)), run.dtype, run.dtype

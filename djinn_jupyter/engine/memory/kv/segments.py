@@ -1,0 +1,233 @@
+"""The device memory that the pages of one group lie in: slots in segments that come and go. Knows no page by name.
+
+Shapes: S slots of a segment, n layers of a run, H key-value heads, P positions of a page, D features of a head.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.memory.budget import Budget, Part
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, Run
+from djinn_jupyter.engine.memory.offload.spans import Span
+from djinn_jupyter.engine.system.amounts import mebibytes
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
+from djinn_jupyter.errors import SlabFull
+
+SEGMENT_BYTES = 64 << 20
+SEGMENTS_LEAST = 16  # of a budget: what few pages leave free of a large one, tensors could not have
+POISON = 0xFF  # every float made of these bytes is NaN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Segment:
+    """One allocation. `keys[r]` and `values[r]` are views `knHPD_S` [S, n, H, P, D] of run r."""
+
+    storage: Tensor
+    keys: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+    @property
+    def slots(self) -> int:
+        return self.storage.shape[0]
+
+
+class Segments:
+    """Slots of one page each, `uint8[slots, page_bytes]`.
+
+    Invariants: a slot is free or taken; a verb that raises has changed nothing. Slot s lies in segment
+    s // segment_slots, which may be shorter where the budget ran out. The lowest free slots are taken first, so that
+    the last segments empty. Freed memory goes back to the device only by `shrink`, which on CUDA waits for the device.
+    """
+
+    def __init__(
+        self, geometry: GroupGeometry, device: torch.device, budget: Budget, segment_slots: int | None, poison: bool
+    ) -> None:
+        self.geometry = geometry
+        self.device = device
+        self.budget = budget
+        most = min(SEGMENT_BYTES, budget.limit // SEGMENTS_LEAST)
+        self.segment_slots = segment_slots or max(1, most // geometry.page_bytes)
+        self.poison = poison
+        self._segments: dict[int, Segment] = {}
+        self._free: list[int] = []  # a heap
+        self._taken: set[int] = set()
+        self._place = {layer.cache_layer: place for place, layer in enumerate(geometry.layers)}
+        part = Part(name="pages", held=lambda: self.bytes_allocated, idle=self._empty_bytes, release=self.shrink)
+        budget.join(self, part)
+
+    # -------------------------------------------------------------------------------------------- slots
+
+    def take(self, count: int) -> list[int]:
+        """So many slots with undefined contents. Raises SlabFull."""
+        if count > len(self._free):
+            self._grow(count - len(self._free), asked=count)
+        taken = [heapq.heappop(self._free) for _ in range(count)]
+        self._taken.update(taken)
+        return taken
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self._taken.remove(slot)
+            heapq.heappush(self._free, slot)
+            if self.poison:
+                self.bytes_of(slot).fill_(POISON)
+
+    # -------------------------------------------------------------------------------------------- views
+
+    def bytes_of(self, slot: int) -> Tensor:
+        """All bytes of a slot, `uint8[page_bytes]`."""
+        return self._segments[slot // self.segment_slots].storage[slot % self.segment_slots]
+
+    def span(self, slot: int) -> Span:
+        size = self.geometry.page_bytes
+        storage = self._segments[slot // self.segment_slots].storage
+        return Span(memory=storage, start=slot % self.segment_slots * size, nbytes=size)
+
+    def run_views(self, slot: int, run: int) -> tuple[Tensor, Tensor]:
+        """Keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a slot."""
+        segment, place = self._segments[slot // self.segment_slots], slot % self.segment_slots
+        return segment.keys[run][place], segment.values[run][place]
+
+    def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
+        """Keys [H, P, Dk] and values [H, P, Dv] of a cache layer in a slot."""
+        at = self._place[layer]
+        for number, run in enumerate(self.geometry.runs):
+            if at < run.first + run.layers:
+                keys, values = self.run_views(slot, number)
+                return keys[at - run.first], values[at - run.first]
+        raise BooksBroken(f"Layer {layer} is in no run of its group.")
+
+    # ----------------------------------------------------------------------------------------- segments
+
+    def _grow(self, short: int, asked: int) -> None:
+        """Segments for at least `short` more slots, the last one as large as the budget allows."""
+        size = self.geometry.page_bytes
+        free, taken = len(self._free), len(self._taken)
+        try:
+            self.budget.take(short * size, by=self)
+        except SlabFull as error:
+            raise SlabFull(
+                f"Asked for {asked} pages of {mebibytes(size)}; {free} are free and {taken} in use, {self.budget.bound}"
+            ) from error
+        more = self.budget.take_of_the_free(-short % self.segment_slots, size)
+        try:
+            self._add(short + more)
+        except (OSError, RuntimeError) as error:  # torch has no narrower class
+            raise SlabFull(f"The device refused {mebibytes((short + more) * size)} for pages: {error}") from error
+
+    def _add(self, slots: int) -> None:
+        """Allocate what the budget has just granted; what the device refuses is given back to the budget."""
+        left = slots
+        try:
+            while left:
+                count = min(left, self.segment_slots)
+                segment = _segment(self.geometry, count, self.device)
+                if self.poison:
+                    segment.storage.fill_(POISON)
+                number = next(n for n in range(len(self._segments) + 1) if n not in self._segments)
+                self._segments[number] = segment
+                for slot in range(number * self.segment_slots, number * self.segment_slots + count):
+                    heapq.heappush(self._free, slot)
+                left -= count
+        finally:
+            self.budget.give_back(left * self.geometry.page_bytes)
+
+    def shrink(self) -> int:
+        """Release the segments of which no slot is taken; bytes released.
+
+        On CUDA this waits for the device, and returns to other programs what working copies gave up, too.
+        """
+        empty = self._empty()
+        released = sum(self._segments.pop(number).storage.nbytes for number in empty)
+        self._free = [slot for slot in self._free if slot // self.segment_slots not in empty]
+        heapq.heapify(self._free)
+        self.budget.give_back(released)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        return released
+
+    def _empty(self) -> set[int]:
+        return self._segments.keys() - {slot // self.segment_slots for slot in self._taken}
+
+    def _empty_bytes(self) -> int:
+        return sum(self._segments[number].storage.nbytes for number in self._empty())
+
+    # -------------------------------------------------------------------------------------------- books
+
+    @property
+    def slots(self) -> int:
+        return sum(segment.slots for segment in self._segments.values())
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    @property
+    def lowest_free(self) -> int | None:
+        return self._free[0] if self._free else None
+
+    @property
+    def count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def least(self) -> int:
+        """How many segments the taken slots would fill."""
+        return -(-len(self._taken) // self.segment_slots)
+
+    @property
+    def bytes_allocated(self) -> int:
+        return sum(segment.storage.nbytes for segment in self._segments.values())
+
+    def check(self, held: Collection[int]) -> None:
+        """Raise BooksBroken unless every slot is free or taken, not both, and the taken ones are those held."""
+        every = {
+            slot
+            for number, segment in self._segments.items()
+            for slot in range(number * self.segment_slots, number * self.segment_slots + segment.slots)
+        }
+        free = Counter(self._free)
+        if twice := [slot for slot, times in (free + Counter(held)).items() if times > 1]:
+            raise BooksBroken(f"Slots in two places: {twice}.")
+        if both := free.keys() & self._taken:
+            raise BooksBroken(f"Slots both free and in use: {sorted(both)}.")
+        if lost := every ^ (free.keys() | self._taken):
+            raise BooksBroken(f"Slots neither free nor in use, or of no segment: {sorted(lost)}.")
+        if strange := self._taken ^ set(held):
+            raise BooksBroken(f"Slots taken and held by no page, or held and not taken: {sorted(strange)}.")
+
+
+def _segment(geometry: GroupGeometry, slots: int, device: torch.device) -> Segment:
+    storage = uninitialised((slots, geometry.page_bytes), torch.uint8, device)
+    with torch.inference_mode(False):  # a view of another dtype made inside it could not be written outside
+        views = [_run_views(storage, run, geometry.page_positions) for run in geometry.runs]
+    return Segment(storage=storage, keys=tuple(k for k, _ in views), values=tuple(v for _, v in views))
+
+
+def _run_views(storage: Tensor, run: Run, page_positions: int) -> tuple[Tensor, Tensor]:
+    """The keys [S, n, H, P, Dk] and values [S, n, H, P, Dv] of a run in all slots of a segment."""
+    rows = storage[:, run.offset : run.offset + page_positions * run.position_bytes].view(run.dtype)
+    layers = rows.unflatten(1, (run.layers, -1))
+    key_size = run.kv_heads * page_positions * run.key_dim
+    keys = layers[..., :key_size].unflatten(-1, (run.kv_heads, page_positions, run.key_dim))
+    values = layers[..., key_size:].unflatten(-1, (run.kv_heads, page_positions, run.value_dim))
+    return keys, values
+
+
+def uninitialised(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """An ordinary tensor, also when asked for inside an inference mode, so that it can be written in any mode. Large
+    ones in main memory have a mapping of their own. Raises OSError and RuntimeError."""
+    nbytes = math.prod(shape) * dtype.itemsize
+    with torch.inference_mode(False):
+        if device.type == "cpu" and nbytes >= HUGE_BYTES:
+            return pageable(nbytes).view(dtype).view(tuple(shape))
+        return torch.empty(tuple(shape), dtype=dtype, device=device)

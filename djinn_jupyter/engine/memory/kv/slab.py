@@ -1,0 +1,234 @@
+"""The pages of one group: numbers, reference counts, versions, and where each one is. Knows no session and no tier.
+
+Shapes: n layers of a run, H key-value heads, P positions of a page, D features of a head.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.memory.budget import Budget, Copy
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry
+from djinn_jupyter.engine.memory.kv.segments import Segments
+from djinn_jupyter.engine.memory.offload.spans import Span
+from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.wire.holdings import SlabStatistics
+
+
+class Page(Item):
+    """One page: who holds it how often, and its slot on the device, None when it is elsewhere."""
+
+    __slots__ = ("_slots", "arriving", "references", "slot")
+
+    def __init__(self, slots: Segments, slot: int | None) -> None:
+        super().__init__(slots.geometry.page_bytes)
+        self._slots = slots
+        self.references = 1
+        self.slot: int | None = slot
+        self.arriving = False
+
+    @property
+    def resident(self) -> bool:
+        return self.slot is not None and not self.arriving
+
+    def span(self) -> Span:
+        return self._slots.span(self.place)
+
+    @property
+    def place(self) -> int:
+        """Its slot; BooksBroken when it has none."""
+        if self.slot is None:
+            raise BooksBroken("A page was to be read or written that is not on the device.")
+        return self.slot
+
+    def make_place(self) -> None:
+        (self.slot,) = self._slots.take(1)
+        self.arriving = True
+
+    def arrive(self) -> None:
+        self.arriving = False
+
+    def give_up_place(self) -> None:
+        self._slots.give_back([self.place])
+        self.slot, self.arriving = None, False
+
+    def move_down(self) -> None:
+        """To the lowest free slot, on the device's current stream."""
+        before = self.place
+        (self.slot,) = self._slots.take(1)
+        self._slots.bytes_of(self.slot).copy_(self._slots.bytes_of(before))
+        self._slots.give_back([before])
+
+
+class Slab:
+    """Pages of one group, each in a slot of the device's segments or away in a tier.
+
+    Invariants: a page that somebody holds has a reference count of at least 1, and one that nobody holds is not there;
+    a verb that raises has changed nothing; a page's bytes are the holder's alone to write while its count is 1, and
+    nobody's while it is more; whoever writes them says so (`wrote`). Page numbers are never used twice, and are not
+    slots: a page that left the device comes back to any slot. Views are of pages on the device only.
+    """
+
+    def __init__(
+        self,
+        geometry: GroupGeometry,
+        device: torch.device,
+        limit_bytes: int | Budget,
+        segment_pages: int | None = None,
+        poison: bool = False,
+    ) -> None:
+        self.geometry = geometry
+        self.device = torch.device(device)
+        self.budget = limit_bytes if isinstance(limit_bytes, Budget) else Budget(limit_bytes)
+        self.segments = Segments(geometry, self.device, self.budget, segment_pages, poison)
+        self._numbers = itertools.count()
+        self._pages: dict[int, Page] = {}
+        self._lent: dict[object, int] = {}
+
+    # -------------------------------------------------------------------------------------------- pages
+
+    def allocate(self, pages: int) -> list[int]:
+        """So many pages, each with a reference count of 1 and undefined contents. Raises SlabFull."""
+        slots = self.segments.take(pages)
+        taken = [next(self._numbers) for _ in slots]
+        self._pages.update({page: Page(self.segments, slot) for page, slot in zip(taken, slots, strict=True)})
+        return taken
+
+    def adopt(self, stored: Stored) -> int:
+        """A page that is away, with this copy of it and a reference count of 1."""
+        page = Page(self.segments, None)
+        page.keep("disk", stored)
+        number = next(self._numbers)
+        self._pages[number] = page
+        return number
+
+    def share(self, pages: Iterable[int]) -> None:
+        """One more reference to each page."""
+        for page, times in self._held(pages).items():
+            self._pages[page].references += times
+
+    def free(self, pages: Iterable[int]) -> None:
+        """One reference less to each page; a page without any is gone, from the tiers too."""
+        for page, times in self._held(pages).items():
+            self._pages[page].references -= times
+            if not self._pages[page].references:
+                self._pages.pop(page).discard()
+
+    def references(self, page: int) -> int:
+        """How many hold this page; 0 when there is none of that number."""
+        return self._pages[page].references if page in self._pages else 0
+
+    def page(self, page: int) -> Page:
+        """The page of that number, for the tiers."""
+        return self._pages[page]
+
+    def __iter__(self) -> Iterator[Page]:
+        """All pages, also those that are away."""
+        return iter(self._pages.values())
+
+    def wrote(self, page: int) -> None:
+        """The bytes of a page have changed: what the tiers have of it is stale."""
+        self._pages[page].wrote()
+
+    def copy(self, source: int, target: int) -> None:
+        """All bytes of a page into another, on the device's current stream."""
+        self.bytes_of(target).copy_(self.bytes_of(source))
+
+    def _held(self, pages: Iterable[int]) -> Counter[int]:
+        wanted = Counter(pages)
+        for page, times in wanted.items():
+            if self.references(page) < times:
+                raise BooksBroken(f"Page {page} has {self.references(page)} references; {times} were spoken of.")
+        return wanted
+
+    # -------------------------------------------------------------------------------------------- views
+
+    def bytes_of(self, page: int) -> Tensor:
+        """All bytes of a page, `uint8[page_bytes]`."""
+        return self.segments.bytes_of(self._pages[page].place)
+
+    def run_views(self, page: int, run: int) -> tuple[Tensor, Tensor]:
+        """Keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a page."""
+        return self.segments.run_views(self._pages[page].place, run)
+
+    def key_view(self, page: int, layer: int) -> Tensor:
+        """Keys [H, P, Dk] of a cache layer in a page."""
+        return self.segments.layer_views(self._pages[page].place, layer)[0]
+
+    def value_view(self, page: int, layer: int) -> Tensor:
+        """Values [H, P, Dv] of a cache layer in a page."""
+        return self.segments.layer_views(self._pages[page].place, layer)[1]
+
+    # ------------------------------------------------------------------------------------ working copies
+
+    def lend(self, owner: object, copy: Copy) -> None:
+        """Count a working copy of this group's rows against the budget. Raises SlabFull."""
+        self.budget.lend(owner, copy)
+        self._lent[owner] = copy.size
+
+    def reclaim(self, owner: object) -> None:
+        self.budget.reclaim(owner)
+        del self._lent[owner]
+
+    # ----------------------------------------------------------------------------------------- segments
+
+    def shrink(self) -> int:
+        """Release the segments that hold no page; bytes released. On CUDA this waits for the device."""
+        return self.segments.shrink()
+
+    def compact(self) -> int:
+        """Move pages from the last slots into free ones before them, where that can empty a segment; pages moved."""
+        if self.segments.least >= self.segments.count:
+            return 0
+        moved = 0
+        here = [page for page in self._pages.values() if page.resident and not page.moving]
+        for page in sorted(here, key=lambda page: page.place, reverse=True):
+            if (free := self.segments.lowest_free) is None or free > page.place:
+                break
+            page.move_down()
+            moved += 1
+        return moved
+
+    # -------------------------------------------------------------------------------------------- books
+
+    @property
+    def pages_in_use(self) -> int:
+        """Pages that somebody holds, also those that are away."""
+        return len(self._pages)
+
+    @property
+    def segment_bytes(self) -> int:
+        return self.segments.bytes_allocated
+
+    @property
+    def working_bytes(self) -> int:
+        return sum(self._lent.values())
+
+    def statistics(self) -> SlabStatistics:
+        return SlabStatistics(
+            pages=self.segments.slots,
+            pages_free=self.segments.free,
+            pages_shared=sum(page.references > 1 for page in self._pages.values()),
+            page_bytes=self.geometry.page_bytes,
+            bytes_allocated=self.segment_bytes,
+            bytes_limit=self.budget.limit,
+            working_copies=len(self._lent),
+            working_bytes=self.working_bytes,
+        )
+
+    def check(self, leaving: Iterable[Item] = ()) -> None:
+        """Raise BooksBroken unless every slot is free or of one page, and every page held and somewhere.
+
+        `leaving` are pages that nobody holds any more and whose slot a copy under way still needs."""
+        pages = [*self._pages.values(), *(item for item in leaving if isinstance(item, Page) and item.gone)]
+        self.segments.check([page.slot for page in pages if page.slot is not None and page._slots is self.segments])
+        if wrong := {number: page.references for number, page in self._pages.items() if page.references < 1}:
+            raise BooksBroken(f"Pages in use by nobody: {wrong}.")
+        for page in self._pages.values():
+            page.check()

@@ -1,0 +1,159 @@
+"""The contiguous copy of the running session's rows, which attention reads. A cache of the pages, and never the truth.
+
+Shapes: n layers of a run, H key-value heads, C rows of capacity, q new rows, R rows returned, D features of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.memory.budget import Copy
+from djinn_jupyter.engine.memory.kv.geometry import Run
+from djinn_jupyter.engine.memory.kv.page_table import PageTable, Piece
+from djinn_jupyter.engine.memory.kv.segments import uninitialised
+from djinn_jupyter.engine.system.amounts import mebibytes
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.errors import SlabFull
+
+
+class WorkingCopy:
+    """Rows of the positions [base, base + capacity) of every layer of a group, for one session.
+
+    Gathering from pages at every step reaches 0.8 of plain `generate` at 1,000 positions; with this copy it is as fast
+    or faster, because nothing is concatenated. New rows go here first and are *dirty* until `flush` writes them to
+    their pages, one copy for all layers of a run: after every pass, and before anything looks at the pages.
+
+    Invariants: every row that was ever written or gathered equals what its page holds, or lies in [dirty_start,
+    dirty_end) of the layers from `dirty_first` to `dirty_last`; the pages of that range are private to the table, for
+    `flush` refuses shared ones. Rows before `paged_to` are in their pages for all layers. What `write`
+    returns are views of this copy: true until the same positions are written again; to keep them, clone them.
+    """
+
+    def __init__(self, table: PageTable, base: int, capacity: int, session: object, drop: Callable[[], None]) -> None:
+        self.slab = slab = table.slab
+        self.table = table
+        self.base = base
+        self.capacity = capacity
+        self.window = slab.geometry.window
+        self.dirty_start = self.dirty_end = 0
+        self.dirty_first = self.dirty_last = 0
+        self.paged_to = base
+        self.nbytes = capacity * slab.geometry.position_bytes
+        slab.lend(self, Copy(size=self.nbytes, session=session, drop=drop))
+        try:
+            self._keys, self._values = self._buffers()
+        except (OSError, RuntimeError) as error:  # torch has no narrower class
+            slab.reclaim(self)
+            raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a working copy: {error}") from error
+        self._layers = [
+            (keys[place : place + 1], values[place : place + 1])
+            for keys, values in zip(self._keys, self._values, strict=True)
+            for place in range(keys.shape[0])
+        ]
+
+    def _buffers(self) -> tuple[list[Tensor], list[Tensor]]:
+        runs, device = self.slab.geometry.runs, self.slab.device
+        keys = [uninitialised((r.layers, r.kv_heads, self.capacity, r.key_dim), r.dtype, device) for r in runs]
+        values = [uninitialised((r.layers, r.kv_heads, self.capacity, r.value_dim), r.dtype, device) for r in runs]
+        return keys, values
+
+    @property
+    def dirty(self) -> bool:
+        """Whether rows of it are not in their pages yet."""
+        return self.dirty_start != self.dirty_end
+
+    def covers(self, start: int, end: int) -> bool:
+        return self.base <= start and end <= self.base + self.capacity
+
+    def write(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
+        """New rows of one layer at [start, end); returns the rows attention reads, k_1HRD and v_1HRD."""
+        row, count = start - self.base, end - start
+        stop = row + count
+        first = 0 if self.window is None else max(0, start - self.window + 1) - self.base
+        if first < 0 or stop > self.capacity:
+            raise BooksBroken(f"Rows [{start}, {end}) came without a reserve: the copy begins at {self.base}.")
+        keys, values = self._layers[slot]
+        keys.narrow(2, row, count).copy_(k_1HqD)
+        values.narrow(2, row, count).copy_(v_1HqD)
+        if self.dirty_end == self.dirty_start:
+            self.dirty_start, self.dirty_end = start, end
+            self.dirty_first = self.dirty_last = slot
+        elif start < self.dirty_start or end > self.dirty_end:
+            self.dirty_start, self.dirty_end = min(start, self.dirty_start), max(end, self.dirty_end)
+        if slot > self.dirty_last:
+            self.dirty_last = slot
+        elif slot < self.dirty_first:
+            self.dirty_first = slot
+        return keys.narrow(2, first, stop - first), values.narrow(2, first, stop - first)
+
+    def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
+        """The rows of one layer before `end`, of a copy that begins at 0."""
+        if self.base or end > self.capacity:
+            raise BooksBroken(f"Rows before {end} were to be read from a copy of [{self.base}, {self.capacity}).")
+        keys, values = self._layers[slot]
+        return keys.narrow(2, 0, end), values.narrow(2, 0, end)
+
+    def gather(self, start: int, end: int) -> None:
+        """Rows [start, end) from their pages."""
+        for piece in self.table.pieces(start, end):
+            for number in range(len(self._keys)):
+                for rows, paged in self._beside(piece, number):
+                    rows.copy_(paged)
+        self.paged_to = max(self.paged_to, end)
+
+    def truncated(self, length: int) -> None:
+        """The table has forgotten the rows from `length` on: what comes there next finds other pages."""
+        self.paged_to = min(self.paged_to, length)
+
+    def flush(self) -> None:
+        """Dirty rows to their pages. At new positions the rows of layers that did not run go along, as dead as they
+        were; where a pass is entered again, only those of the layers that ran: 19 MB or 1.6 for the last of 12 layers
+        over 256 positions."""
+        start, end = self.dirty_start, self.dirty_end
+        if start == end:
+            return
+        if not self.table.is_private(start, end):
+            raise BooksBroken(f"Rows [{start}, {end}) were written, and their pages belong to somebody else too.")
+        for number, run in enumerate(self.slab.geometry.runs):
+            first, last = (0, run.layers - 1) if end > self.paged_to else self._dirty_within(run)
+            if last < first:
+                continue
+            for piece in self.table.pieces(start, end):
+                for rows, paged in self._beside(piece, number):
+                    paged[first : last + 1].copy_(rows[first : last + 1])
+        for piece in self.table.pieces(start, end):
+            self.slab.wrote(piece.page)
+        self.dirty_start = self.dirty_end = 0
+        self.paged_to = max(self.paged_to, end)
+
+    def _dirty_within(self, run: Run) -> tuple[int, int]:
+        """The first and the last dirty layer of a run, counted in it."""
+        return max(self.dirty_first - run.first, 0), min(self.dirty_last - run.first, run.layers - 1)
+
+    def release(self) -> None:
+        """Give the memory back; what is dirty is lost, so flush first."""
+        self._keys, self._values, self._layers = [], [], []
+        self.slab.reclaim(self)
+
+    def differs(self, end: int) -> bool:
+        """Whether a clean row before `end` is not bit for bit what its page holds. Waits for the device."""
+        clean = min(end, self.dirty_start) if self.dirty_end > self.dirty_start else end
+        start = max(self.base, self.table.first)
+        return any(
+            not rows.contiguous().view(torch.uint8).equal(paged.contiguous().view(torch.uint8))  # NaN equals NaN
+            for piece in self.table.pieces(start, min(clean, self.base + self.capacity))
+            for number in range(len(self._keys))
+            for rows, paged in self._beside(piece, number)
+        )
+
+    def _beside(self, piece: Piece, run: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """The rows of a piece here and in the page, for the keys and for the values of a run: [n, H, count, D] each."""
+        row = piece.start - self.base
+        paged_keys, paged_values = self.slab.run_views(piece.page, run)
+        return (
+            (self._keys[run].narrow(2, row, piece.count), paged_keys.narrow(2, piece.row, piece.count)),
+            (self._values[run].narrow(2, row, piece.count), paged_values.narrow(2, piece.row, piece.count)),
+        )

@@ -1,0 +1,216 @@
+"""The disk tier: copies in one preallocated file, each with a checksum. What is where in it, and how bytes get there.
+
+The books (`allocate`, `free`) belong to the engine's thread; `write` and `read` are the mover's and touch bytes only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import xxhash
+
+from djinn_jupyter.engine.memory.offload.extents import Extents
+from djinn_jupyter.engine.memory.offload.host import Memory
+from djinn_jupyter.engine.memory.offload.page_file import BLOCK, PageFile
+from djinn_jupyter.engine.memory.offload.spans import Span
+from djinn_jupyter.engine.memory.offload.swappable import Place
+from djinn_jupyter.engine.system.amounts import mebibytes
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.huge_pages import pageable
+from djinn_jupyter.errors import StorageFailed, TierFull
+from djinn_jupyter.wire.nouns import TierStatistics
+
+GROWTH_BYTES: Final = 64 << 20
+STAGING_BYTES: Final = 4 << 20  # a chunk is summed and written while it is in the processor's cache
+
+Transfer = Callable[[memoryview, int], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskPlace:
+    """`nbytes` of the file from the byte `start` on: what a journal has to remember, with the checksum, to find a page
+    again after a crash. The run that is taken is rounded up to the block."""
+
+    start: int
+    nbytes: int
+
+
+class DiskTier:
+    """Copies in a file, up to a limit.
+
+    Invariants: a place is nobody else's until it is freed; a verb that raises has changed nothing in the books; what
+    `read` returns has the checksum that `write` gave, or StorageFailed is raised. The file is allocated in steps before
+    anything is written to it, so that a full disk is met where it harms nothing, and is cut when its end is free.
+    """
+
+    def __init__(self, file: PageFile, limit_bytes: int, *, memory: Memory = pageable) -> None:
+        self.limit = limit_bytes // BLOCK * BLOCK
+        self.used = 0
+        self.places = 0
+        self.bytes_out = self.bytes_in = 0
+        self._file = file
+        self._extents = Extents(0)
+        self._staging = memory(STAGING_BYTES)
+        self._buffer = memoryview(cast(Any, self._staging.numpy()))
+        self._alone = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------- the books
+
+    def allocate(self, sizes: Sequence[int]) -> list[DiskPlace]:
+        """A place for each size. Raises TierFull."""
+        taken: list[DiskPlace] = []
+        try:
+            for size in sizes:
+                taken.append(self._allocate(size))
+        except TierFull as error:
+            for place in taken:
+                self.free(place)
+            raise TierFull(
+                f"The disk tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
+                f"{mebibytes(self.limit)}. {error} Close a session, or allow more with --disk-memory."
+            ) from None
+        return taken
+
+    def _allocate(self, size: int) -> DiskPlace:
+        rounded = _rounded(size)
+        start = self._extents.allocate(rounded)
+        if start is None:
+            self._grow(self._extents.used_end + rounded)
+            start = self._extents.allocate(rounded)
+            assert start is not None
+        self._count(rounded, 1)
+        return DiskPlace(start=start, nbytes=size)
+
+    def begin_with(self, end: int) -> None:
+        """A tier in which nothing is taken: its file is so long from now on, what it holds up to there is kept. Raises
+        TierFull."""
+        self._grow(end)
+
+    def adopt(self, place: DiskPlace) -> None:
+        """A place that an engine before this one had taken, found in its journal. Raises TierFull and BooksBroken."""
+        rounded = _rounded(place.nbytes)
+        if place.start + rounded > self._extents.capacity:
+            self._grow(place.start + rounded)
+        self._extents.take_at(place.start, rounded)
+        self._count(rounded, 1)
+
+    def free(self, place: Place) -> None:
+        assert isinstance(place, DiskPlace)
+        rounded = _rounded(place.nbytes)
+        self._extents.free(place.start, rounded)
+        self._count(-rounded, -1)
+        end = -(-self._extents.used_end // GROWTH_BYTES) * GROWTH_BYTES
+        if self._extents.capacity - end >= 2 * GROWTH_BYTES or (not self.places and self._extents.capacity):
+            self._file.resize(end)
+            self._extents.resize(end)
+
+    def _grow(self, end: int) -> None:
+        """A file of at least `end` bytes, with blocks of the disk behind all of them."""
+        capacity = min(-(-end // GROWTH_BYTES) * GROWTH_BYTES, self.limit)
+        if end > capacity:
+            raise TierFull(f"The file would have {mebibytes(end)}.")
+        try:
+            self._file.resize(capacity)
+        except OSError as error:
+            raise TierFull(f"The disk refused a file of {mebibytes(capacity)}: {error.strerror}.") from error
+        self._extents.resize(capacity)
+
+    def _count(self, size: int, places: int) -> None:
+        self.used += size
+        self.places += places
+
+    # ------------------------------------------------------------------------------------------- the bytes
+
+    def write(self, place: DiskPlace, source: Span) -> int:
+        """Store the bytes; their checksum. Raises StorageFailed."""
+        summed, direct = xxhash.xxh3_64(), _direct(source)
+        with self._alone:
+            for at, size in _chunks(place.nbytes):
+                chunk = self._staged(source, at, size) if direct is None else direct[at : at + size]
+                summed.update(chunk[:size])
+                self._exactly(chunk, self._file.write, place.start + at, "took")
+        return int(summed.intdigest())
+
+    def _staged(self, source: Span, at: int, size: int) -> memoryview:
+        self._staging[:size].copy_(source.view()[at : at + size])
+        return self._buffer[: _rounded(size)]
+
+    def read(self, place: DiskPlace, checksum: int, target: Span) -> None:
+        """Fetch the bytes. Raises StorageFailed where they are not those that were written."""
+        summed, direct = xxhash.xxh3_64(), _direct(target)
+        with self._alone:
+            for at, size in _chunks(place.nbytes):
+                chunk = self._buffer[: _rounded(size)] if direct is None else direct[at : at + size]
+                self._exactly(chunk, self._file.read, place.start + at, "gave")
+                summed.update(chunk[:size])
+                if direct is None:
+                    target.view()[at : at + size].copy_(self._staging[:size])
+        if (found := summed.intdigest()) != checksum:
+            raise StorageFailed(
+                f"The disk gave back other bytes than were written: {mebibytes(place.nbytes)} at {place.start} "
+                f"have the checksum {found:016x} and had {checksum:016x}. What they belonged to cannot be restored."
+            )
+
+    def _exactly(self, chunk: memoryview, verb: Transfer, offset: int, word: str) -> None:
+        try:
+            done = verb(chunk, offset)
+        except OSError as error:
+            raise StorageFailed(
+                f"The disk {word} nothing: {error.strerror or error}. Free some space and try again."
+            ) from error
+        if done != len(chunk):
+            raise StorageFailed(f"The disk {word} {done} bytes of {len(chunk)}. Free some space and try again.")
+
+    def sync(self) -> None:
+        """Return when what was written would survive a loss of power. Raises StorageFailed."""
+        try:
+            self._file.sync()
+        except OSError as error:
+            raise StorageFailed(f"The disk did not confirm what was written: {error.strerror or error}.") from error
+
+    def close(self) -> None:
+        with self._alone:
+            self._file.close()
+
+    # -------------------------------------------------------------------------------------------- books
+
+    def statistics(self) -> TierStatistics:
+        return TierStatistics(
+            tier="disk",
+            pages=self.places,
+            bytes_used=self.used,
+            bytes_allocated=self._extents.capacity,
+            bytes_limit=self.limit,
+            bytes_out=self.bytes_out,
+            bytes_in=self.bytes_in,
+        )
+
+    def check(self, held: Iterable[DiskPlace]) -> None:
+        """Raise BooksBroken unless the places taken are exactly those held, and the sums add up."""
+        taken = [(place.start, _rounded(place.nbytes)) for place in held]
+        self._extents.check(taken)
+        if (sum(size for _, size in taken), len(taken)) != (self.used, self.places):
+            raise BooksBroken(f"The disk tier counts {self.used} bytes in {self.places} places; {taken} are held.")
+        if self._extents.capacity > self.limit:
+            raise BooksBroken(f"The disk tier's file has {self._extents.capacity} bytes of {self.limit}.")
+
+
+def _direct(span: Span) -> memoryview | None:
+    """The bytes themselves where a file can take them from there; None where they have to be staged. By address: memory
+    that was lent out as an array can no longer be given back by the tiers."""
+    address = span.memory.data_ptr() + span.start
+    if span.memory.device.type != "cpu" or address % BLOCK or span.nbytes % BLOCK:
+        return None
+    return memoryview((ctypes.c_char * span.nbytes).from_address(address)).cast("B")
+
+
+def _chunks(nbytes: int) -> Iterable[tuple[int, int]]:
+    return ((at, min(STAGING_BYTES, nbytes - at)) for at in range(0, nbytes, STAGING_BYTES))
+
+
+def _rounded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK

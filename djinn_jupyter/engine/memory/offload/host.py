@@ -1,0 +1,176 @@
+"""The host tier: copies of what has left the device, in main memory. Segments that come and go; pinned on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor
+
+from djinn_jupyter.engine.memory.growth import Growth
+from djinn_jupyter.engine.memory.offload.extents import Extents
+from djinn_jupyter.engine.memory.offload.spans import Span
+from djinn_jupyter.engine.memory.offload.swappable import Place
+from djinn_jupyter.engine.system.amounts import mebibytes
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.engine.system.huge_pages import pageable
+from djinn_jupyter.engine.system.pinned import PIECE_MOST
+from djinn_jupyter.errors import TierFull
+from djinn_jupyter.wire.nouns import TierStatistics
+
+SEGMENT_BYTES: Final = 64 << 20
+SPARE_SEGMENTS: Final = 2
+ALIGNMENT: Final = 512
+
+Memory = Callable[[int], Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostSegment:
+    """One mapping and what is free of it."""
+
+    memory: Tensor
+    extents: Extents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HostPlace:
+    """`nbytes` of a segment from `start` on; the run that is taken is rounded up to the alignment."""
+
+    segment: HostSegment
+    start: int
+    nbytes: int
+
+
+class HostTier:
+    """Copies in main memory, up to a limit, and as far as there is memory.
+
+    Invariants: `allocated` is what the segments add up to and never more than the limit; a place is in one segment,
+    and nobody else's until it is freed; a verb that raises has changed nothing. A few empty segments are kept, because
+    to map and pin memory costs as much as to fill it.
+    """
+
+    def __init__(self, limit_bytes: int, *, memory: Memory = pageable, growth: Growth | None = None) -> None:
+        self.limit = limit_bytes
+        self._growth = growth
+        if growth is not None:
+            growth.add(lambda: self.allocated)
+        self.allocated = 0
+        self.used = 0
+        self.places = 0
+        self.bytes_out = self.bytes_in = 0
+        self._memory = memory
+        self._segments: list[HostSegment] = []
+
+    # -------------------------------------------------------------------------------------------- places
+
+    def allocate(self, sizes: Sequence[int]) -> list[HostPlace]:
+        """A place for each size. Raises TierFull."""
+        taken: list[HostPlace] = []
+        try:
+            for size in sizes:
+                taken.append(self._allocate(size))
+        except TierFull as full:
+            for place in taken:
+                self.free(place)
+            raise TierFull(
+                f"The host tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
+                f"{mebibytes(self.limit)}. {full}"
+            ) from None
+        return taken
+
+    def _allocate(self, size: int) -> HostPlace:
+        rounded = _rounded(size)
+        for segment in self._segments:
+            start = segment.extents.allocate(rounded)
+            if start is not None:
+                break
+        else:
+            segment = self._grow(rounded)
+            start = segment.extents.allocate(rounded)
+            assert start is not None
+        self.used += rounded
+        self.places += 1
+        return HostPlace(segment=segment, start=start, nbytes=size)
+
+    def free(self, place: Place) -> None:
+        assert isinstance(place, HostPlace)
+        rounded = _rounded(place.nbytes)
+        place.segment.extents.free(place.start, rounded)
+        self.used -= rounded
+        self.places -= 1
+        if place.segment.extents.free_bytes == place.segment.extents.capacity:
+            self.shrink(SPARE_SEGMENTS)
+
+    def span(self, place: HostPlace) -> Span:
+        return Span(memory=place.segment.memory, start=place.start, nbytes=place.nbytes)
+
+    # ----------------------------------------------------------------------------------------- segments
+
+    def _grow(self, needed: int) -> HostSegment:
+        left = self._left
+        if needed > left:
+            self.shrink()
+            left = self._left
+        size = max(needed, min(SEGMENT_BYTES, left)) // ALIGNMENT * ALIGNMENT
+        if needed > left and left < self.limit - self.allocated:
+            raise TierFull(f"Of main memory {mebibytes(left)} are left to it: close a session or another program.")
+        if needed > left:
+            raise TierFull("Close a session, or allow more with --host-memory.")
+        if needed > PIECE_MOST:
+            raise TierFull(f"One page or storage may be of {mebibytes(PIECE_MOST)} at most.")
+        try:
+            memory = self._memory(size)
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise TierFull(f"The system refused {mebibytes(size)} of host memory: {error}.") from error
+        self._segments.append(HostSegment(memory=memory, extents=Extents(size)))
+        self.allocated += size
+        return self._segments[-1]
+
+    @property
+    def _left(self) -> int:
+        allowed = self.limit - self.allocated
+        return allowed if self._growth is None else min(allowed, self._growth.left())
+
+    def shrink(self, keep: int = 0) -> int:
+        """Give the empty segments back to the system, all but the first `keep` of them; bytes given back."""
+        empty = [s for s in self._segments if s.extents.free_bytes == s.extents.capacity][keep:]
+        for segment in empty:
+            self._segments.remove(segment)
+            self.allocated -= segment.extents.capacity
+        return sum(segment.extents.capacity for segment in empty)
+
+    # -------------------------------------------------------------------------------------------- books
+
+    def statistics(self) -> TierStatistics:
+        return TierStatistics(
+            tier="host",
+            pages=self.places,
+            bytes_used=self.used,
+            bytes_allocated=self.allocated,
+            bytes_limit=self.limit,
+            bytes_out=self.bytes_out,
+            bytes_in=self.bytes_in,
+        )
+
+    def check(self, held: Iterable[HostPlace]) -> None:
+        """Raise BooksBroken unless the places taken are exactly those held, and the sums add up."""
+        by_segment: dict[int, list[tuple[int, int]]] = {id(segment): [] for segment in self._segments}
+        count = 0
+        for place in held:
+            by_segment[id(place.segment)].append((place.start, _rounded(place.nbytes)))
+            count += 1
+        for segment in self._segments:
+            segment.extents.check(by_segment[id(segment)])
+        used = sum(size for taken in by_segment.values() for _, size in taken)
+        allocated = sum(segment.extents.capacity for segment in self._segments)
+        if (used, count, allocated) != (self.used, self.places, self.allocated) or allocated > self.limit:
+            raise BooksBroken(
+                f"The host tier counts {self.used} bytes in {self.places} places of {self.allocated}; "
+                f"{used} in {count} are held of {allocated}, and the limit is {self.limit}."
+            )
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,166 @@
+"""The thread that copies bytes between the tiers. It keeps no books: it is given places and says when it is done.
+
+Order on CUDA: a batch carries an event of the compute stream from the moment it was submitted, and the side stream
+waits for it before the first byte, for stores (the kernels that wrote have ended) and for loads (those that read what
+was in the slot before have ended). The thread waits for the side stream before it says that a batch is done; so whoever
+then frees a slot, or computes with one, is behind every copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, Protocol
+
+import torch
+
+from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.offload.spans import Span, coalesced, in_words
+from djinn_jupyter.errors import DjinnError, StorageFailed
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Copy:
+    """From memory to memory, either side on the device or the host."""
+
+    source: Span
+    target: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Write:
+    source: Span
+    disk: DiskTier
+    place: DiskPlace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Read:
+    disk: DiskTier
+    place: DiskPlace
+    checksum: int
+    target: Span
+
+
+Move = Copy | Write | Read
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Moves that succeed or fail together. `ready` is the compute stream's event, None on the CPU. `urgent` ones, which
+    somebody waits for, go before the others."""
+
+    moves: tuple[Move, ...]
+    urgent: bool
+    ready: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """A batch is through: `checksums` has one for each move (None where nothing was written to disk), or `error` says
+    why none of it counts."""
+
+    batch: Batch
+    checksums: tuple[int | None, ...] = ()
+    error: DjinnError | None = None
+    seconds: float = 0.0
+
+
+class Mover(Protocol):
+    """Whoever moves bytes. Batches may end in any order; each ends once, in what `Moved` says."""
+
+    def submit(self, batch: Batch) -> None: ...
+    def stop(self) -> None: ...
+
+
+@dataclass(order=True, slots=True)
+class _Waiting:
+    rank: tuple[int, int]
+    batch: Batch | None = field(compare=False)
+
+
+class ThreadMover:
+    """One daemon thread, started with the first batch. `post` is called on it."""
+
+    def __init__(self, post: Callable[[Moved], None], device: torch.device) -> None:
+        self._post, self._device = post, device
+        self._batches: queue.PriorityQueue[_Waiting] = queue.PriorityQueue()
+        self._numbers = count()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, batch: Batch) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="djinn-mover", daemon=True)
+            self._thread.start()
+        self._batches.put(_Waiting((not batch.urgent, next(self._numbers)), batch))
+
+    def stop(self) -> None:
+        """End when what was submitted is done."""
+        if self._thread is not None:
+            self._batches.put(_Waiting((2, 0), None))
+            self._thread.join()
+            self._thread = None
+
+    def _work(self) -> None:
+        stream = None
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)  # each thread has a current one of its own
+            stream = torch.cuda.Stream(self._device)
+        while self._work_once(stream):
+            pass
+
+    def _work_once(self, stream: Any) -> bool:
+        """In a call of its own, so that a waiting thread holds no batch, and with it no session's memory."""
+        batch = self._batches.get().batch
+        if batch is not None:
+            self._post(perform(batch, stream))
+        return batch is not None
+
+
+def perform(batch: Batch, stream: Any = None) -> Moved:
+    """Do all moves of a batch, on the calling thread."""
+    begun = time.perf_counter()
+    try:
+        checksums = _on(stream, batch)
+    except DjinnError as error:
+        return Moved(batch=batch, error=error)
+    except Exception as error:  # the thread's edge: whoever waits is told, and the others go on
+        log.exception("A copy failed")
+        return Moved(batch=batch, error=StorageFailed(f"A copy failed: {type(error).__name__}: {error}."))
+    return Moved(batch=batch, checksums=checksums, seconds=time.perf_counter() - begun)
+
+
+def _on(stream: Any, batch: Batch) -> tuple[int | None, ...]:
+    with torch.inference_mode():  # the mode is a thread's own; frames hold tensors that were made in it
+        if stream is None:
+            return _all(batch.moves)
+        with torch.cuda.stream(stream):
+            stream.wait_event(batch.ready)
+            checksums = _all(batch.moves)
+            stream.synchronize()
+        return checksums
+
+
+def _all(moves: Iterable[Move]) -> tuple[int | None, ...]:
+    moves = tuple(moves)
+    plain = ((move.source, move.target) for move in moves if isinstance(move, Copy))
+    sides = [in_words(source, target) for source, target in coalesced(plain)]
+    if sides:  # in one call: between two, the engine's thread could keep Python's lock for milliseconds
+        torch._foreach_copy_([target for _, target in sides], [source for source, _ in sides], non_blocking=True)
+    return tuple(_with_the_disk(move) for move in moves)
+
+
+def _with_the_disk(move: Move) -> int | None:
+    match move:
+        case Write():
+            return move.disk.write(move.place, move.source)
+        case Read():
+            move.disk.read(move.place, move.checksum, move.target)
+    return None

@@ -1,0 +1,46 @@
+"""When the weights nap by themselves: after so long without work, be the sessions idle or stopped."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+import torch
+
+from djinn_jupyter.engine.memory.weights.residence import Weights
+from djinn_jupyter.errors import DjinnError
+
+log = logging.getLogger(__name__)
+CUDA_SECONDS = 900.0
+
+
+class Drowsiness:
+    """Told by the engine whenever it has worked or found nothing to do. `seconds` of None: 900 on CUDA, else never."""
+
+    def __init__(
+        self,
+        weights: Weights,
+        seconds: float | None,
+        device: torch.device,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._weights, self._clock = weights, clock
+        usual = CUDA_SECONDS if device.type == "cuda" else float("inf")
+        self._seconds = usual if seconds is None else seconds
+        self._worked = clock()
+
+    def tell(self, busy: bool) -> None:
+        if busy:
+            self._worked = self._clock()
+        elif self._clock() - self._worked >= self._seconds and not self._weights.napping:
+            self._nap()
+
+    def _nap(self) -> None:
+        try:
+            took = self._weights.nap()
+        except DjinnError as error:
+            log.info("No nap, now or later: %s", error)
+            self._seconds = float("inf")
+        else:
+            log.info("Without work for %.0f s: the weights have left the device in %.2f s", self._seconds, took)

@@ -1,0 +1,120 @@
+"""What of a model stays on the device and what streams: decided from sizes alone, and told before anything is moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from djinn_jupyter.engine.system.amounts import amount
+from djinn_jupyter.errors import ModelDoesNotFit
+
+SLOTS = 2
+PAGES_SHARE = 8  # an eighth of the allowed memory is kept for pages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Of a model, in bytes: `total` of its weights and buffers; as they lie in flat buffers, `layers` those that each
+    decoder layer has for itself and `rest` all that always stays: embeddings, norms, head, what layers share."""
+
+    total: int
+    rest: int
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Which layers stay and which stream through `slots` slots. `link` is the measured copy bandwidth in bytes a
+    second, `pages` what is needed for pages at the least."""
+
+    sizes: Sizes
+    allowed: int
+    streaming: tuple[int, ...]
+    slots: int
+    link: float | None = None
+    pages: int = 0
+
+    @property
+    def slot_bytes(self) -> int:
+        return max(self.sizes.layers[layer] for layer in self.streaming)
+
+    @property
+    def bytes_per_pass(self) -> int:
+        return sum(self.sizes.layers[layer] for layer in self.streaming)
+
+    @property
+    def device_bytes(self) -> int:
+        """What the weights take: all that stays, and the slots."""
+        staying = sum(self.sizes.layers) - self.bytes_per_pass
+        return self.sizes.rest + staying + self.slots * self.slot_bytes
+
+    @property
+    def page_bytes(self) -> int:
+        return self.allowed - self.device_bytes
+
+    @property
+    def seconds_per_pass(self) -> float | None:
+        """The least that a pass takes, by the link alone."""
+        return None if self.link is None else self.bytes_per_pass / self.link
+
+    @property
+    def enough(self) -> int:
+        """The least allowed memory with which nothing streams, and pages have room."""
+        return max(-(-self.sizes.total * PAGES_SHARE // (PAGES_SHARE - 1)), self.sizes.total + self.pages)
+
+    def lines(self) -> Iterator[str]:
+        staying = len(self.sizes.layers) - len(self.streaming)
+        yield (
+            f"{amount(self.sizes.total)} of weights, {amount(self.allowed)} allowed: "
+            f"{staying} of {len(self.sizes.layers)} layers stay, with embeddings, norms and head; "
+            f"{len(self.streaming)} layers stream through {self.slots} slots, "
+            f"{amount(self.bytes_per_pass)} in each pass; {amount(self.page_bytes)} are left for pages"
+        )
+        if self.seconds_per_pass is not None and self.link is not None:
+            yield (
+                f"at the measured {self.link / 1e9:.1f} GB/s a token takes at least {_time(self.seconds_per_pass)}; "
+                f"with --device-memory {amount(self.enough).replace(' ', '')} nothing would stream"
+            )
+
+
+def fits(total: int, allowed: int) -> bool:
+    """Whether all weights may stay. What they leave is for pages, however little."""
+    return total < allowed
+
+
+def place(sizes: Sizes, allowed: int, *, slots: int = SLOTS, link: float | None = None, pages: int = 0) -> Placement:
+    """The placement that streams the fewest layers and leaves an eighth for pages, and not less than `pages` bytes.
+    ModelDoesNotFit, with the arithmetic, where there is none.
+
+    The streaming layers are spread evenly among those that stay: while these compute, the next one is on its way.
+    """
+    room = allowed - max(allowed // PAGES_SHARE, pages)
+    count = len(sizes.layers)
+    for streaming in range(slots + 1, count + 1):
+        chosen = tuple(layer for layer in range(count) if _spread(layer, streaming, count))
+        placement = Placement(sizes=sizes, allowed=allowed, streaming=chosen, slots=slots, link=link, pages=pages)
+        if placement.device_bytes <= room:
+            return placement
+    raise ModelDoesNotFit(_too_large(sizes, allowed, slots, pages))
+
+
+def _spread(layer: int, chosen: int, count: int) -> bool:
+    return (layer + 1) * chosen // count > layer * chosen // count
+
+
+def _too_large(sizes: Sizes, allowed: int, slots: int, pages: int) -> str:
+    largest = max(sizes.layers, default=0)
+    least = sizes.rest + slots * largest
+    with_share = -(-least * PAGES_SHARE // (PAGES_SHARE - 1))
+    needed = max(with_share, least + pages)
+    for_pages = "an eighth for pages" if needed == with_share else f"{amount(pages)} for a few pages"
+    return (
+        f"The model has {amount(sizes.total)} of weights. Even if all its {len(sizes.layers)} layers stream, "
+        f"{amount(sizes.rest)} outside the layers have to stay and {slots} slots take {amount(slots * largest)}, "
+        f"with {for_pages} {amount(needed)} in all, and --device-memory allows {amount(allowed)}; "
+        "allow more or take a smaller model."
+    )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"

@@ -1,0 +1,164 @@
+"""What the engine asks of its weights, wherever they are; and weights that are on the device as a whole, or napping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from djinn_jupyter.engine.memory.weights.flat import flat_buffer, return_freed
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
+from djinn_jupyter.engine.memory.weights.parameters import (
+    buffer_bytes,
+    raw_sum,
+    total_bytes,
+    weights_of,
+)
+from djinn_jupyter.engine.system.amounts import amount
+from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
+from djinn_jupyter.machine import main_memory
+from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics
+
+Reload = Callable[[], nn.Module]
+"""Loads the same model once more, from its files or its seed."""
+
+
+class Weights(Protocol):
+    """A model's weights. `total` is in bytes. `streamed`: layers come and go while passes run."""
+
+    total: int
+    streamed: bool
+
+    @property
+    def napping(self) -> bool: ...
+
+    def check_nap(self) -> None:
+        """Raise what `nap` would raise, and change nothing."""
+
+    def nap(self) -> float:
+        """Leave the device; the seconds it took, 0 when they had left before."""
+
+    def wake(self) -> float:
+        """Be there for a pass; the seconds it took, 0 when they were."""
+
+    def passing(self) -> AbstractContextManager[None]:
+        """Around each entry into a forward pass. Wakes."""
+
+    def statistics(self) -> WeightsStatistics: ...
+
+    def copies(self, since: int) -> tuple[LayerCopy, ...]:
+        """Single copies of streamed layers with higher numbers than `since`, oldest first; none where none stream."""
+
+
+class ResidentWeights:
+    """All weights on one device.
+
+    On CUDA a nap copies them once into pinned host memory, and waking copies them back. On the CPU the host is the
+    device: a nap lets go of them and waking loads them again, and their sums must be what they were.
+    """
+
+    streamed = False
+
+    def __init__(self, model: nn.Module, device: torch.device, reload: Reload | None = None) -> None:
+        self._model, self._device, self._reload = model, device, reload
+        every = weights_of(model)
+        self._weights = tuple(weight for weight in every if weight.tensor.is_contiguous())
+        self._staying = buffer_bytes(model) + total_bytes(set(every) - set(self._weights))
+        self._host: HostRun | None = None
+        self._sums: list[int] = []
+        self._napping = False
+        self._moved = 0
+        self.total = total_bytes(self._weights) + self._staying
+
+    @property
+    def napping(self) -> bool:
+        return self._napping
+
+    def passing(self) -> AbstractContextManager[None]:
+        self.wake()
+        return nullcontext()
+
+    def check_nap(self) -> None:
+        if self._device.type == "cpu" and self._reload is None:
+            raise UsageError(
+                "These weights were given to the engine in memory and cannot be loaded again, so on the CPU they stay."
+            )
+        needed = total_bytes(self._weights)
+        if self._device.type != "cpu" and self._host is None and not has_room_for(needed):
+            raise UsageError(
+                f"The weights would take {amount(needed)} of host memory, of which "
+                f"{amount(main_memory().available)} are free: they stay on the device."
+            )
+
+    def nap(self) -> float:
+        """UsageError where nothing could bring the weights back."""
+        if self._napping:
+            return 0.0
+        self.check_nap()
+        begun = time.perf_counter()
+        if self._device.type == "cpu":
+            self._sums = [raw_sum(weight.tensor) for weight in self._weights]
+        elif self._host is None:
+            self._host = HostRun.pinned(self._weights, self._device)
+            self._moved += self._host.moved
+        for weight in self._weights:
+            weight.leave()
+        self._napping = True
+        return_freed(self._device)
+        return time.perf_counter() - begun
+
+    def wake(self) -> float:
+        """Raises OutOfDeviceMemory, or StorageFailed where the files hold other weights by now; they nap on then."""
+        if not self._napping:
+            return 0.0
+        begun = time.perf_counter()
+        with torch.inference_mode(False), torch.no_grad():
+            back = self._loaded_again() if self._host is None else self._copied_back(self._host)
+        for weight, tensor in zip(self._weights, back, strict=True):
+            weight.put(tensor)
+        self._napping = False
+        return time.perf_counter() - begun
+
+    def _copied_back(self, host: HostRun) -> tuple[Tensor, ...]:
+        try:
+            buffer = flat_buffer(host.layout.nbytes, self._device)
+        except torch.OutOfMemoryError as error:
+            raise OutOfDeviceMemory(
+                f"The weights ({host.layout.nbytes / 2**30:.1f} GiB) find no room on {self._device} any more: "
+                f"{str(error).splitlines()[0]} They nap on; free device memory and try again."
+            ) from None
+        for source, target in host.transfers(buffer):
+            target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize(self._device)
+        self._moved += host.moved
+        return host.layout.views(buffer)
+
+    def _loaded_again(self) -> list[Tensor]:
+        assert self._reload is not None
+        again = {weight.name: weight.tensor for weight in weights_of(self._reload())}
+        found = [again.get(weight.name) for weight in self._weights]
+        for weight, tensor, known in zip(self._weights, found, self._sums, strict=True):
+            was = weight.tensor
+            same = tensor is not None and tensor.shape == was.shape and tensor.dtype == was.dtype
+            if tensor is None or not same or raw_sum(tensor) != known:
+                raise StorageFailed(
+                    f"{weight.name} in the model's files is not what it was before the nap; "
+                    "put the files back, or stop this engine and load again."
+                )
+        self._moved += total_bytes(self._weights)
+        return [tensor for tensor in found if tensor is not None]
+
+    def statistics(self) -> WeightsStatistics:
+        return WeightsStatistics(
+            residency="napping" if self._napping else "resident",
+            bytes_total=self.total,
+            bytes_on_device=self._staying if self._napping else self.total,
+            bytes_moved=self._moved,
+        )
+
+    def copies(self, since: int) -> tuple[LayerCopy, ...]:
+        return ()

@@ -1,0 +1,198 @@
+"""The ring: a few slots on the device through which the blocks of a larger model go, one layer ahead of the computing.
+
+Knows blocks by number, and their order only from the passes it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.memory.weights.copy_engine import Carrier
+from djinn_jupyter.engine.memory.weights.flat import flat_buffer
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun
+from djinn_jupyter.errors import DjinnError
+
+
+class RingBroken(DjinnError):
+    """A slot does not hold what it was taken for: a fault in the engine, found before it becomes a wrong number."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Slot:
+    """Device memory for one block. `generation` counts its fillings; `freed` is the mark after which the next one may
+    begin."""
+
+    number: int
+    buffer: Tensor
+    freed: Any
+    owner: int | None = None
+    generation: int = 0
+    arrival: Any = None
+    users: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lease:
+    """A block that may be computed with until it is given back. `views` are its weights."""
+
+    block: int
+    slot: int
+    generation: int
+    views: tuple[Tensor, ...]
+
+
+class Order:
+    """The order in which blocks are computed with, learned from the first pass that meets them all; cyclic."""
+
+    def __init__(self, blocks: int) -> None:
+        self._blocks = blocks
+        self._seen: list[int] = []
+        self._place: dict[int, int] = {}
+
+    @property
+    def learned(self) -> tuple[int, ...] | None:
+        return tuple(self._seen) if self._place else None
+
+    def note(self, block: int) -> None:
+        """This block is computed with now. A pass that is left, or goes back, before it met all begins anew."""
+        if self._place or self._seen[-1:] == [block]:
+            return
+        if block in self._seen:
+            self._seen.clear()
+        self._seen.append(block)
+        if len(self._seen) == self._blocks:
+            self._place = {seen: place for place, seen in enumerate(self._seen)}
+
+    def after(self, block: int, count: int) -> list[int]:
+        """The next blocks; none before the order is known."""
+        if not self._place:
+            return []
+        return [self._seen[(self._place[block] + ahead) % self._blocks] for ahead in range(1, count + 1)]
+
+    def ahead(self, block: int, now: int) -> int:
+        """How far before `block` the computing is, when it is at `now`."""
+        return (self._place[block] - self._place[now]) % self._blocks if self._place else 0
+
+
+class Ring:
+    """Slots for `runs`, of which fewer fit than there are.
+
+    Invariants: a slot's bytes are those of its owner from its arrival on until its next filling begins; a slot with
+    users is not filled; a block is in one slot at most; a lease holds while its slot has its generation. A block that
+    is not there when it is taken is fetched, and what is on its way is waited for by its arrival. `filled` counts the
+    copies into slots, `late` those that were sent for only when they were needed.
+    """
+
+    def __init__(self, runs: Sequence[HostRun], slots: int, device: torch.device, carrier: Carrier) -> None:
+        self.runs, self.carrier, self.order = tuple(runs), carrier, Order(len(runs))
+        self._count, self._device = slots, device
+        self._slots: list[Slot] = []
+        self._views: dict[tuple[int, int], tuple[Tensor, ...]] = {}
+        self.late = self.filled = 0
+        self.open()
+
+    def open(self) -> None:
+        """Take the slots' memory, where it is not taken."""
+        if self._slots:
+            return
+        size = max(run.layout.nbytes for run in self.runs)
+        freed = self.carrier.mark()
+        self._slots = [
+            Slot(number=number, buffer=flat_buffer(size, self._device), freed=freed) for number in range(self._count)
+        ]
+
+    def close(self) -> None:
+        """Give the slots' memory back. RingBroken while one is in use."""
+        if any(slot.users for slot in self._slots):
+            raise RingBroken("The ring was closed while a layer was being computed.")
+        self.settle()
+        self._slots, self._views = [], {}
+
+    def settle(self) -> None:
+        """Return when nothing is on its way."""
+        for slot in self._slots:
+            if slot.arrival is not None:
+                self.carrier.wait(slot.arrival)
+
+    @property
+    def slot_bytes(self) -> int:
+        return sum(slot.buffer.numel() for slot in self._slots)
+
+    def take(self, block: int) -> Lease:
+        """The block's weights, to be computed with after this call; the next blocks are sent for."""
+        self.order.note(block)
+        coming = self.order.after(block, self._count - 1)
+        slot = self._holding(block)
+        if slot is None:
+            self.late += 1
+            slot = self._fill(self._victim(block, keep=()), block)
+        self._await(slot)
+        slot.users += 1
+        for ahead in coming:
+            if self._holding(ahead) is None:
+                self._fill(self._victim(block, keep=(block, *coming)), ahead)
+        return Lease(block=block, slot=slot.number, generation=slot.generation, views=self._shown(slot))
+
+    def give_back(self, lease: Lease) -> None:
+        """Computing with the lease was asked for; its slot may be filled when that is over. RingBroken where the slot
+        was filled meanwhile."""
+        slot = self._slots[lease.slot]
+        self.check(lease)
+        slot.users -= 1
+        slot.freed = self.carrier.mark()
+
+    def check(self, lease: Lease) -> None:
+        """RingBroken unless the slot is still what was leased."""
+        slot = self._slots[lease.slot]
+        if (slot.owner, slot.generation) != (lease.block, lease.generation) or slot.users < 1:
+            raise RingBroken(
+                f"Slot {slot.number} was taken for block {lease.block} in generation {lease.generation} and holds "
+                f"block {slot.owner} in generation {slot.generation}, used by {slot.users}."
+            )
+
+    def _await(self, slot: Slot) -> None:
+        """The slot's bytes are there afterwards; where they could not be had, nobody finds the block in it again."""
+        try:
+            self.carrier.wait(slot.arrival)
+        except DjinnError:
+            slot.owner = None
+            raise
+
+    def _holding(self, block: int) -> Slot | None:
+        return next((slot for slot in self._slots if slot.owner == block), None)
+
+    def _may_fill(self, slot: Slot) -> bool:
+        return slot.users == 0
+
+    def _victim(self, now: int, keep: Sequence[int]) -> Slot:
+        """A slot that nobody uses and nobody waits for: an empty one, else that of the block needed last."""
+        free = [slot for slot in self._slots if self._may_fill(slot) and slot.owner not in keep]
+        if not free:
+            raise RingBroken("All slots of the ring are in use: two layers are computed at once.")
+        return max(free, key=lambda slot: self._urgency(slot, now))
+
+    def _urgency(self, slot: Slot, now: int) -> int:
+        return len(self.runs) if slot.owner is None else self.order.ahead(slot.owner, now)
+
+    def _fill(self, slot: Slot, block: int) -> Slot:
+        slot.owner = block
+        slot.generation += 1
+        self.filled += 1
+        slot.arrival = self.carrier.carry(self.runs[block].transfers(slot.buffer), slot.freed, block)
+        return slot
+
+    def _shown(self, slot: Slot) -> tuple[Tensor, ...]:
+        assert slot.owner is not None
+        key = (slot.number, slot.owner)
+        if key not in self._views:
+            self._views[key] = self.runs[slot.owner].layout.views(slot.buffer)
+        return self._views[key]
+
+    def slots(self) -> Iterator[tuple[int | None, int, int]]:
+        """Owner, generation and users of each slot, to look at."""
+        return ((slot.owner, slot.generation, slot.users) for slot in self._slots)

@@ -1,0 +1,245 @@
+"""A model whose layers go through a ring while its passes run: each layer's forward takes its weights and gives them
+back.
+
+A layer that is not in a slot is hollow. What the layer does is its own; embeddings, norms, head, buffers and what
+several layers share never move.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from djinn_jupyter.engine.memory.weights.copy_engine import Carrier, carrier_for
+from djinn_jupyter.engine.memory.weights.flat import Layout, flat_buffer, return_freed
+from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
+from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
+from djinn_jupyter.engine.memory.weights.parameters import (
+    Weight,
+    buffer_bytes,
+    hollow,
+    total_bytes,
+    weights_of,
+)
+from djinn_jupyter.engine.memory.weights.placement import Placement, Sizes
+from djinn_jupyter.engine.memory.weights.ring import Ring
+from djinn_jupyter.engine.memory.weights.routed import RoutedUse, used_fraction
+from djinn_jupyter.errors import OutOfDeviceMemory
+from djinn_jupyter.wire.nouns import LayerCopy, RingSlot, WeightsStatistics
+
+USED_SECONDS = 1.0
+
+
+class StreamedWeights:
+    """The weights of `model`, placed as `placement` says. The device is `device`; the model comes on the host."""
+
+    streamed = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Sequence[nn.Module],
+        placement: Placement,
+        device: torch.device,
+        carrier: Carrier | None = None,
+    ) -> None:
+        self._device, self._placement = device, placement
+        own = own_weights(model, layers)
+        self._blocks = [own[layer] for layer in placement.streaming]
+        every = weights_of(model)
+        others = _others(every, self._blocks)
+        self._staying = [weight for weight in others if weight.tensor.is_contiguous()]
+        self._fixed = buffer_bytes(model) + total_bytes(set(others) - set(self._staying))
+        self.total = total_bytes(every) + buffer_bytes(model)
+        runs = _host_runs(self._blocks, device)
+        self.held_on_host = bytes_in_memory(piece for run in runs for piece in run.pieces)
+        self.carrier = carrier or carrier_for(device)
+        self._host = HostRun.as_loaded(self._staying, device)
+        for weight in (*self._staying, *(weight for block in self._blocks for weight in block)):
+            weight.put(hollow(weight.tensor, device))
+        model.to(device)
+        self.ring = Ring(runs, placement.slots, device, self.carrier)
+        self._settle_in()
+        self._routed = [
+            RoutedUse(layers[layer], run.moved) for layer, run in zip(placement.streaming, runs, strict=True)
+        ]
+        self._used: float | None = None
+        self._used_at = float("-inf")
+        self._napping = False
+        for block, layer in enumerate(placement.streaming):
+            layers[layer].forward = self._through_ring(block, layers[layer].forward)
+
+    # --- passes ----------------------------------------------------------------------------------------------------
+
+    def _through_ring(self, block: int, run: Callable[..., Any]) -> Callable[..., Any]:
+        weights, routed = self._blocks[block], self._routed[block]
+        hollows = [weight.tensor for weight in weights]
+
+        @functools.wraps(run)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            lease = self.ring.take(block)
+            routed.arrived(lease.generation)
+            for weight, view in zip(weights, lease.views, strict=True):
+                weight.put(view)
+            try:
+                return run(*args, **kwargs)
+            finally:
+                for weight, away in zip(weights, hollows, strict=True):
+                    weight.put(away)
+                self.ring.give_back(lease)
+
+        return forward
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        self.wake()
+        with self.carrier.passing():
+            yield
+
+    # --- naps ------------------------------------------------------------------------------------------------------
+
+    @property
+    def napping(self) -> bool:
+        return self._napping
+
+    def check_nap(self) -> None:
+        """All is on the host already, so nothing can be in the way."""
+
+    def nap(self) -> float:
+        """Let go of the slots and of what stayed; nothing has to be copied."""
+        if self._napping:
+            return 0.0
+        begun = time.perf_counter()
+        self.ring.close()
+        for weight in self._staying:
+            weight.leave()
+        self._napping = True
+        return_freed(self._device)
+        return time.perf_counter() - begun
+
+    def wake(self) -> float:
+        if not self._napping:
+            return 0.0
+        begun = time.perf_counter()
+        self._settle_in()
+        self._napping = False
+        return time.perf_counter() - begun
+
+    def _settle_in(self) -> None:
+        """What stays comes to the device, in one flat buffer, and the slots are taken."""
+        try:
+            self.ring.open()
+            buffer = flat_buffer(self._host.layout.nbytes, self._device)
+        except torch.OutOfMemoryError as error:
+            self.ring.close()
+            raise OutOfDeviceMemory(
+                f"{self._device} has no room for the {self._placement.device_bytes / 2**30:.1f} GiB of weights that "
+                f"stay there: {str(error).splitlines()[0]} Free device memory and try again."
+            ) from None
+        self.carrier.wait(self.carrier.carry(self._host.transfers(buffer), self.carrier.mark()))
+        for weight, view in zip(self._staying, self._host.layout.views(buffer), strict=True):
+            weight.put(view)
+
+    # --- books -----------------------------------------------------------------------------------------------------
+
+    @property
+    def bytes_per_pass(self) -> int:
+        return sum(run.moved for run in self.ring.runs)
+
+    def statistics(self) -> WeightsStatistics:
+        carried = self.carrier.statistics()
+        there = 0 if self._napping else self._host.layout.nbytes + self.ring.slot_bytes
+        return WeightsStatistics(
+            residency="napping" if self._napping else "streamed",
+            bytes_total=self.total,
+            bytes_on_device=self._fixed + there,
+            bytes_streamed_per_pass=self.bytes_per_pass,
+            layers_streamed=len(self._blocks),
+            ring_slots=self._placement.slots,
+            ring=tuple(self._ring_slots()),
+            layer_copies=self.ring.filled,
+            bytes_moved=carried.nbytes,
+            copy_gigabytes_per_second=carried.nbytes / carried.copy_seconds / 1e9 if carried.copy_seconds else None,
+            waited_seconds=carried.waited_seconds,
+            pass_seconds=carried.pass_seconds,
+            used_fraction=self._used_fraction(),
+            bytes_held_on_host=self.held_on_host,
+            link_bytes_per_second=self._placement.link,
+            bytes_enough=self._placement.enough,
+        )
+
+    def _used_fraction(self) -> float | None:
+        """On a GPU it is read once a second: reading waits for all that the device was asked for."""
+        now = time.monotonic()
+        if self._device.type == "cpu" or now - self._used_at >= USED_SECONDS:
+            self._used, self._used_at = used_fraction(self._routed), now
+        return self._used
+
+    def _ring_slots(self) -> Iterator[RingSlot]:
+        size = self.ring.slot_bytes // self._placement.slots
+        for owner, generation, users in self.ring.slots():
+            layer = None if owner is None else self._placement.streaming[owner]
+            yield RingSlot(layer=layer, generation=generation, bytes_allocated=size, computing=users > 0)
+
+    def copies(self, since: int) -> tuple[LayerCopy, ...]:
+        return tuple(
+            LayerCopy(
+                number=copy.number,
+                layer=self._placement.streaming[copy.block],
+                bytes_moved=copy.nbytes,
+                seconds=copy.seconds,
+                begun=copy.begun,
+                stalled_seconds=copy.stalled,
+            )
+            for copy in self.carrier.copies(since)
+        )
+
+
+def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[Weight, ...]]:
+    """For each layer the contiguous weights that no other part of the model has. Where all layers lie in memory in one
+    order, as in a file, they are in that order: what lies side by side is then one copy."""
+    everywhere = _places(model)
+    own = []
+    for layer in layers:
+        inside = _places(layer)
+        alone = {place for place, times in inside.items() if times == everywhere[place]}
+        movable = (weight for weight in weights_of(layer) if weight.tensor.is_contiguous())
+        own.append(tuple(weight for weight in movable if all(id(p) in alone for p in weight.parameters)))
+    placed = [tuple(sorted(weights, key=lambda weight: weight.tensor.data_ptr())) for weights in own]
+    return placed if len({tuple(weight.name for weight in weights) for weights in placed}) == 1 else own
+
+
+def _places(module: nn.Module) -> Counter[int]:
+    """How often each parameter is some module's."""
+    return Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
+
+
+def sizes_of(model: nn.Module, layers: Sequence[nn.Module]) -> Sizes:
+    """Works on the meta device too, but for some bytes of alignment."""
+    every, own = weights_of(model), own_weights(model, layers)
+    rest = _others(every, own)
+    return Sizes(
+        total=total_bytes(every) + buffer_bytes(model),
+        rest=Layout.of(rest).nbytes + buffer_bytes(model),
+        layers=tuple(Layout.of(weights).nbytes for weights in own),
+    )
+
+
+def _others(every: Iterable[Weight], blocks: Iterable[Iterable[Weight]]) -> list[Weight]:
+    streaming = {id(parameter) for block in blocks for weight in block for parameter in weight.parameters}
+    return [weight for weight in every if not any(id(parameter) in streaming for parameter in weight.parameters)]
+
+
+def _host_runs(blocks: Sequence[Sequence[Weight]], device: torch.device) -> list[HostRun]:
+    """Pinned where a CUDA device reads and the host has room; else as loading left them, perhaps in the page cache."""
+    needed = sum(total_bytes(block) for block in blocks)
+    if device.type == "cuda" and has_room_for(needed):
+        return [HostRun.pinned(block, device) for block in blocks]
+    return [HostRun.as_loaded(block, device) for block in blocks]

@@ -1,0 +1,129 @@
+"""Finds the blocks of a layer by arithmetic on its residual stream: what was added to what, bit for bit.
+
+A layer is `two` blocks one after the other (with a residual between them), `parallel` blocks added at once, or `one`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations, permutations
+from typing import Literal
+
+from torch import Tensor
+
+from djinn_jupyter.engine.model.discovery.layer_list import same
+from djinn_jupyter.engine.model.discovery.layer_record import (
+    LayerRecord,
+    adds,
+    has_matrix,
+    scale_of,
+)
+from djinn_jupyter.engine.model.discovery.recording import Call
+
+Kind = Literal["two", "parallel", "one", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Contribution:
+    """What a block adds: `block` makes it; `post` is the norm between the block and the sum; `scale` a factor there."""
+
+    value: Tensor
+    block: Call | None
+    post: Call | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocks:
+    """`mid` is the earliest (call, argument) that gets the residual between two blocks.
+
+    `second` is None where the sum of two outputs is added (routed and shared experts).
+    """
+
+    kind: Kind
+    mid: tuple[Call, int | str] | None = None
+    first: Contribution | None = None
+    second: Contribution | None = None
+
+
+def find_blocks(record: LayerRecord) -> Blocks:
+    return _two(record, exact=True) or _parallel(record) or _one(record) or _two(record, exact=False) or _unknown()
+
+
+def _unknown() -> Blocks:
+    return Blocks(kind="unknown")
+
+
+def _factor(one: Tensor, other: Tensor, total: Tensor, exact: bool) -> float | None:
+    if exact:
+        return 1.0 if adds(one, other, total) else None
+    return scale_of(one, other, total)
+
+
+def _two(record: LayerRecord, exact: bool) -> Blocks | None:
+    tried: list[Tensor] = []
+    for call, slot, residual in record.inputs:
+        if any(same(residual, value) for value in (record.before, record.after, *tried)):
+            continue
+        tried.append(residual)
+        later = _distinct(value for other, value in record.outputs if other.left > call.entered)
+        factors = [(value, _factor(residual, value, record.after, exact)) for value in later]
+        added = next(((value, factor) for value, factor in factors if factor is not None), None)
+        if added is not None:
+            second = _contribution(record, *added)
+        elif any(_factor(residual, one + other, record.after, exact) for one, other in combinations(later, 2)):
+            second = None
+        else:
+            continue
+        return Blocks(kind="two", mid=(call, slot), first=_first(record, residual, call), second=second)
+    return None
+
+
+def _distinct(values: Iterable[Tensor]) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in values:
+        if not any(same(value, other) for other in found):
+            found.append(value)
+    return found
+
+
+def _first(record: LayerRecord, residual: Tensor, mid: Call) -> Contribution | None:
+    """What was added to the layer's input to make the residual in the middle."""
+    earlier = [value for call, value in record.outputs if call.left < mid.entered]
+    for exact in (True, False):
+        for value in earlier:
+            factor = _factor(record.before, value, residual, exact)
+            if factor is not None:
+                return _contribution(record, value, factor)
+    return None
+
+
+def _parallel(record: LayerRecord) -> Blocks | None:
+    """Two blocks added to the same residual, in whichever order; the one with the cache counts as the first."""
+    made = _distinct(value for call, value in record.outputs if has_matrix(call.module))
+    for one, other in permutations(made, 2):
+        if adds(record.before + one, other, record.after) or adds(one + other, record.before, record.after):
+            pair = [_contribution(record, one), _contribution(record, other)]
+            pair.sort(key=lambda c: c.block is not None and record.uses_cache(c.block), reverse=True)
+            return Blocks(kind="parallel", first=pair[0], second=pair[1])
+    return None
+
+
+def _one(record: LayerRecord) -> Blocks | None:
+    for exact in (True, False):
+        for _, value in record.outputs:
+            factor = _factor(record.before, value, record.after, exact)
+            if factor is not None:
+                return Blocks(kind="one", first=_contribution(record, value, factor))
+    return None
+
+
+def _contribution(record: LayerRecord, value: Tensor, scale: float = 1.0) -> Contribution:
+    block = record.maker(value)
+    if block is not None:
+        return Contribution(value=value, block=block, scale=scale)
+    post = record.makers(value)[0]
+    raw = next((shaped for seen in post.inputs.values() if (shaped := record.shaped(seen)) is not None), None)
+    block = None if raw is None else record.maker(raw)
+    return Contribution(value=value, block=block, post=post, scale=scale)

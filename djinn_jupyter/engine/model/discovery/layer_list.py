@@ -1,0 +1,250 @@
+"""Finds the decoder layers: the list whose elements run once each, in order, each on what the one before returned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine.model.discovery.finite import check_finite
+from djinn_jupyter.engine.model.discovery.recording import (
+    Call,
+    Hook,
+    KeepLast,
+    Recording,
+    record,
+    ways_to_keep_last,
+)
+from djinn_jupyter.engine.model.hooks.call_forms import LayerForm, Slot
+from djinn_jupyter.errors import ModelRefused
+
+Handed = tuple[Slot, int | str]
+"""What a layer returns beside the hidden state, by its slot, and the argument as which the next layer gets it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """The decoder layers with their paths, and how each takes and returns the hidden state.
+
+    Layers are counted as they run. `absent` are the paths of elements of their list that a text pass does not run."""
+
+    paths: tuple[str, ...]
+    absent: tuple[str, ...]
+    layers: tuple[nn.Module, ...]
+    forms: tuple[LayerForm, ...]
+    mappings: tuple[str, ...]  # keyword arguments whose contents change while the layers run
+    handed: tuple[Handed, ...]
+    keep_last: KeepLast  # the argument that asks for the last logits and leaves every layer all positions
+
+    def spans(self, recording: Recording) -> list[Call]:
+        return [recording.of(layer)[0] for layer in self.layers]
+
+    def stage_of(self, at: int, spans: list[Call]) -> int | None:
+        """Which layer runs at event `at`: -1 before the first, n in layer n, the count after the last, None between."""
+        if at < spans[0].entered:
+            return -1
+        if at > spans[-1].left:
+            return len(spans)
+        return next((n for n, span in enumerate(spans) if span.entered <= at <= span.left), None)
+
+
+class _Thinned(ModelRefused):
+    """Positions were dropped between two layers."""
+
+
+def find_stack(model: PreTrainedModel, tokens_BT: Tensor) -> tuple[Stack, Recording]:
+    """The layers of `model`, with the recording of the pass that showed them. ModelRefused says why there are none."""
+    *ways, last_way = ways_to_keep_last(model)
+    for way in ways:
+        try:
+            return _find(model, tokens_BT, way)
+        except _Thinned:
+            continue
+    return _find(model, tokens_BT, last_way)
+
+
+def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tuple[Stack, Recording]:
+    lists = _outermost_lists(model)
+    elements = {element for _, group in lists for element in group}
+    mappings = _MappingWatch()
+    name = type(model).__name__
+    try:
+        recording = record(
+            model,
+            tokens_BT,
+            keep=elements.__contains__,
+            hooks=lambda recording: (hook for element in elements for hook in mappings.hooks(element)),
+            keep_last=keep_last,
+        )
+    except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelRefused(f"{name} does not run with the standard cache of transformers: {error}") from error
+    if not recording.cache_calls:
+        raise ModelRefused(
+            f"{name} keeps nothing in the cache it is given, so it cannot be stopped and resumed exactly."
+        )
+    path, group = _with_cache(name, lists, recording)
+    elements_by_path = {f"{path}.{index}": element for index, element in enumerate(group)}
+    run = {where: element for where, element in elements_by_path.items() if recording.of(element)}
+    check_finite(model, run, recording)
+    spans = _spans(name, path, run, recording)
+    forms = _forms(name, list(run), spans)
+    _check_gathered(name, list(run), spans, forms)
+    stack = Stack(
+        paths=tuple(run),
+        absent=tuple(where for where in elements_by_path if where not in run),
+        layers=tuple(run.values()),
+        forms=forms,
+        mappings=mappings.changed(),
+        handed=_handed(spans),
+        keep_last=keep_last,
+    )
+    return stack, recording
+
+
+def _outermost_lists(model: nn.Module) -> list[tuple[str, nn.ModuleList]]:
+    found: list[tuple[str, nn.ModuleList]] = []
+    for path, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and not any(path.startswith(f"{outer}.") for outer, _ in found):
+            found.append((path, module))
+    return found
+
+
+def _with_cache(name: str, lists: list[tuple[str, nn.ModuleList]], recording: Recording) -> tuple[str, nn.ModuleList]:
+    """The list within whose elements the cache is updated."""
+    users = {module for call in recording.cache_calls for module in _enclosing(call.caller)}
+    found = [(path, group) for path, group in lists if any(element in users for element in group)]
+    if len(found) != 1:
+        spelled = ", ".join(path for path, _ in found) or "none"
+        raise ModelRefused(
+            f"{name} has no single list of decoder layers (lists with layers that use the cache: {spelled})."
+        )
+    return found[0]
+
+
+def _enclosing(call: Call | None) -> Iterator[nn.Module]:
+    while call is not None:
+        yield call.module
+        call = call.parent
+
+
+def _spans(name: str, path: str, layers: dict[str, nn.Module], recording: Recording) -> list[Call]:
+    """The one call of each layer, in order."""
+    spans: list[Call] = []
+    for where, layer in layers.items():
+        calls = recording.of(layer)
+        if len(calls) != 1:
+            raise ModelRefused(
+                f"{name} runs its layer {where} {len(calls)} times in one pass; "
+                "only layers that run once can be stopped at."
+            )
+        spans.append(calls[0])
+    if any(before.left > after.entered for before, after in pairwise(spans)):
+        raise ModelRefused(f"{name} does not run {path} in order.")
+    return spans
+
+
+def _forms(name: str, paths: list[str], spans: list[Call]) -> tuple[LayerForm, ...]:
+    arguments = [
+        _chained(name, f"{paths[index - 1]} and {paths[index]}", spans[index - 1], spans[index])
+        for index in range(1, len(spans))
+    ]
+    first = arguments[0] if arguments else _only(spans[0])
+    return tuple(
+        LayerForm(argument=argument, length=_length(name, paths[index], spans[index]))
+        for index, argument in enumerate([first, *arguments])
+    )
+
+
+def _check_gathered(name: str, paths: list[str], spans: list[Call], forms: tuple[LayerForm, ...]) -> None:
+    """That no layer is given a pile of what entered earlier ones, which a pass that goes on from a stop never has. What
+    entered the first is computed at every entry."""
+    entered = [span.inputs[form.argument] for span, form in zip(spans, forms, strict=True)]
+    for at, span in enumerate(spans):
+        for pile in span.inputs.values():
+            earlier = (one for one in range(1, at) if _piled(entered[one].value, pile.value))
+            if (found := next(earlier, None)) is not None:
+                raise ModelRefused(
+                    f"{name} cannot be served exactly: it gives its layer {paths[at]} what entered {paths[found]} too, "
+                    "and a pass that goes on from a stop between the two has not computed that."
+                )
+
+
+def _piled(part: Tensor | None, pile: Tensor | None) -> bool:
+    """Whether a tensor lies in one with an axis more."""
+    if part is None or pile is None or pile.ndim != part.ndim + 1:
+        return False
+    return any(same(part, one) for axis in range(pile.ndim) for one in pile.unbind(axis) if one.shape == part.shape)
+
+
+def _handed(spans: list[Call]) -> tuple[Handed, ...]:
+    """What layers make beside the hidden state and the next one is given."""
+    return tuple(dict.fromkeys(handed for before, after in pairwise(spans) for handed in _new_to(before, after)))
+
+
+def _new_to(before: Call, after: Call) -> Iterator[Handed]:
+    """What a layer returns beside the hidden state, was not given itself, and the next one is given."""
+    known = [seen.value for seen in before.inputs.values()]
+    for made, seen in list(before.outputs.items())[1:]:
+        if any(same(seen.value, old) for old in known):
+            continue
+        yield from ((made, given) for given, other in after.inputs.items() if same(seen.value, other.value))
+
+
+def _chained(name: str, between: str, before: Call, after: Call) -> int | str:
+    """The argument by which the layer `after` gets what the one before returned, bit for bit."""
+    handed = before.first_output
+    slots = [slot for slot, given in after.inputs.items() if handed and same(handed.value, given.value)]
+    if slots:
+        return slots[0]
+    if any(handed and _is_end_of(given.value, handed.value) for given in after.inputs.values()):
+        raise _Thinned(f"{name} drops all positions but the last between {between}.")
+    raise ModelRefused(f"{name} changes the hidden state between {between}.")
+
+
+def _is_end_of(part: Tensor | None, whole: Tensor | None) -> bool:
+    """Whether `part` is the last position of `whole` [B, T, D]."""
+    return whole is not None and whole.ndim == 3 and whole.shape[1] > 1 and same(part, whole[:, -1:])
+
+
+def _only(span: Call) -> int | str:
+    """The argument of a lone layer that has the shape of what it returns."""
+    shape = span.first_output.shape if span.first_output else ()
+    return next(slot for slot, given in span.inputs.items() if given.shape == shape and given.floating)
+
+
+def _length(name: str, path: str, span: Call) -> int | None:
+    kind, length = span.output
+    if issubclass(kind, Tensor):
+        return None
+    if issubclass(kind, tuple) and 0 in span.outputs:
+        return int(length)
+    raise ModelRefused(f"{name}: {path} returns {kind.__name__}, neither a tensor nor a tuple that begins with one.")
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two kept values are the same bits (0.0 and -0.0 count as one)."""
+    return one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
+
+
+class _MappingWatch:
+    """Which keyword arguments of layers are mappings whose contents change while the layers run."""
+
+    def __init__(self) -> None:
+        self._contents: dict[str, set[tuple[Any, ...]]] = {}
+
+    def hooks(self, layer: nn.Module) -> Iterator[Hook]:
+        def look(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            for name, value in kwargs.items():
+                if isinstance(value, MutableMapping):
+                    contents = tuple((key, id(entry)) for key, entry in value.items())
+                    self._contents.setdefault(name, set()).add(contents)
+
+        yield layer, look, None
+
+    def changed(self) -> tuple[str, ...]:
+        return tuple(name for name, contents in self._contents.items() if len(contents) > 1)

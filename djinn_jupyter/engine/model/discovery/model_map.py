@@ -1,0 +1,149 @@
+"""What a model is made of: its layers, how they hand on, where every point is. Found by probes, never by names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine.model.discovery.layer_list import Handed, Stack
+from djinn_jupyter.engine.model.discovery.modules import Modules
+from djinn_jupyter.engine.model.discovery.recording import KeepLast
+from djinn_jupyter.engine.model.discovery.study import Study
+from djinn_jupyter.engine.model.hooks.call_forms import LayerForm
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.errors import ModelRefused, UnknownSite
+from djinn_jupyter.wire.nouns import ModuleDescription, PointDescription
+from djinn_jupyter.wire.sites import LAYER_POINTS, MODEL_POINTS, POINTS, Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Anatomy:
+    """One model's layers and points.
+
+    `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
+    reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
+    keyword arguments by which layers share something mutable, `handed` what one returns for the next beside the hidden
+    state.
+    """
+
+    stack: Stack
+    hidden_size: int
+    cache_layers: tuple[tuple[int, ...], ...]
+    taps: dict[tuple[str, int | None], Tap | str]
+    modules_found: Modules
+
+    @property
+    def layers(self) -> tuple[nn.Module, ...]:
+        return self.stack.layers
+
+    @property
+    def forms(self) -> tuple[LayerForm, ...]:
+        return self.stack.forms
+
+    @property
+    def mappings(self) -> tuple[str, ...]:
+        return self.stack.mappings
+
+    @property
+    def handed(self) -> tuple[Handed, ...]:
+        return self.stack.handed
+
+    @property
+    def keep_last(self) -> KeepLast:
+        """The argument by which forward is asked for the logits of the last position only; none where it cannot be."""
+        return self.stack.keep_last
+
+    @property
+    def modules(self) -> tuple[ModuleDescription, ...]:
+        return self.modules_found.described
+
+    def cache_layers_of(self, layer: int) -> tuple[int, ...]:
+        return self.cache_layers[layer]
+
+    def resolve(self, site: Site) -> Tap:
+        """The tap of a site. UnknownSite says what is there instead, or why it is absent."""
+        tap = self.modules_found.tap(site) if site.path is not None else self._point(site)
+        _check_selector(site, tap)
+        return replace(tap, site=site)
+
+    def points(self) -> tuple[PointDescription, ...]:
+        return tuple(self._describe(point) for point in POINTS)
+
+    def _point(self, site: Site) -> Tap:
+        if site.point not in POINTS:
+            near = get_close_matches(site.point, POINTS, n=1)
+            raise UnknownSite(f"{site.point!r} is no point{f'; did you mean {near[0]!r}?' if near else '.'}")
+        if site.point in LAYER_POINTS and (site.layer is None or not 0 <= site.layer < len(self.layers)):
+            raise UnknownSite(f"There is no {site}: this model has layers 0..{len(self.layers) - 1}.")
+        found = self.taps[site.point, site.layer if site.point in LAYER_POINTS else None]
+        if isinstance(found, str):
+            raise UnknownSite(f"There is no {site.whole()} here: {found}.{self._elsewhere(site)}")
+        return found
+
+    def _elsewhere(self, site: Site) -> str:
+        """The nearest layer that has the point, as a sentence."""
+        has = [layer for (point, layer), tap in self.taps.items() if point == site.point and not isinstance(tap, str)]
+        if site.layer is None or not has:
+            return ""
+        nearest = min((layer for layer in has if layer is not None), key=lambda layer: abs(layer - (site.layer or 0)))
+        return f" Nearest: {site.point}.{nearest}."
+
+    def _describe(self, point: str) -> PointDescription:
+        layers = range(len(self.layers)) if point in LAYER_POINTS else [None]
+        found = {layer: self.taps[point, layer] for layer in layers}
+        taps = {layer: tap for layer, tap in found.items() if isinstance(tap, Tap)}
+        reasons = dict.fromkeys(tap for tap in found.values() if isinstance(tap, str))
+        first = next(iter(taps.values()), None)
+        return PointDescription(
+            point=point,
+            layers=None if point in MODEL_POINTS else tuple(layer for layer in taps if layer is not None),
+            shape=first.axes if first else "",
+            heads=first.heads if first else None,
+            features=first.width if first else None,
+            editable=first.editable if first else False,
+            absent="; ".join(reasons) or None,
+            module=self._module_of(list(taps.values())),
+        )
+
+    def _module_of(self, taps: Sequence[Tap]) -> str | None:
+        paths = {self.modules_found.below_layer(tap.module) for tap in taps if tap.module is not None}
+        return next(iter(paths)) or None if len(paths) == 1 else None
+
+
+def study(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
+    """Probe a model that has no gates yet. ModelRefused says why one cannot be stopped and resumed exactly.
+
+    `held` are the cache's layers that hold something: each must be filled by a decoder layer, and by one only.
+    """
+    learned = Study(model)
+    _check_cache(type(model).__name__, held, learned.cache_layers())
+    boundaries = learned.boundaries()
+    return Anatomy(
+        stack=learned.stack,
+        hidden_size=boundaries[0].width or 0,
+        cache_layers=learned.cache_layers(),
+        taps=learned.taps(boundaries),
+        modules_found=learned.modules(boundaries),
+    )
+
+
+def _check_cache(name: str, held: Sequence[int], filled: tuple[tuple[int, ...], ...]) -> None:
+    for layer in held:
+        fillers = [index for index, layers in enumerate(filled) if layer in layers]
+        if len(fillers) != 1:
+            raise ModelRefused(
+                f"{name} fills layer {layer} of its cache in {len(fillers)} of its decoder layers; it has to be one."
+            )
+
+
+def _check_selector(site: Site, tap: Tap) -> None:
+    units, size = ("heads", tap.heads) if tap.heads is not None else ("features", tap.width)
+    if site.selector is None or size is None:
+        return
+    beyond = [index for index in site.selector if not 0 <= index < size]
+    if beyond:
+        raise UnknownSite(f"There is no {site}: this site has {size} {units}: 0..{size - 1}.")

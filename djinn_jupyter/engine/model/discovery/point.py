@@ -1,0 +1,55 @@
+"""What a search for points finds: a tensor at a module's border, or one inside an attention module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
+from djinn_jupyter.engine.model.discovery.recording import Call
+from djinn_jupyter.engine.model.hooks.call_forms import Slot
+from djinn_jupyter.engine.model.hooks.layout import Heads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Place:
+    """The tensor at `slot` of a module's input or output. `heads` where it is divided."""
+
+    module: nn.Module
+    side: Literal["input", "output"]
+    slot: Slot
+    heads: Heads | None = None
+    in_place: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Inner:
+    """The `ordinal`-th call of a family of torch functions while `module` runs, or the keys it hands to the cache."""
+
+    module: nn.Module
+    family: Literal["softmax", "product", "sdpa", "cache"]
+    ordinal: int = 0
+
+
+Found = dict[str, Place | Inner | str]
+"""Points of one layer; a string is the reason why it has none."""
+
+
+def output_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Place | str:
+    """The first output of a module, if the layer calls that module once."""
+    if record.count(call.module) != 1:
+        return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
+    slot = next(iter(call.outputs))
+    return Place(module=call.module, side="output", slot=slot, heads=heads)
+
+
+def input_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Place | str:
+    """The first floating argument of a module, if the layer calls that module once."""
+    if record.count(call.module) != 1:
+        return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
+    slot = next((slot for slot, seen in call.inputs.items() if seen.floating), None)
+    if slot is None:
+        return f"{type(call.module).__name__} is given no activations"
+    return Place(module=call.module, side="input", slot=slot, heads=heads)

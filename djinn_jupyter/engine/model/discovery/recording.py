@@ -1,0 +1,279 @@
+"""Probes: real forward passes of which everything is written down. Judges nothing.
+
+A recording lists the calls of modules, of the cache and of the torch functions that make attention, in order, with the
+shapes of their tensors and, where wanted, copies of them on the CPU. Probes run before there are gates.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import DynamicCache, PreTrainedModel
+
+from djinn_jupyter.engine.model.hooks.attention import (
+    PRODUCTS,
+    SDPA,
+    SOFTMAX,
+    SdpaCall,
+    factors,
+)
+from djinn_jupyter.engine.model.hooks.call_forms import Slot, arguments_in, tensors_in
+from djinn_jupyter.errors import ModelRefused
+
+Family = Literal["softmax", "product", "sdpa"]
+LENGTHS = (5, 7)  # two prompts of different length: the axis that changes is the position axis
+PROMPTS = 16  # one-token prompts at position 0, where rotary embeddings are the identity, tell columns apart
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """A tensor that went by: its shape, and a copy where values are kept."""
+
+    shape: tuple[int, ...]
+    floating: bool
+    value: Tensor | None = None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Call:
+    """One call of a module. `entered` and `left` count the events of the pass."""
+
+    module: nn.Module
+    parent: Call | None
+    entered: int
+    left: int = -1
+    inputs: dict[int | str, Seen] = field(default_factory=dict)
+    outputs: dict[Slot, Seen] = field(default_factory=dict)
+    output: Any = None
+
+    def inside(self, outer: Call) -> bool:
+        return outer.entered < self.entered and self.left < outer.left
+
+    @property
+    def first_output(self) -> Seen | None:
+        return next(iter(self.outputs.values()), None)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class FunctionCall:
+    """A softmax, a product or an sdpa. `given`: the factors of a product; query, key and value; none of a softmax."""
+
+    family: Family
+    caller: Call | None
+    at: int
+    given: tuple[Seen, ...]
+    result: Seen
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class CacheCall:
+    """An update of one layer of the cache. `key` and `value` are those of attention."""
+
+    caller: Call | None
+    at: int
+    layer: int
+    key: Seen | None = None
+    value: Seen | None = None
+
+
+class Recording:
+    """What happened in one pass. `keep` says which module's tensors are copied."""
+
+    def __init__(self, keep: Callable[[nn.Module], bool]) -> None:
+        self.keep = keep
+        self.calls: list[Call] = []
+        self.functions: list[FunctionCall] = []
+        self.cache_calls: list[CacheCall] = []
+        self.logits: Tensor | None = None
+        self.cache: ProbeCache | None = None
+        self.pausing = False  # while what was recorded is judged, in the midst of the pass
+        self._open: list[Call] = []
+        self._events = 0
+
+    def tick(self) -> int:
+        self._events += 1
+        return self._events
+
+    @property
+    def current(self) -> Call | None:
+        return self._open[-1] if self._open else None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the values of what happens in the current call are kept."""
+        return self.current is not None and self.keep(self.current.module)
+
+    def see(self, tensor: Tensor, keep: bool) -> Seen:
+        value = tensor.detach().to("cpu", copy=True) if keep else None
+        return Seen(shape=tuple(tensor.shape), floating=tensor.is_floating_point(), value=value)
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = Call(module=module, parent=self.current, entered=self.tick())
+        keep = self.keep(module)
+        call.inputs = {slot: self.see(tensor, keep) for slot, tensor in arguments_in(args, kwargs)}
+        self.calls.append(call)
+        self._open.append(call)
+
+    def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        call = self._open.pop()
+        keep = self.keep(module)
+        call.outputs = {slot: self.see(tensor, keep) for slot, tensor in tensors_in(output)}
+        call.output = type(output), len(output) if isinstance(output, tuple | list) else None
+        call.left = self.tick()
+
+    def of(self, module: nn.Module) -> list[Call]:
+        return [call for call in self.calls if call.module is module]
+
+    def release(self, span: Call) -> None:
+        """Drop the copies of what happened within `span`; its shapes stay."""
+        for call in self.calls:
+            if call.inside(span):
+                for seen in (*call.inputs.values(), *call.outputs.values()):
+                    seen.value = None
+        kept = [seen for function in self.functions for seen in (*function.given, function.result)]
+        kept += [seen for stored in self.cache_calls for seen in (stored.key, stored.value) if seen is not None]
+        for seen in kept:
+            seen.value = None
+
+
+class ProbeCache(DynamicCache):
+    """The library's own cache, which tells a recording of every update."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(config=model.config)
+        self.recording: Recording | None = None
+
+    def _told(self, layer: int, key: Tensor | None = None, value: Tensor | None = None) -> None:
+        book = self.recording
+        assert book is not None
+        seen = [None if tensor is None else book.see(tensor, book.wanted) for tensor in (key, value)]
+        book.cache_calls.append(CacheCall(caller=book.current, at=book.tick(), layer=layer, key=seen[0], value=seen[1]))
+
+    def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        self._told(layer_idx, key_states, value_states)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def update_conv_state(self, conv_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
+        self._told(layer_idx)
+        return super().update_conv_state(conv_states, layer_idx, *args, **kwargs)
+
+    def update_recurrent_state(self, recurrent_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Tensor:
+        self._told(layer_idx)
+        return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
+
+
+class _Functions(TorchFunctionMode):
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if self.recording.pausing:
+            return result
+        if func in SOFTMAX:
+            self._note("softmax", (), result)
+        elif func in SDPA:
+            call = SdpaCall.of(args, kwargs)
+            self._note("sdpa", (call.query_BHTd, call.key_BGKd, call.value_BGKd), result)
+        elif func in PRODUCTS:
+            self._note("product", factors(func, args, kwargs), result)
+        return result
+
+    def _note(self, family: Family, given: tuple[Tensor, ...], result: Tensor) -> None:
+        book = self.recording
+        book.functions.append(
+            FunctionCall(
+                family=family,
+                caller=book.current,
+                at=book.tick(),
+                given=tuple(book.see(tensor, book.wanted) for tensor in given),
+                result=book.see(result, book.wanted),
+            )
+        )
+
+
+KeepLast = Mapping[str, int | Tensor]
+Hook = tuple[nn.Module, Callable[..., Any] | None, Callable[..., Any] | None]
+
+
+@torch.no_grad()
+def record(
+    model: PreTrainedModel,
+    tokens_BT: Tensor,
+    *,
+    keep: Callable[[nn.Module], bool] = lambda module: False,
+    hooks: Callable[[Recording], Iterable[Hook]] = lambda recording: (),
+    cache: ProbeCache | None = None,
+    keep_last: KeepLast,
+) -> Recording:
+    """One pass over `tokens_BT`, after what is in `cache`. `hooks` are (module, before, after the recording looks)."""
+    recording = Recording(keep)
+    recording.cache = cache or ProbeCache(model)
+    recording.cache.recording = recording
+    arguments = {cache_argument(model): recording.cache, "use_cache": True, **keep_last}
+    with ExitStack() as stack:
+        for module in model.modules():
+            stack.callback(module.register_forward_pre_hook(recording.enter, with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(recording.leave).remove)
+        for module, before, after in hooks(recording):
+            if before is not None:
+                stack.callback(module.register_forward_pre_hook(before, with_kwargs=True, prepend=True).remove)
+            if after is not None:
+                stack.callback(module.register_forward_hook(after).remove)
+        stack.enter_context(_Functions(recording))
+        recording.logits = model(tokens_BT, **arguments).logits.detach().to("cpu", copy=True)
+    return recording
+
+
+def cache_argument(model: PreTrainedModel) -> str:
+    parameters = inspect.signature(model.forward).parameters
+    for name in ("past_key_values", "cache_params"):
+        if name in parameters:
+            return name
+    raise ModelRefused(f"{type(model).__name__} takes no cache from its caller, so it cannot be stopped and resumed.")
+
+
+def ways_to_keep_last(model: PreTrainedModel) -> tuple[KeepLast, ...]:
+    """The arguments that ask for the logits of the last position only, where the family has them: `generate`'s own
+    first. Under it some families carry that position alone through their upper layers; given an index, they do not."""
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        return ({},)
+    return {"logits_to_keep": 1}, {"logits_to_keep": torch.tensor([-1])}
+
+
+def spread_tokens(model: PreTrainedModel, count: int, offset: int = 0) -> Tensor:
+    """`count` token ids spread over the vocabulary, on the device of the embedding."""
+    weight = embedding_weight(model)
+    ids = torch.linspace(offset + 1, weight.shape[0] - 2, count).round().long() % weight.shape[0]
+    return ids.to(weight.device)
+
+
+def embedding_weight(model: PreTrainedModel) -> Tensor:
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, Tensor)
+    return weight
+
+
+def linears(root: nn.Module) -> Iterator[nn.Module]:
+    """The linear maps in a module: leaves with a matrix for a weight."""
+    for module in root.modules():
+        weight = getattr(module, "weight", None)
+        leaf = next(module.children(), None) is None
+        if leaf and isinstance(weight, nn.Parameter) and weight.ndim == 2 and not isinstance(module, nn.Embedding):
+            yield module
+
+
+def kept(seen: Seen | None) -> Tensor:
+    """The copy of a tensor of a module whose values are kept."""
+    assert seen is not None
+    assert seen.value is not None
+    return seen.value

@@ -1,0 +1,285 @@
+"""The probes that a model is given at load, and what is concluded from them.
+
+Six forward passes: one finds the layers, one shows that they look back only, another prompt and a decode step show the
+axes, many one-token prompts show what is what, and the same with every middle residual changed in place shows whether
+such an edit really takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine.model.discovery.blocks import find_blocks
+from djinn_jupyter.engine.model.discovery.layer_list import find_stack, same
+from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
+from djinn_jupyter.engine.model.discovery.make_taps import (
+    border_tap,
+    boundary_tap,
+    form_of,
+    tap_of,
+)
+from djinn_jupyter.engine.model.discovery.modules import Modules
+from djinn_jupyter.engine.model.discovery.point import Found, Place
+from djinn_jupyter.engine.model.discovery.points import find_places
+from djinn_jupyter.engine.model.discovery.recording import (
+    LENGTHS,
+    PROMPTS,
+    Hook,
+    Recording,
+    kept,
+    linears,
+    record,
+    spread_tokens,
+)
+from djinn_jupyter.engine.model.discovery.shapes import Probes, rows_of
+from djinn_jupyter.engine.model.hooks.layout import Rows
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.errors import ModelRefused
+from djinn_jupyter.wire.sites import Site
+
+Taps = dict[tuple[str, int | None], Tap | str]
+CAUSAL = (
+    1e-3  # relative; 2e-5 was the most among 74 families (chunked linear attention), 3.5e-3 the least of an encoder
+)
+COPIED = "the layer keeps a copy of this residual, which an edit would not reach"
+EMBEDDED = "layers beyond the first read the embedding too, and a resumed pass computes it anew, without the edit"
+
+
+class Study:
+    """What is known of one model, probe by probe."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        short, long = (spread_tokens(model, length)[None] for length in LENGTHS)
+        self.stack, first = find_stack(model, short)
+        keep_last = self.stack.keep_last
+        longer = record(model, long, keep_last=keep_last)
+        self._check_causal(short, first, longer)
+        self.found: list[Found] = []
+        self.others: list[dict[int | str, Tensor]] = []
+        many = self._look_at_layers(spread_tokens(model, PROMPTS)[:, None], self._learn)
+        step = record(model, spread_tokens(model, 1)[None], cache=first.cache, keep_last=keep_last)
+        self.probes = Probes(self.stack, (first, longer, many, step))
+        self._check_absent()
+        self.fixed = self._check_by_editing()
+        self.ends = self._ends(many)
+
+    def _check_causal(self, tokens_1T: Tensor, first: Recording, longer: Recording) -> None:
+        """That another token at the end leaves what comes before it as it was."""
+        axis = self._position_axis(first, longer)
+        other = tokens_1T.clone()
+        other[:, -1] = tokens_1T[:, 0]
+        last = self.stack.layers[-1]
+        again = record(self.model, other, keep=lambda module: module is last, keep_last=self.stack.keep_last)
+        one, two = (kept(recording.of(last)[0].first_output) for recording in (first, again))
+        allowed = max(CAUSAL, 4 * torch.finfo(one.dtype).eps)
+        one, two = (value.narrow(axis, 0, LENGTHS[0] - 1).float() for value in (one, two))
+        if float((one - two).norm()) > allowed * float(one.norm()):
+            raise ModelRefused(
+                f"{type(self.model).__name__}: what a position holds depends on tokens after it; "
+                f"it is no causal language model.{_meant_as_encoder(self.model)}"
+            )
+
+    def _check_absent(self) -> None:
+        """That layers which one text did not run are run by no other."""
+        run = {call.module for recording in self.probes.recordings for call in recording.calls}
+        changing = next((path for path in self.stack.absent if self.model.get_submodule(path) in run), None)
+        if changing is not None:
+            raise ModelRefused(
+                f"{type(self.model).__name__} runs its layer {changing} for some texts and not for others."
+            )
+
+    def _position_axis(self, first: Recording, longer: Recording) -> int:
+        """The axis of the hidden state that has a row a token. A width may be as large as the prompt is long."""
+        short, long = (recording.of(self.stack.layers[-1])[0].first_output for recording in (first, longer))
+        assert short is not None and long is not None
+        sizes = list(zip(short.shape, long.shape, strict=True))
+        if sizes.count(LENGTHS) != 1:
+            raise ModelRefused(
+                f"{type(self.model).__name__}: its hidden state has no axis with one row a token: "
+                f"{LENGTHS[0]} tokens make {short.shape} of it and {LENGTHS[1]} tokens {long.shape}."
+            )
+        return sizes.index(LENGTHS)
+
+    def _look_at_layers(
+        self,
+        tokens_BT: Tensor,
+        look: Callable[[int, LayerRecord], None],
+        change: Callable[[], Iterator[Hook]] | None = None,
+    ) -> Recording:
+        """A pass in which `look` sees each layer when it is over; then its copies are dropped."""
+
+        def hooks(recording: Recording) -> Iterator[Hook]:
+            for index, layer in enumerate(self.stack.layers):
+                yield layer, None, self._after(recording, index, look)
+            if change is not None:
+                yield from change()
+
+        return record(self.model, tokens_BT, keep=lambda module: True, hooks=hooks, keep_last=self.stack.keep_last)
+
+    def _after(
+        self, recording: Recording, index: int, look: Callable[[int, LayerRecord], None]
+    ) -> Callable[[nn.Module, Any, Any], None]:
+        def after(module: nn.Module, args: Any, output: Any) -> None:
+            layer = LayerRecord.of(recording, module, self.stack.forms[index].argument)
+            recording.pausing = True
+            look(index, layer)
+            recording.pausing = False
+            recording.release(layer.span)
+
+        return after
+
+    def _learn(self, index: int, layer: LayerRecord) -> None:
+        self.found.append(find_places(layer))
+        self.others.append(self._arguments(index, layer))
+
+    def _arguments(self, index: int, layer: LayerRecord) -> dict[int | str, Tensor]:
+        """What the layer is given beside the hidden state."""
+        hidden = self.stack.forms[index].argument
+        return {s: seen.value for s, seen in layer.span.inputs.items() if s != hidden and seen.value is not None}
+
+    # --- checks by editing -----------------------------------------------------------------------------------------
+
+    def _check_by_editing(self) -> str | None:
+        """Change every middle residual in place, under other tokens: drop those where it does not take.
+
+        Returns why the embedding must not be edited, where layers are given something else that depends on the tokens.
+        """
+        takes: list[bool] = []
+        depends: list[bool] = []
+
+        def look(index: int, layer: LayerRecord) -> None:
+            takes.append(self._still_middle(index, layer))
+            now = self._arguments(index, layer)
+            depends.append(any(s in now and not same(now[s], value) for s, value in self.others[index].items()))
+
+        self._look_at_layers(spread_tokens(self.model, PROMPTS, offset=1)[:, None], look, self._change_middles)
+        for found, taken in zip(self.found, takes, strict=True):
+            if isinstance(found["resid_mid"], Place) and not taken:
+                found["resid_mid"] = COPIED
+        return EMBEDDED if any(depends) else None
+
+    def _change_middles(self) -> Iterator[Hook]:
+        for found in self.found:
+            place = found["resid_mid"]
+            if isinstance(place, Place):
+                yield place.module, _changing(place.slot), None
+
+    def _still_middle(self, index: int, layer: LayerRecord) -> bool:
+        place = self.found[index]["resid_mid"]
+        if not isinstance(place, Place):
+            return False
+        blocks = find_blocks(layer)
+        return blocks.kind == "two" and blocks.mid is not None and blocks.mid[0].module is place.module
+
+    # --- before and after the layers -------------------------------------------------------------------------------
+
+    def _ends(self, many: Recording) -> dict[str, tuple[nn.Module, int | str | None] | str]:
+        """The modules that make the embedding and what the head is given."""
+        embedding: nn.Module = self.model.get_input_embeddings()
+        return {"embed": (embedding, None), "ln_final": self._before_head(many)}
+
+    def _before_head(self, many: Recording) -> tuple[nn.Module, int | str | None] | str:
+        last = self.stack.spans(many)[-1]
+        calls = [call for call in many.calls if call.left > last.left]
+        head = self.model.get_output_embeddings()
+        maps = {head} if isinstance(head, nn.Module) else set(linears(self.model))
+        given = [call for call in calls if call.module in maps and call.entered > last.left]
+        value = next((seen.value for call in given[-1:] for seen in call.inputs.values()), None)
+        if value is None:
+            return "no module makes the logits"
+        for call in sorted(calls, key=lambda call: -call.entered):
+            made = call.first_output
+            if call in given or made is None or made.value is None or made.value.shape != value.shape:
+                continue
+            if torch.equal(made.value.to(value.dtype), value):
+                return call.module, next(iter(call.outputs))
+        return "no module returns what the head is given"
+
+    # --- taps ------------------------------------------------------------------------------------------------------
+
+    def boundaries(self) -> tuple[Tap, ...]:
+        """The hidden state before each layer and after the last one."""
+        taps = []
+        for index, layer in enumerate((*self.stack.layers, self.stack.layers[-1])):
+            last = index == len(self.stack.layers)
+            slot = next(iter(self.probes.calls(layer, None)[0].outputs)) if last else self.stack.forms[index].argument
+            side = "output" if last else "input"
+            shapes = self.probes.border(layer, None, side, slot)
+            rows = "it is not there in every pass" if shapes is None else rows_of(shapes)
+            if isinstance(rows, str) or shapes is None:
+                raise ModelRefused(f"{type(self.model).__name__}: the hidden state cannot be read: {rows}.")
+            site = Site(point="resid_pre", layer=index)
+            form = form_of(site, rows, shapes[0])
+            taps.append(
+                Tap(
+                    site=site,
+                    kind="boundary",
+                    stage=min(index, len(self.stack.layers) - 1),
+                    boundary=index,
+                    layout=rows,
+                    axes=form.axes,
+                    heads=form.heads,
+                    width=form.width,
+                )
+            )
+        return tuple(taps)
+
+    def taps(self, boundaries: tuple[Tap, ...]) -> Taps:
+        taps: Taps = {}
+        for index, found in enumerate(self.found):
+            taps["resid_pre", index] = boundaries[index]
+            taps["resid_post", index] = boundary_tap(
+                Site(point="resid_post", layer=index), boundaries[index + 1], index
+            )
+            for point, place in found.items():
+                taps[point, index] = tap_of(self.probes, Site(point=point, layer=index), place)
+        for point, end in self.ends.items():
+            taps[point, None] = end if isinstance(end, str) else self._end_tap(point, *end)
+        taps["logits", None] = self._logits()
+        return taps
+
+    def _end_tap(self, point: str, module: nn.Module, slot: int | str | None) -> Tap | str:
+        tap = border_tap(self.probes, Site(point=point), module, None, "output", slot)
+        if isinstance(tap, Tap) and point == "embed" and self.fixed is not None:
+            return replace(tap, editable=False, reason=self.fixed)
+        return tap
+
+    def _logits(self) -> Tap:
+        logits = self.probes.recordings[0].logits
+        assert logits is not None
+        layout = Rows(position=1, batch=0)
+        stage = len(self.stack.layers)
+        site = Site(point="logits")
+        return Tap(site=site, kind="result", stage=stage, axes="T D", layout=layout, width=logits.shape[-1])
+
+    def cache_layers(self) -> tuple[tuple[int, ...], ...]:
+        recording = self.probes.recordings[0]
+        return tuple(
+            tuple(sorted({c.layer for c in recording.cache_calls if span.entered < c.at < span.left}))
+            for span in self.probes.spans[0]
+        )
+
+    def modules(self, boundaries: tuple[Tap, ...]) -> Modules:
+        return Modules(self.model, self.probes, boundaries, self.fixed)
+
+
+def _changing(slot: Any) -> Callable[[nn.Module, Any, dict[str, Any]], None]:
+    def change(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        tensor: Tensor = args[slot] if isinstance(slot, int) else kwargs[slot]
+        tensor.mul_(-0.5)
+
+    return change
+
+
+def _meant_as_encoder(model: PreTrainedModel) -> str:
+    """What helps a model that could be either."""
+    if getattr(model.config, "is_decoder", None) is not False:
+        return ""
+    return " If it was trained as a decoder, its config.json lacks is_decoder: true."

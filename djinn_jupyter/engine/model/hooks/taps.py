@@ -1,0 +1,315 @@
+"""Taps: where in a running forward a site is met, and how its value is taken and put back.
+
+`catch` listens at the taps that are not boundaries between layers; those belong to the gates. Without taps it costs
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from transformers import Cache
+
+from djinn_jupyter.engine.model.hooks.attention import (
+    PRODUCTS,
+    SDPA,
+    SOFTMAX,
+    SdpaCall,
+    query_slot,
+)
+from djinn_jupyter.engine.model.hooks.call_forms import Slot, pick, swap
+from djinn_jupyter.engine.model.hooks.layout import Layout, written
+from djinn_jupyter.wire.sites import Site
+
+TapKind = Literal[
+    "boundary",
+    "module_input",
+    "module_output",
+    "softmax_input",
+    "softmax_output",
+    "query",
+    "cache_key",
+    "recomputed",
+    "result",
+]
+OnValue = Callable[["Tap", Tensor], Tensor | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tap:
+    """A site, found in this model.
+
+    `stage` is -1 before layer 0, n in layer n, the number of layers after the last one. `module` is the module whose
+    input or output carries the value, or the attention module within which the `ordinal`-th softmax (product, sdpa)
+    does. `within` is set where that module is shared by several layers: only calls inside that layer count. `slot` is
+    where in the module's arguments or output the tensor stands. `width` is the size of the value's last axis, None for
+    maps. `in_place`: the tensor is also the residual that is added later, so an edit has to change the tensor itself.
+    """
+
+    site: Site
+    kind: TapKind
+    stage: int
+    axes: str
+    layout: Layout
+    boundary: int | None = None
+    module: nn.Module | None = None
+    within: nn.Module | None = None
+    slot: Slot = None
+    ordinal: int = 0
+    heads: int | None = None
+    width: int | None = None
+    in_place: bool = False
+    editable: bool = True
+    reason: str | None = None
+
+    def read(self, raw: Tensor) -> Tensor:
+        """The value in `raw`, batch dropped, positions first; a view where possible. The selector is not applied."""
+        return self.layout.read(raw)
+
+    def write(self, raw: Tensor, value: Tensor) -> Tensor:
+        """A copy of `raw` that holds `value`; other columns of a fused projection stay. `raw` itself is not touched."""
+        return written(self.layout, raw, value, str(self.site))
+
+    def same_tensor(self, other: Tap) -> bool:
+        """Whether both are met at one tensor, be it under two names or in two parts of it."""
+        if self.boundary is not None or other.boundary is not None:
+            return self.boundary == other.boundary
+        places = [(tap.kind, tap.module, tap.stage, tap.slot, tap.ordinal) for tap in (self, other)]
+        return places[0] == places[1] and self.kind != "recomputed"
+
+    def at(self, site: Site) -> Tap:
+        """The same tap under another spelling (a selector, an alias)."""
+        return replace(self, site=site)
+
+
+@contextmanager
+def catch(taps: Iterable[Tap], on_value: OnValue) -> Iterator[None]:
+    """Within this block `on_value(tap, raw)` is called wherever a tap is met, in order of execution.
+
+    It returns the tensor to go on with, None to leave the one met, or raises to leave the forward. A returned tensor
+    replaces the one met; where the tap is `in_place` it is copied into it. Boundaries and results are the caller's.
+    """
+    listener = _Listener(on_value)
+    with ExitStack() as stack:
+        for module, group in _by_module(taps):
+            listener.listen(module, group, stack)
+        yield
+
+
+def _by_module(taps: Iterable[Tap]) -> list[tuple[nn.Module, list[Tap]]]:
+    groups: dict[nn.Module, list[Tap]] = {}
+    for tap in taps:
+        if tap.module is not None:
+            groups.setdefault(tap.module, []).append(tap)
+    return list(groups.items())
+
+
+class _Listener:
+    """The hooks of one `catch`. `inside` is the layer now running, kept only if a tap asks for it.
+
+    `busy` while `on_value` runs: what it computes, even with this model, is not listened to.
+    """
+
+    def __init__(self, on_value: OnValue) -> None:
+        self.on_value = on_value
+        self.inside: nn.Module | None = None
+        self.busy = False
+        self._watched: set[nn.Module] = set()
+
+    def listen(self, module: nn.Module, taps: Sequence[Tap], stack: ExitStack) -> None:
+        for layer in {tap.within for tap in taps if tap.within is not None} - self._watched:
+            self._watch(layer, stack)
+        inputs = [tap for tap in taps if tap.kind == "module_input"]
+        outputs = [tap for tap in taps if tap.kind == "module_output"]
+        calls = [tap for tap in taps if tap.kind in ("softmax_input", "softmax_output", "query", "recomputed")]
+        keys = [tap for tap in taps if tap.kind == "cache_key"]
+        if inputs:
+            stack.callback(module.register_forward_pre_hook(self._entering(inputs), with_kwargs=True).remove)
+        if keys:
+            _CacheKeys(self, keys).attach(module, stack)
+        if calls:
+            _Functions(self, calls).attach(module, stack)
+        if outputs:
+            stack.callback(module.register_forward_hook(self._leaving(outputs)).remove)
+
+    def meet(self, tap: Tap, raw: Tensor) -> Tensor:
+        if self.busy or (tap.within is not None and tap.within is not self.inside):
+            return raw
+        self.busy = True
+        try:
+            changed = self.on_value(tap, raw)
+        finally:
+            self.busy = False
+        if changed is None or changed is raw:
+            return raw
+        if tap.kind == "recomputed":
+            raise RuntimeError(f"{tap.site} is recomputed from q and k and cannot be replaced.")
+        return raw.copy_(changed) if tap.in_place else changed
+
+    def _watch(self, layer: nn.Module, stack: ExitStack) -> None:
+        def enter(module: nn.Module, args: Any) -> None:
+            if not self.busy:
+                self.inside = layer
+
+        def leave(module: nn.Module, args: Any, output: Any) -> None:
+            if not self.busy:
+                self.inside = None
+
+        self._watched.add(layer)
+        stack.callback(layer.register_forward_pre_hook(enter).remove)
+        stack.callback(layer.register_forward_hook(leave).remove)
+
+    def _entering(self, taps: Sequence[Tap]) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            for tap in taps:
+                raw = args[tap.slot] if isinstance(tap.slot, int) else kwargs[str(tap.slot)]
+                changed = self.meet(tap, raw)
+                if changed is raw:
+                    continue
+                if isinstance(tap.slot, int):
+                    args = (*args[: tap.slot], changed, *args[tap.slot + 1 :])
+                else:
+                    kwargs = {**kwargs, str(tap.slot): changed}
+            return args, kwargs
+
+        return hook
+
+    def _leaving(self, taps: Sequence[Tap]) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: Any, output: Any) -> Any:
+            for tap in taps:
+                raw = pick(output, tap.slot)
+                changed = self.meet(tap, raw)
+                if changed is not raw:
+                    output = swap(output, tap.slot, changed)
+            return output
+
+        return hook
+
+
+class _CacheKeys:
+    """Stands between an attention module and the cache while the module runs: the keys it hands over."""
+
+    def __init__(self, listener: _Listener, taps: Sequence[Tap]) -> None:
+        self.listener, self.taps = listener, taps
+        self._cache: Any = None
+
+    def attach(self, module: nn.Module, stack: ExitStack) -> None:
+        stack.callback(self._release)
+        stack.callback(module.register_forward_pre_hook(self._enter, with_kwargs=True).remove)
+        stack.callback(module.register_forward_hook(self._leave).remove)
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.listener.busy:
+            return
+        self._release()
+        for given in (*args, *kwargs.values()):
+            if isinstance(given, Cache):
+                self._cache = given
+                vars(given)["update"] = self._update_of(given)
+                return
+
+    def _update_of(self, cache: Any) -> Callable[..., Any]:
+        update = cache.update
+
+        def updating(key_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+            for tap in self.taps:
+                key_states = self.listener.meet(tap, key_states)
+            return update(key_states, *args, **kwargs)
+
+        return updating
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not self.listener.busy:
+            self._release()
+
+    def _release(self) -> None:
+        if self._cache is not None:
+            vars(self._cache).pop("update", None)
+            self._cache = None
+
+
+class _Functions(TorchFunctionMode):
+    """Sees the torch functions called while one attention module runs: its softmax, its products and its sdpa."""
+
+    def __init__(self, listener: _Listener, taps: Sequence[Tap]) -> None:
+        super().__init__()
+        self.listener, self.taps = listener, taps
+        self._counts: dict[frozenset[Any], int] = {}
+        self._active = False
+
+    def attach(self, module: nn.Module, stack: ExitStack) -> None:
+        stack.callback(self._release)
+        stack.callback(module.register_forward_pre_hook(self._begin).remove)
+        stack.callback(module.register_forward_hook(self._end).remove)
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        if not self.listener.busy:
+            self._counts.clear()
+            self.__enter__()  # type: ignore[no-untyped-call]
+            self._active = True
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not self.listener.busy:
+            self._release()
+
+    def _release(self) -> None:
+        if self._active:
+            self._active = False
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+
+    def _number(self, family: frozenset[Any]) -> int:
+        """How many calls of this family there were before."""
+        number = self._counts.get(family, 0)
+        self._counts[family] = number + 1
+        return number
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.listener.busy:
+            return func(*args, **kwargs)
+        if func in SOFTMAX:
+            return self._softmax(func, args, kwargs, self._number(SOFTMAX))
+        if func in SDPA:
+            return self._sdpa(func, args, kwargs, self._number(SDPA))
+        if func in PRODUCTS:
+            args, kwargs = self._queried(args, kwargs, query_slot(func, args, kwargs), PRODUCTS, self._number(PRODUCTS))
+        return func(*args, **kwargs)
+
+    def _softmax(self, func: Any, args: Any, kwargs: Any, number: int) -> Any:
+        scores = args[0] if args else kwargs["input"]
+        for tap in self._at("softmax_input", number):
+            scores = self.listener.meet(tap, scores)
+        args, kwargs = ((scores, *args[1:]), kwargs) if args else (args, {**kwargs, "input": scores})
+        pattern = func(*args, **kwargs)
+        for tap in self._at("softmax_output", number):
+            pattern = self.listener.meet(tap, pattern)
+        return pattern
+
+    def _sdpa(self, func: Any, args: Any, kwargs: Any, number: int) -> Any:
+        args, kwargs = self._queried(args, kwargs, 0 if args else "query", SDPA, number)
+        recomputed = self._at("recomputed", number)
+        if recomputed:
+            call = SdpaCall.of(args, kwargs)
+            for tap in recomputed:
+                self.listener.meet(tap, call.scores() if tap.site.point == "attn_scores" else call.pattern())
+        return func(*args, **kwargs)
+
+    def _queried(self, args: Any, kwargs: Any, slot: int | str, family: frozenset[Any], number: int) -> tuple[Any, Any]:
+        for tap in self._at("query", number):
+            if (tap.slot == "sdpa") != (family is SDPA):
+                continue
+            raw = args[slot] if isinstance(slot, int) else kwargs[slot]
+            changed = self.listener.meet(tap, raw)
+            if isinstance(slot, int):
+                args = (*args[:slot], changed, *args[slot + 1 :])
+            else:
+                kwargs = {**kwargs, slot: changed}
+        return args, kwargs
+
+    def _at(self, kind: TapKind, number: int) -> list[Tap]:
+        return [tap for tap in self.taps if tap.kind == kind and tap.ordinal == number]

@@ -1,0 +1,113 @@
+"""Where a model comes from: the demo in this package, a folder, or a hub name; its configuration, and what transformers
+builds from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
+from transformers.utils.hub import cached_file
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.model.loading import hub
+from djinn_jupyter.engine.model.loading.reasons import (
+    missing,
+    needs_code,
+    not_found,
+    unknown_configuration,
+)
+from djinn_jupyter.errors import ModelNotFound, ModelRefused
+from djinn_jupyter.model_files import folder_called
+
+DEMO = Path(__file__).parents[3] / "demo" / "model"
+TOKENIZER_FILES: Final = (
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.json",
+    "vocab.txt",
+)
+
+
+def find_source(config: EngineConfig) -> str:
+    """The folder or hub name that `config.model` stands for. ModelNotFound if it can be neither."""
+    if config.model == "demo":
+        if not (DEMO / "config.json").is_file():
+            raise ModelNotFound(
+                "This installation lacks the demo model; train it with `make demo` or install the package."
+            )
+        return str(DEMO)
+    folder = folder_called(config.model)
+    return config.model if folder is None else str(folder)
+
+
+def read_configuration(config: EngineConfig, source: str) -> Any:
+    """The configuration of a decoder-only language model, or ModelNotFound, ModelRefused, MissingDependency."""
+    if not Path(source).is_dir():
+        hub.notice_absence()
+    try:
+        found = AutoConfig.from_pretrained(source, revision=config.revision, trust_remote_code=config.trust_remote_code)
+    except OSError as error:
+        raise not_found(config, error) from error
+    except ImportError as error:
+        raise missing(config, error) from error
+    except Exception as error:  # every family checks its fields in its own way
+        raise unknown_configuration(config, error) from error
+    if getattr(found, "is_encoder_decoder", False):
+        raise ModelRefused(f"{config.model} is an encoder-decoder; only decoder-only language models can be served.")
+    known = any(_builds(auto, found) for auto in auto_classes(found))
+    if runs_own_code(found) and not config.trust_remote_code and not known:
+        raise needs_code(config)
+    if not auto_classes(found):
+        raise ModelRefused(
+            f"{config.model} is a {found.model_type} model, which is not a causal language model to transformers: "
+            "neither AutoModelForCausalLM nor AutoModelForMultimodalLM builds it."
+        )
+    return found
+
+
+def runs_own_code(configuration: Any) -> bool:
+    return AutoModelForCausalLM.__name__ in (getattr(configuration, "auto_map", None) or {})
+
+
+def auto_classes(configuration: Any) -> tuple[Any, ...]:
+    """The auto classes of transformers that build a configuration: as a language model by itself where that can be,
+    and as one with images or sound, of which the language part is served."""
+    known = [auto for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM) if _builds(auto, configuration)]
+    if not known and runs_own_code(configuration):
+        return (AutoModelForCausalLM,)
+    return tuple(known)
+
+
+def _builds(auto: Any, configuration: Any) -> bool:
+    return type(configuration) in auto._model_mapping
+
+
+def has_tokenizer(config: EngineConfig, source: str) -> bool:
+    """Whether tokenizer files lie with the model. (transformers makes up an empty tokenizer where there are none.)"""
+    return any(find_file(config, source, name) is not None for name in TOKENIZER_FILES)
+
+
+def find_file(config: EngineConfig, source: str, name: str) -> Path | None:
+    """A file that lies with the model, of the hub's in the cache."""
+    if Path(source).is_dir():
+        path = Path(source) / name
+        return path if path.is_file() else None
+    found = cached_file(
+        source,
+        name,
+        revision=config.revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        _raise_exceptions_for_gated_repo=False,
+    )
+    return None if found is None else Path(found)
+
+
+def folder_of(config: EngineConfig, source: str) -> Path | None:
+    """The folder that the model's files lie in, of the hub's in the cache."""
+    beside = find_file(config, source, "config.json")
+    return None if beside is None else beside.parent

@@ -1,0 +1,74 @@
+"""How many tokens a text has at the least, told from its length: what cannot fit a context is refused unread.
+
+A bound holds only where no character can vanish or be joined to others without limit. That is certain for byte-level
+BPE and for vocabularies with a token for every byte, behind normalizers and pre-tokenizers that remove nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import PreTrainedTokenizerBase
+
+from djinn_jupyter.engine.model.loading.byte_tokens import BYTE_TOKENS
+
+Part = dict[str, Any]
+_COMPOSES: Final = frozenset({"NFC", "NFKC"})
+_LETTERS_OF_ONE: Final = 4  # no composed character stands for more than four (Unicode, UAX 15)
+_KEEPS_ALL: Final = frozenset({"ByteLevel", "Metaspace", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"})
+
+
+def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The most characters of a text that one token can stand for; None where that is not certain."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return None
+    made: Part = json.loads(backend.to_str())
+    normalizers, pre_tokenizers = _parts(made["normalizer"]), _parts(made["pre_tokenizer"])
+    certain = (
+        _every_byte_is_known(made["model"], pre_tokenizers)
+        and all(map(_normalizer_keeps, normalizers))
+        and all(map(_pre_tokenizer_keeps, pre_tokenizers))
+        and not any(added["lstrip"] or added["rstrip"] for added in made["added_tokens"])
+    )
+    if not certain:
+        return None
+    composed = any(part["type"] in _COMPOSES for part in normalizers)
+    vocabulary = tokenizer.get_vocab()
+    return max(map(len, vocabulary)) * (_LETTERS_OF_ONE if composed else 1)
+
+
+def _parts(part: Part | None) -> list[Part]:
+    """A normalizer or pre-tokenizer as the list of its steps."""
+    if part is None:
+        return []
+    steps = part.get("normalizers") or part.get("pretokenizers")
+    return [part] if part["type"] != "Sequence" else [one for step in steps or [] for one in _parts(step)]
+
+
+def _every_byte_is_known(model: Part, pre_tokenizers: list[Part]) -> bool:
+    """Otherwise unknown characters are dropped, or any number of them is one token."""
+    if model["type"] not in ("BPE", "Unigram"):
+        return False
+    vocabulary = model["vocab"]
+    pieces = set(vocabulary) if isinstance(vocabulary, dict) else {piece for piece, _ in vocabulary}
+    if any(part["type"] == "ByteLevel" for part in pre_tokenizers):
+        return model["type"] == "BPE" and pieces.issuperset(ByteLevel.alphabet())
+    return bool(model.get("byte_fallback")) and pieces.issuperset(BYTE_TOKENS)
+
+
+def _normalizer_keeps(part: Part) -> bool:
+    match part:
+        case {"type": "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "Prepend"}:
+            return True
+        case {"type": "Replace", "pattern": {"String": pattern}, "content": content}:
+            return len(content) >= len(pattern)
+    return False
+
+
+def _pre_tokenizer_keeps(part: Part) -> bool:
+    if part["type"] == "Split":
+        return bool(part["behavior"] != "Removed")
+    return part["type"] in _KEEPS_ALL and part.get("behavior") != "Removed"

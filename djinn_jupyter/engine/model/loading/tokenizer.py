@@ -1,0 +1,189 @@
+"""Text to token ids and back. Without a tokenizer, token 17 reads `<17>` and text is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from transformers import PreTrainedTokenizerBase
+
+from djinn_jupyter.engine.model.loading.byte_tokens import ByteTokens
+from djinn_jupyter.engine.model.loading.token_bound import longest_token
+from djinn_jupyter.errors import NoTokenizer, PromptTooLong, UsageError
+
+INCOMPLETE: Final = "\ufffd"  # what stands for bytes that are not yet a character
+_LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and what a tokenizer may put before them
+_WITHIN_CHARACTER = re.compile(r"<0x[89AB][0-9A-F]>")  # a byte that begins none
+_NUMBERED = re.compile(r"<(\d+)>")
+
+
+class TokenText:
+    """The tokenizer of one model, or the lack of it. Thread-safe to read from: nothing here changes but a memo."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        self.tokenizer = tokenizer
+        self._texts: dict[int, str] = {}
+        self._anchor: tuple[list[int], str] = ([], "")
+        self._longest: int | None = None
+        if tokenizer is not None:
+            ids = list(tokenizer("a", add_special_tokens=False).input_ids)[-1:]
+            self._anchor = ids, self.decode(ids)
+            self._bytes = ByteTokens(tokenizer)
+            self._longest = longest_token(tokenizer)
+
+    @property
+    def is_fast(self) -> bool:
+        """Whether Rust reads the text, without holding the interpreter's lock."""
+        return self.tokenizer is not None and bool(self.tokenizer.is_fast)
+
+    def require_room(self, text: str, most: int | None) -> None:
+        """PromptTooLong where `text` cannot be `most` tokens or less, by its length alone."""
+        if most is not None and self._longest is not None and len(text) > most * self._longest:
+            least = -(-len(text) // self._longest)
+            raise PromptTooLong(
+                f"The text has {len(text):,} characters, which are {least:,} tokens or more, and the model "
+                f"{most:,} positions; shorten it."
+            )
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self.tokenizer is not None and bool(getattr(self.tokenizer, "chat_template", None))
+
+    def encode(self, text: str, chat: bool = False, most: int | None = None) -> list[int]:
+        """Token ids with the tokenizer's own special tokens; with `chat` as one user turn of the chat template.
+        PromptTooLong where there are more than `most`, if possible before they are made."""
+        tokenizer = self._needed()
+        if chat:
+            text = self._as_turn(text)
+        self.require_room(text, most)
+        tokens: list[int] = list(tokenizer(text, add_special_tokens=not chat, verbose=False).input_ids)
+        if most is not None and len(tokens) > most:
+            raise PromptTooLong(
+                f"The text has {len(tokens):,} tokens and the model {most:,} positions; "
+                f"shorten it by {len(tokens) - most:,}."
+            )
+        return tokens
+
+    def _as_turn(self, text: str) -> str:
+        if not self.has_chat_template:
+            raise UsageError("This model's tokenizer has no chat template; run the prompt without --chat.")
+        turn = [{"role": "user", "content": text}]
+        rendered = self._needed().apply_chat_template(turn, add_generation_prompt=True, tokenize=False)
+        assert isinstance(rendered, str)
+        return rendered
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        if self.tokenizer is None:
+            return "".join(f"<{token}>" for token in tokens)
+        return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
+
+    def parted(self, tokens: Sequence[int], begins: int) -> tuple[str, str]:
+        """The text of `tokens`, decoded as a whole, in two parts: what the first `begins` read, and what the others
+        add: their leading space, and a character whose first bytes the part before ends with."""
+        whole, end, before = self.decode(tokens), begins, self.decode(tokens[:begins])
+        while end and before.endswith(INCOMPLETE) and begins - end < _LONGEST_CHARACTER:
+            end -= 1
+            before = self.decode(tokens[:end])
+        if whole.startswith(before):
+            return before, whole[len(before) :]
+        return before, self._streamed(tokens[:end], tokens[end:])
+
+    def _streamed(self, before: Sequence[int], tokens: Sequence[int]) -> str:
+        """For bytes that are no text: a sentencepiece decoder makes those before them, which were, unreadable too."""
+        stream = self.stream(before)
+        return "".join([stream.add(token) for token in tokens] + [stream.rest()])
+
+    def text_of(self, token: int) -> str:
+        """One token as it reads within a text: with its leading space. Bytes of a longer character read `<0xD9>`."""
+        if token not in self._texts:
+            ids, before = self._anchor
+            text = self.decode([*ids, token]).removeprefix(before)
+            self._texts[token] = self._bytes.spelled(token) if INCOMPLETE in text else text
+        return self._texts[token]
+
+    def token_id(self, text: str) -> int:
+        """The one token that reads `text`. UsageError where it is none or several."""
+        if self.tokenizer is None:
+            numbered = _NUMBERED.fullmatch(text)
+            if numbered is None:
+                raise NoTokenizer(f"There is no tokenizer for this model: write a token as <17>, not {text!r}.")
+            return int(numbered[1])
+        ids, anchor = self._anchor
+        alone = list(self.tokenizer(text, add_special_tokens=False).input_ids)
+        within = list(self.tokenizer(anchor + text, add_special_tokens=False).input_ids)
+        for found in (alone, within[len(ids) :] if within[: len(ids)] == ids else []):
+            if len(found) == 1 and self.text_of(found[0]) == text:
+                return int(found[0])
+        byte = self._bytes.token_of(text)
+        if byte is not None:
+            return byte
+        raise UsageError(f"{text!r} is {len(alone)} tokens of this model ({self._spell(alone)}); name exactly one.")
+
+    def spaced(self, text: str) -> int | None:
+        """The one token of the text with a space before it, where there is one and `text` begins without."""
+        if self.tokenizer is None or not text[:1].isalnum():
+            return None
+        try:
+            return self.token_id(f" {text}")
+        except UsageError:
+            return None
+
+    def end_of(self, tokens: Sequence[int]) -> list[int]:
+        """The last tokens, from where a character begins: with a part of one before them, a sentencepiece decoder makes
+        every byte up to the next token of text unreadable."""
+        begin = max(len(tokens) - _LONGEST_CHARACTER, 0)
+        for start in range(begin, max(begin - 4, 0), -1):
+            if _WITHIN_CHARACTER.match(self.text_of(tokens[start])) is None:
+                return list(tokens[start:])
+        return list(tokens[max(begin - 4, 0) :])
+
+    def stream(self, before: Sequence[int] = ()) -> Stream:
+        """The text of what follows `before`."""
+        return Stream(self, before)
+
+    def _spell(self, tokens: Sequence[int]) -> str:
+        return " ".join(repr(self.text_of(token)) for token in tokens[:8]) or "none"
+
+    def _needed(self) -> PreTrainedTokenizerBase:
+        if self.tokenizer is None:
+            raise NoTokenizer("There is no tokenizer for this model; give a list of token ids instead of text.")
+        return self.tokenizer
+
+
+class Stream:
+    """Text of tokens as they come, in time that does not grow with the text.
+
+    Decodes from the start of the last finished piece only, as Hugging Face's text-generation-inference does: what a
+    token reads may depend on the one before it (leading spaces), never on more.
+    """
+
+    def __init__(self, texts: TokenText, before: Sequence[int] = ()) -> None:
+        self._texts = texts
+        self._tokens = texts.end_of(before)
+        self._start = 0  # where decoding begins
+        self._told = self._finished()  # tokens whose text was given out
+
+    def _finished(self) -> int:
+        """How many of the tokens read as whole characters; all of them where their last bytes are no text at all."""
+        count = len(self._tokens)
+        for told in range(count, max(count - _LONGEST_CHARACTER, -1), -1):
+            if not self._texts.decode(self._tokens[:told]).endswith(INCOMPLETE):
+                return told
+        return count
+
+    def add(self, token: int) -> str:
+        """The text that became certain with this token; empty while a character is unfinished."""
+        self._tokens.append(token)
+        before = self._texts.decode(self._tokens[self._start : self._told])
+        now = self._texts.decode(self._tokens[self._start :])
+        unfinished = now.endswith(INCOMPLETE) and len(self._tokens) - self._told < _LONGEST_CHARACTER
+        if len(now) <= len(before) or unfinished:
+            return ""
+        self._start, self._told = self._told, len(self._tokens)
+        return now[len(before) :]
+
+    def rest(self) -> str:
+        """What is still held back, when nothing more comes."""
+        before = self._texts.decode(self._tokens[self._start : self._told])
+        return self._texts.decode(self._tokens[self._start :])[len(before) :]

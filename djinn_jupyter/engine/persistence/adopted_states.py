@@ -1,0 +1,223 @@
+"""States that are not pages, by where they lie in the disk tier's file: named for an image, taken over from an image.
+
+What the layers have now is a session's alone, because the next pass writes it; what lines kept on the way is never
+written, and one storage for all sessions that name it. Whether a place still holds it is for its checksum to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor, UntypedStorage
+
+from djinn_jupyter.engine.forward.frame import States
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.memory.offload.disk import DiskPlace, DiskTier
+from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.swappable import Stored
+from djinn_jupyter.engine.persistence.dump import STATES
+from djinn_jupyter.engine.persistence.image import PlacesImage, SessionImage, StatesImage
+from djinn_jupyter.engine.persistence.load import states_of
+from djinn_jupyter.engine.persistence.values import (
+    Kept,
+    KeptStored,
+    by_value,
+    dtype_of,
+    keep,
+)
+from djinn_jupyter.engine.session.footprint import blobs_of
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.errors import CheckpointRefused
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.session.runtime import Runtime
+    from djinn_jupyter.engine.session.session import Session
+
+Fetch = Callable[[KeptStored], Tensor]
+Spot = tuple[int, int, int]
+"""First byte, bytes, checksum."""
+
+
+class NotThere(Exception):
+    """A state is not, or not any more, in the file."""
+
+
+# ------------------------------------------------------------------------------------------------- into an image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedStates:
+    """The states' part of a `PlacesImage`."""
+
+    storages: dict[int, Spot]
+    states: StatesImage
+    lines: dict[int, dict[int, StatesImage]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A state of which nothing is written any more, as images have it: views of the storages of these blobs, whose
+    identities are their numbers."""
+
+    kept: Kept
+    blobs: tuple[Blob, ...]
+
+
+Names = MutableMapping[LayerState, Named]
+"""A long line has thousands of states, each the same in every image: it is named once."""
+
+
+def name_states(session: Session, image: SessionImage, blobs: Blobs, tier: DiskTier, names: Names) -> NamedStates:
+    """Where the states of a session are that nobody works with. Raises NotThere unless all of them are in the file.
+    `names` are kept from image to image."""
+    blobs_of(session, blobs)  # copies of what passes have written since are given up
+    naming = _Naming(blobs, tier)
+    try:
+        states = naming.states(session.cache.live_states(), {})
+        lines = {
+            number: {length: naming.states(kept, names) for length, kept in line.states.items()}
+            for number, line in lines_of(session, image).items()
+            if line.states
+        }
+    except CheckpointRefused as unknown:
+        raise NotThere from unknown
+    return NamedStates(storages=naming.storages, states=states, lines=lines)
+
+
+class _Naming:
+    """One image's. `storages` are those that were met."""
+
+    def __init__(self, blobs: Blobs, tier: DiskTier) -> None:
+        self._blobs, self._tier = blobs, tier
+        self.storages: dict[int, Spot] = {}
+
+    def states(self, states: Mapping[int, LayerState], names: Names) -> StatesImage:
+        return {layer: self._state(state, names) for layer, state in states.items()}
+
+    def _state(self, state: LayerState, names: Names) -> Kept:
+        named = names.get(state)
+        if named is None:
+            named = names[state] = self._named(state)
+        for blob in named.blobs:
+            if blob.identity not in self.storages:
+                self.storages[blob.identity] = self._spot(blob)
+        return named.kept
+
+    def _named(self, state: LayerState) -> Named:
+        met: list[Blob] = []
+
+        def stored(tensor: Tensor) -> Kept:
+            if not tensor.numel():
+                return by_value(tensor)
+            met.append(self._blob(tensor))
+            return _view(tensor, met[-1])
+
+        return Named(kept=keep(dict(state.fields), STATES, stored), blobs=tuple(met))
+
+    def _blob(self, tensor: Tensor) -> Blob:
+        blob = self._blobs.of(tensor)
+        if blob is None:
+            raise NotThere
+        return blob
+
+    def _spot(self, blob: Blob) -> Spot:
+        stored = blob.copies.get("disk")
+        if stored is None or stored.keeper is not self._tier or stored.checksum is None:
+            raise NotThere
+        assert isinstance(stored.place, DiskPlace)
+        return stored.place.start, blob.nbytes, stored.checksum
+
+
+def _view(tensor: Tensor, blob: Blob) -> Kept:
+    return KeptStored(
+        storage=blob.identity,
+        dtype=str(tensor.dtype).removeprefix("torch."),
+        shape=tuple(tensor.shape),
+        strides=tensor.stride(),
+        offset=int(tensor.storage_offset()),
+    )
+
+
+def lines_of(session: Session, image: SessionImage) -> dict[int, Line]:
+    """A session's lines by their numbers in an image of it."""
+    pairs = [(stop.line, own.line) for stop, own in zip(image.history.stops, session.history.written, strict=True)]
+    lines = dict(pairs)
+    if image.line is not None and session.line is not None:
+        lines[image.line] = session.line
+    return lines
+
+
+# ----------------------------------------------------------------------------------------------- out of an image
+
+Held = tuple[Blob, UntypedStorage]
+
+
+class StatesTakenOver:
+    """Those of session after session. Invariant: a place is of one blob; one that passes write is of one session."""
+
+    def __init__(self, tier: DiskTier) -> None:
+        self._tier = tier
+        self._common: dict[Spot, Blob] = {}
+
+    def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage, cache: PagedCache) -> None:
+        """Give an empty cache the states that the image names, and the session's lines what they had kept; all of it is
+        away. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing: what it had
+        taken by then is free when the blobs are purged."""
+        places = image.places
+        assert places is not None
+        taking = _Taking(self, blobs, places, session.residence.version)
+        now = states_of(runtime, places.states, taking.own)
+        lines = lines_of(session, image)
+        kept = {number: _line_states(runtime, places.lines.get(number, {}), taking.common) for number in lines}
+        if any(set(kept[number]) != set(line.states) for number, line in lines.items()):
+            raise CheckpointRefused("It does not say where all of its lines' states are.")
+        cache.adopt_states(now)
+        for number, line in lines.items():
+            line.states = kept[number]
+
+    def own(self, blobs: Blobs, spot: Spot, epoch: int | None) -> Held:
+        start, nbytes, checksum = spot
+        if start < 0 or nbytes <= 0:
+            raise CheckpointRefused("It names a storage that can be nowhere.")
+        place = DiskPlace(start=start, nbytes=nbytes)
+        self._tier.adopt(place)
+        return blobs.adopt(Stored(keeper=self._tier, place=place, version=0, checksum=checksum), epoch)
+
+    def common(self, blobs: Blobs, spot: Spot) -> Held:
+        known = self._common.get(spot)
+        if known is not None and not known.expired:
+            return known, known.storage()
+        blob, storage = self.own(blobs, spot, None)
+        self._common[spot] = blob
+        return blob, storage
+
+
+def _line_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
+    return {length: states_of(runtime, states, fetch) for length, states in named.items()}
+
+
+class _Taking:
+    """One session's storages, held until all of its tensors are made."""
+
+    def __init__(self, everybodys: StatesTakenOver, blobs: Blobs, places: PlacesImage, version: int) -> None:
+        self._everybodys, self._blobs, self._spots, self._version = everybodys, blobs, places.storages, version
+        self._held: dict[int, Held] = {}
+
+    def own(self, stored: KeptStored) -> Tensor:
+        """A tensor that passes write."""
+        return self._tensor(stored, lambda spot: self._everybodys.own(self._blobs, spot, self._version))
+
+    def common(self, stored: KeptStored) -> Tensor:
+        return self._tensor(stored, lambda spot: self._everybodys.common(self._blobs, spot))
+
+    def _tensor(self, stored: KeptStored, take: Callable[[Spot], Held]) -> Tensor:
+        number = stored.storage
+        if number not in self._spots or len(stored.shape) != len(stored.strides):
+            raise CheckpointRefused("A state in it is of no storage or shape.")
+        if number not in self._held:
+            self._held[number] = take(self._spots[number])
+        blob, _ = self._held[number]
+        return blob.tensor(dtype_of(stored.dtype), stored.shape, stored.strides, stored.offset)

@@ -1,0 +1,315 @@
+"""The checkpoints of a user: one file each, in the user data folder. Written whole or not at all; checked when read.
+
+Works on any thread but the engine's, which goes on serving. Knows images and files, no session.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.persistence import records
+from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.image_arrays import Arrays
+from djinn_jupyter.engine.persistence.locked_folder import PART
+from djinn_jupyter.engine.persistence.plain_files import open_plain
+from djinn_jupyter.engine.persistence.records import (
+    ARRAY,
+    LABEL,
+    SESSION,
+    Damaged,
+    Found,
+    NotOurs,
+    OtherFormat,
+    Reader,
+    Torn,
+    Writer,
+)
+from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, Shelf, decode
+from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
+from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.nouns import CheckpointDescription
+from djinn_jupyter.wire.texts import sendable, shown
+
+SUFFIX: Final = ".djinn"
+LONGEST_NAME: Final = 100
+ABANDONED_SECONDS: Final = 24 * 3600.0  # a file that is being written changes all the time
+CRAFTED: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
+"""What files bring about that say what no session can be, with sound check sums."""
+_NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # file systems without hard links
+
+
+class Label(Frozen, frozen=True):
+    """The first record of a file: what it holds and which model it is for. `bytes_stored` is filled in on reading."""
+
+    checkpoint: CheckpointDescription
+    model: ModelIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A checkpoint that was read."""
+
+    label: Label
+    image: SessionImage
+
+
+class Abandoned(Exception):
+    """Nobody waits for the file any more."""
+
+
+class CheckpointFolder:
+    """Names to files. The folder is made when something is saved."""
+
+    def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
+        self.folder, self.identity, self.device = folder, identity, device
+
+    # --------------------------------------------------------------------------------------------- names
+
+    def file_of(self, name: str) -> Path:
+        """Where a checkpoint to be saved under `name` lies. UsageError for what is no name."""
+        strange = {c for c in name if c in '/\\:*?"<>|' or not c.isprintable()}
+        if strange or name.startswith(".") or len(name.encode()) > LONGEST_NAME or name != name.strip():
+            raise UsageError(
+                f"{name!r} cannot be the name of a checkpoint: up to {LONGEST_NAME} bytes, not beginning with a dot, "
+                "without slashes and other characters that file systems refuse."
+            )
+        return self.folder / f"{name}{SUFFIX}"
+
+    def find(self, name: str) -> Path:
+        """The file of a saved checkpoint, by its name or by a path. UnknownCheckpoint names those there are."""
+        if "/" in name:
+            return _file_at(name)
+        wanted = name.removesuffix(SUFFIX)
+        files = {_shown(path): path for path in self._files()}
+        if wanted in files:
+            return files[wanted]
+        if not self.file_of(wanted).is_file():
+            names = ", ".join(sorted(files)) or "none"
+            raise UnknownCheckpoint(f"There is no checkpoint {name!r}; there are: {names}.")
+        return self.file_of(wanted)
+
+    def require_free(self, name: str) -> None:
+        if self.file_of(name).exists():
+            raise UsageError(f"There is a checkpoint {name!r} already; choose another name, or replace it (--replace).")
+
+    def _files(self) -> Iterable[Path]:
+        return self.folder.glob(f"*{SUFFIX}")
+
+    def _clear(self) -> None:
+        """What engines were writing here when they were killed; others may be writing now."""
+        for path in self.folder.glob(f".*{PART}"):
+            with suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
+                    path.unlink()
+
+    # --------------------------------------------------------------------------------------------- verbs
+
+    def save(
+        self,
+        name: str,
+        image: SessionImage,
+        entry: CheckpointDescription,
+        *,
+        replace: bool,
+        abandoned: threading.Event,
+    ) -> tuple[CheckpointDescription, Path]:
+        """Write the file: aside, then under its name when it is whole and on the disk. StorageFailed when the disk
+        refuses; then nothing is left of it. UsageError when the name was taken meanwhile."""
+        path = self.file_of(name)
+        body, arrays = Shelf(self.device).encode(image)
+        label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
+        with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
+            make_folder(self.folder)
+            self._clear()
+            with _aside(path) as (file, aside):
+                writer = Writer(file)
+                writer.begin()
+                writer.record(LABEL, label)
+                _write_arrays(writer, arrays, abandoned)
+                writer.record(SESSION, body)
+                _to_disk(file)
+                if abandoned.is_set():
+                    raise Abandoned
+                _put_in_place(aside, path, name, replace=replace)
+            force_names(self.folder)
+        return msgspec.structs.replace(entry, bytes_stored=writer.written), path
+
+    def read(self, path: Path) -> Kept:
+        """The checkpoint in a file, every byte of it checked. CheckpointRefused says why it is none of this model."""
+        with _storage(f"{path} could not be read"), open_plain(path) as file:
+            try:
+                return self._read(file)
+            except CheckpointRefused as refused:
+                raise CheckpointRefused(f"{path} is refused. {refused}") from None
+            except CRAFTED as error:
+                why = str(error).split("\n", 1)[0].rstrip(".") or type(error).__name__
+                raise CheckpointRefused(f"{path} is refused. Djinn did not write it so: {why}.") from None
+
+    def _read(self, file: BinaryIO) -> Kept:
+        with _sentences():
+            reader = Reader(file)
+            label = _label(reader)
+            check_identity(label.model, self.identity)
+            found: dict[int, Found] = {}
+            while (record := _required(reader.next())).kind == ARRAY:
+                assert record.head is not None
+                found[record.head.number] = record
+            if record.kind != SESSION or reader.next() is not None:
+                raise Damaged
+            image = decode(reader.body(record), SessionImage, Arrays(reader, found, self.device))
+        return Kept(label=label, image=image)
+
+    def list(self) -> tuple[CheckpointDescription, ...]:
+        """Those in the folder, newest first; files that are none or damaged at their beginning are left out."""
+        found = [entry for path in self._files() if (entry := _told(path)) is not None]
+        return tuple(sorted(found, key=lambda entry: -entry.saved))
+
+    def drop(self, name: str) -> None:
+        path = self.find(name)
+        if path.parent != self.folder:
+            raise UsageError(f"{path} lies outside {self.folder}; delete it yourself.")
+        with _storage(f"The checkpoint {name!r} could not be deleted"):
+            path.unlink()
+
+
+def describe(name: str, image: SessionImage, model: str, dtype: str) -> CheckpointDescription:
+    """What a list of checkpoints says of one that is about to be written."""
+    frame = None if image.frame is None else image.frames[image.frame]
+    return CheckpointDescription(
+        name=name,
+        session=image.name,
+        model=model,
+        dtype=dtype,
+        tokens=len(image.tokens),
+        stopped_at=None if frame is None or frame.tap is None else str(frame.tap.site),
+        step=None if frame is None else frame.step,
+        bytes_stored=0,
+        saved=time.time(),
+        version=__version__,
+    )
+
+
+def _label(reader: Reader) -> Label:
+    found = _required(reader.next())
+    if found.kind != LABEL:
+        raise Damaged
+    return decode(reader.body(found), Label, {})
+
+
+def _required(found: Found | None) -> Found:
+    """Raises Torn where the file has ended."""
+    if found is None:
+        raise Torn
+    return found
+
+
+def _told(path: Path) -> CheckpointDescription | None:
+    """By the file's own name: it may have been renamed or come from elsewhere."""
+    try:
+        with open_plain(path) as file:
+            entry = _label(Reader(file)).checkpoint
+            size = os.fstat(file.fileno()).st_size
+    except (OSError, NotOurs, OtherFormat, Torn, Damaged, CheckpointRefused):
+        return None
+    return msgspec.structs.replace(entry, name=_shown(path), bytes_stored=size)
+
+
+def _shown(path: Path) -> str:
+    """The name of a checkpoint by its file, as it can be told and asked for: not all that names a file is text."""
+    return shown(sendable(path.name.removesuffix(SUFFIX)))
+
+
+def _file_at(name: str) -> Path:
+    """The file of a checkpoint that is named by its path."""
+    try:
+        path = Path(name).expanduser()
+        there = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # a path too long, with a null, of a user who is not there
+        raise UnknownCheckpoint(f"There is no file {shown(name)!r}: {str(error).rstrip('.')}.") from None
+    if not path.is_absolute():
+        raise UsageError(f"{name!r} is neither the name of a checkpoint nor a full path.")
+    if not there:
+        raise UnknownCheckpoint(f"There is no file {path}.")
+    return path
+
+
+@contextmanager
+def _sentences() -> Iterator[None]:
+    """What is wrong with a file, in words."""
+    try:
+        yield
+    except NotOurs:
+        raise CheckpointRefused("It is not a checkpoint of Djinn.") from None
+    except OtherFormat as other:
+        number = other.args[0]
+        remedy = "upgrade Djinn to read it" if number > records.FORMAT else "it is damaged or not one of ours"
+        raise CheckpointRefused(
+            f"It has format {number}, and Djinn {__version__} reads formats up to {records.FORMAT}: {remedy}."
+        ) from None
+    except Torn:
+        raise CheckpointRefused("It is truncated: its end is missing.") from None
+    except Damaged:
+        raise CheckpointRefused("It is damaged: its bytes are not those that were written.") from None
+
+
+@contextmanager
+def _storage(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageFailed(f"{what}: {error.strerror or error}.") from error
+
+
+@contextmanager
+def _aside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """A new file beside `path`, gone at the end unless it was renamed."""
+    descriptor, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file, Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _write_arrays(writer: Writer, arrays: Sequence[tuple[ArrayHead, Tensor]], abandoned: threading.Event) -> None:
+    for head, tensor in arrays:
+        if abandoned.is_set():
+            raise Abandoned
+        writer.array(head, tensor)
+
+
+def _to_disk(file: BinaryIO) -> None:
+    file.flush()
+    force(file.fileno())
+
+
+def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:
+    taken = UsageError(f"There is a checkpoint {name!r} already; choose another name, or replace it (--replace).")
+    if not replace:
+        try:
+            os.link(aside, path)  # unlike a rename it fails where the name is taken
+            return
+        except FileExistsError:
+            raise taken from None
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+        if path.exists():
+            raise taken
+    aside.replace(path)

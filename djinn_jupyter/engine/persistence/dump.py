@@ -1,0 +1,344 @@
+"""From a session to its image. Reads only; the image shares the session's tensors, none of which is ever written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.interventions.watches import Watch
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry
+from djinn_jupyter.engine.memory.kv.rows import Rows
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.persistence.image import (
+    BreakpointImage,
+    ChangeImage,
+    EditImage,
+    EntryImage,
+    FrameImage,
+    GroupRows,
+    HeldRule,
+    HistoryImage,
+    InlayImage,
+    LineImage,
+    PassesImage,
+    RuleImage,
+    RunRows,
+    SessionImage,
+    StatesImage,
+    StopImage,
+    TapImage,
+    TokensImage,
+    TrailImage,
+    WatchImage,
+)
+from djinn_jupyter.engine.persistence.values import keep
+from djinn_jupyter.engine.session.history import Checkpoint
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.pass_log import Passes, Trail
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.stop_edits import StopEdit
+
+SHARED: Final = "what the layers of a stopped pass hand on to each other"
+STATES: Final = "a recurrent layer"
+
+
+class TakenFrames:
+    """Images of frames, from one image of a session to its next: frames are values, and a history has many. Holds no
+    frame longer than the next image does."""
+
+    def __init__(self) -> None:
+        self._taken: dict[int, tuple[Frame, FrameImage]] = {}
+        self._met: dict[int, tuple[Frame, FrameImage]] = {}
+
+    def image(self, frame: Frame) -> FrameImage:
+        known = self._met.get(id(frame)) or self._taken.get(id(frame)) or (frame, _frame(frame))
+        self._met[id(frame)] = known
+        return known[1]
+
+    def forget_unmet(self) -> None:
+        """The image is taken."""
+        self._taken, self._met = self._met, {}
+
+
+def take_image(session: Session, rows: tuple[GroupRows, ...] | None, frames: TakenFrames | None = None) -> SessionImage:
+    """The session as it stands: stopped, idle, or idle at its last committed step where it runs. `frames` are those of
+    the image before.
+
+    Without `rows` the image is light: recurrent states between the stops are left out too, and everything that running
+    the tokens gives again. CheckpointRefused where a stop holds a kind of value that is not known.
+    """
+    frames = frames or TakenFrames()
+    image = _Taking(session, frames, light=rows is None).image(rows)
+    frames.forget_unmet()
+    return image
+
+
+def with_values(
+    image: SessionImage, away: Callable[[Tensor], bool], value_of: Callable[[Tensor], Tensor]
+) -> SessionImage:
+    """The same image, with copies in place of the tensors that are away."""
+    made: dict[int, Tensor] = {}
+
+    def there(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if id(value) not in made:
+                made[id(value)] = value_of(value) if away(value) else value
+            return made[id(value)]
+        if isinstance(value, tuple):
+            return tuple(there(part) for part in value)
+        if isinstance(value, dict):
+            return {key: there(part) for key, part in value.items()}
+        if isinstance(value, msgspec.Struct):
+            parts = {name: getattr(value, name) for name in value.__struct_fields__}
+            changed = {name: part for name, old in parts.items() if (part := there(old)) is not old}
+            return msgspec.structs.replace(value, **changed) if changed else value
+        return value
+
+    found: SessionImage = there(image)
+    return found
+
+
+def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
+    return GroupRows(
+        layers=tuple(layer.cache_layer for layer in geometry.layers),
+        window=geometry.window,
+        first=rows.first,
+        end=rows.end,
+        runs=tuple(RunRows(keys=keys, values=values) for keys, values in rows.runs),
+    )
+
+
+class _Taking:
+    """One image under way: frames and lines get their numbers as they are met."""
+
+    def __init__(self, session: Session, taken: TakenFrames, *, light: bool) -> None:
+        self.session, self.light = session, light
+        self._taken, self._own_tokens = taken, tuple(session.tokens)
+        self.paused = session.state == "paused"
+        self._frames: dict[int, int] = {}
+        self._lines: dict[int, int] = {}
+        self._frame_images: list[FrameImage] = []
+        self._line_images: list[LineImage] = []
+
+    def image(self, rows: tuple[GroupRows, ...] | None) -> SessionImage:
+        session = self.session
+        frame = self._frame(session.frame) if self.paused and session.frame is not None else None
+        line = None if session.line is None else self._line(session.line)
+        history = self._history()
+        return SessionImage(
+            name=session.name,
+            owner=session.owner,
+            paused=self.paused,
+            tokens=tuple(session.tokens),
+            committed=session.committed,
+            exactness=session.exactness,
+            frames=tuple(self._frame_images),
+            lines=tuple(self._line_images),
+            frame=frame,
+            line=line,
+            history=history,
+            edits=session.edits_in_force,
+            edits_made=tuple(_edit(one) for one in session.edits) if self.paused else (),
+            breakpoints=tuple(_breakpoint(b) for b in session.breakpoints.values()),
+            rules=tuple(_rule(rule) for rule in session.rules.values()),
+            watches=tuple(_watch(watch) for watch in session.watches.values()),
+            numbers_given=session.numbers_given,
+            logits=None if session.state == "running" else session.logits_1V,
+            journal=_states(session.journal) if self.paused else {},
+            states=None if self.light else self._live_states(),
+            trail=_trail(session.trail),
+            rows=rows,
+            lost=session.lost,
+            stop=session.stop,
+            edition=session.edition,
+            rule_numbers_given=session.rule_numbers_given,
+            runs=session.runs,
+            forked_from=session.forked_from,
+        )
+
+    def _live_states(self) -> StatesImage:
+        """Those of the committed length; where a pass stands still, those it has now."""
+        live = self.session.cache.capture_all()
+        return _states(live if self.paused else {**live, **self.session.journal})
+
+    def _history(self) -> HistoryImage:
+        history = self.session.history
+        return HistoryImage(
+            kept=history.kept,
+            stops=tuple(self._stop(stop) for stop in history.written),
+            present=history.present - history.unwritten if self.paused and history.present is not None else None,
+            dropped=history.dropped + history.unwritten,
+        )
+
+    def _stop(self, stop: Checkpoint) -> StopImage:
+        return StopImage(
+            frame=self._frame(stop.frame),
+            line=self._line(stop.line),
+            tokens=self._tokens(stop.tokens),
+            generator=stop.generator,
+            reason=stop.reason,
+            breakpoint=stop.breakpoint,
+            also=stop.also,
+            matched=stop.matched,
+            left_as=None if stop.left_as is None else self._frame(stop.left_as),
+            number=stop.number,
+        )
+
+    def _tokens(self, tokens: tuple[int, ...]) -> TokensImage:
+        """Stops of a line are nearly always at a beginning of the session's own tokens."""
+        shared = len(tokens) if self._own_tokens[: len(tokens)] == tokens else 0
+        return TokensImage(shared=shared, rest=tokens[shared:])
+
+    def _frame(self, frame: Frame) -> int:
+        if id(frame) not in self._frames:
+            self._frames[id(frame)] = len(self._frame_images)
+            self._frame_images.append(self._taken.image(frame))
+        return self._frames[id(frame)]
+
+    def _line(self, line: Line) -> int:
+        if id(line) not in self._lines:
+            self._lines[id(line)] = len(self._line_images)
+            self._line_images.append(_line(line, light=self.light))
+        return self._lines[id(line)]
+
+
+def _frame(frame: Frame) -> FrameImage:
+    return FrameImage(
+        tokens=frame.tokens,
+        committed=frame.committed,
+        step=frame.step,
+        boundary=frame.boundary,
+        hidden=frame.hidden,
+        tap=None if frame.tap is None else _tap(frame.tap),
+        raw=frame.raw,
+        inlays=tuple(_inlay(inlay) for inlay in frame.inlays),
+        shared=keep(dict(frame.shared), SHARED),
+        states=None if frame.states is None else _states(frame.states),
+        start_states=None if frame.start_states is None else _states(frame.start_states),
+    )
+
+
+def _tap(tap: Tap) -> TapImage:
+    return TapImage(site=tap.site, kind=tap.kind)
+
+
+def _inlay(inlay: Inlay) -> InlayImage:
+    changes = (ChangeImage(what=c.what, size=float(c.size), rule=c.rule) for c in inlay.changes)
+    return InlayImage(tap=_tap(inlay.tap), raw=inlay.raw, changes=tuple(changes))
+
+
+def _states(states: Mapping[int, LayerState]) -> StatesImage:
+    return {layer: keep(dict(state.fields), STATES) for layer, state in states.items()}
+
+
+def _line(line: Line, *, light: bool) -> LineImage:
+    return LineImage(
+        begins=line.begins,
+        fed_from=line.fed_from,
+        max_new_tokens=line.max_new_tokens,
+        sampling=line.sampler.sampling,
+        prompt_length=line.sampler.prompt_length,
+        generator=line.sampler.generator.get_state(),
+        stop=line.stop,
+        eos=tuple(sorted(line.eos)),
+        ignored_defaults=line.ignored_defaults,
+        layers_run=line.layers_run,
+        passes=line.passes,
+        drawn=tuple(line.drawn),
+        states={} if light else {length: _states(states) for length, states in line.states.items()},
+        state_lengths=tuple(line.states),
+        log_probabilities=tuple(line.log_probabilities),
+    )
+
+
+def _breakpoint(one: Breakpoint) -> BreakpointImage:
+    return BreakpointImage(
+        number=one.number,
+        tap=TapImage(site=one.site, kind=one.tap.kind),
+        when=None if one.condition is None else one.condition.text,
+        once=one.once,
+        enabled=one.enabled,
+        hits=one.hits,
+        note=one.note,
+    )
+
+
+def _rule(rule: Rule) -> RuleImage:
+    return RuleImage(
+        number=rule.number,
+        tap=TapImage(site=rule.site, kind=rule.tap.kind),
+        edit=rule.edit,
+        positions=rule.positions,
+        passes_met=rule.passes_met,
+        passes_changed=rule.passes_changed,
+        sizes=rule.sizes(),
+        enabled=rule.enabled,
+    )
+
+
+def _edit(one: StopEdit) -> EditImage:
+    return EditImage(
+        number=one.number,
+        what=one.what,
+        site=one.site,
+        edit=one.edit,
+        positions=one.positions,
+        size=one.size,
+        enabled=one.enabled,
+    )
+
+
+def _watch(watch: Watch) -> WatchImage:
+    values: tuple[Tensor, ...] = tuple(watch.values)
+    return WatchImage(
+        tap=TapImage(site=watch.site, kind=watch.tap.kind),
+        byte_cap=watch.byte_cap,
+        values=values,
+        positions=tuple(watch.positions),
+        bytes_held=watch.bytes_held,
+        runs=tuple(watch.runs),
+        passes_left_out=watch.passes_left_out,
+    )
+
+
+def _trail(trail: Trail) -> TrailImage:
+    sets: dict[tuple[int, ...], int] = {}
+    kept: list[tuple[HeldRule, ...]] = []
+    passes: list[PassesImage] = []
+    for one in trail.passes:
+        key = tuple(id(rule) for rule in one.rules)
+        if key not in sets:
+            sets[key] = len(kept)
+            kept.append(tuple(_held(rule) for rule in one.rules))
+        passes.append(_passes(one, sets[key]))
+    return TrailImage(rules=tuple(kept), passes=tuple(passes))
+
+
+def _held(rule: Rule) -> HeldRule:
+    tap = TapImage(site=rule.site, kind=rule.tap.kind)
+    return HeldRule(number=rule.number, tap=tap, edit=rule.edit, positions=rule.positions)
+
+
+def _passes(one: Passes, rules: int) -> PassesImage:
+    entry = one.entry
+    return PassesImage(
+        start=one.start,
+        end=one.end,
+        each=one.each,
+        decode=one.decode,
+        rules=rules,
+        entry=None
+        if entry is None
+        else EntryImage(
+            boundary=entry.boundary,
+            tap=None if entry.tap is None else _tap(entry.tap),
+            inlays=tuple(_inlay(inlay) for inlay in entry.inlays),
+        ),
+    )

@@ -1,0 +1,35 @@
+"""The arrays of a file, read when an image asks for them, each once, where it belongs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.persistence.records import Found, Reader
+
+
+class Arrays(Mapping[int, Tensor]):
+    """By their numbers in the file. `device` is the engine's; a tensor on it has memory of its own, which the tiers can
+    give back. Looking one up raises CheckpointRefused where there is no memory for it."""
+
+    def __init__(self, reader: Reader, found: Mapping[int, Found], device: torch.device) -> None:
+        self._reader, self._found, self._device = reader, found, device
+        self._read: dict[int, Tensor] = {}
+
+    def __getitem__(self, number: int) -> Tensor:
+        if number not in self._read:
+            self._read[number] = self._values(self._found[number])
+        return self._read[number]
+
+    def _values(self, found: Found) -> Tensor:
+        assert found.head is not None
+        tensor = self._reader.values(found)
+        return tensor.to(self._device, copy=True) if found.head.at_home else tensor
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)

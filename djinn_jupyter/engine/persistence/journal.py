@@ -1,0 +1,353 @@
+"""What lets every session survive the process: images of them in files.
+
+What a reply says has been written before the reply goes out, for the system to keep: the death of the process takes
+nothing of it. A session that runs is written four times a second beside that. A thread forces to the disk what was
+written, at once where the session is at rest and every few seconds where it runs: a loss of power takes what that had
+not come to.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.persistence.adopted_pages import KeptPages
+from djinn_jupyter.engine.persistence.dump import TakenFrames, take_image
+from djinn_jupyter.engine.persistence.file_worker import Errands
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.journal_file import Ledger
+from djinn_jupyter.engine.persistence.journal_names import LedgerName, name_of, new_name
+from djinn_jupyter.engine.persistence.left_behind import LeftBehind, take_stock
+from djinn_jupyter.engine.persistence.locked_folder import Berth
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.errors import CheckpointRefused
+
+log = logging.getLogger(__name__)
+
+RUNNING_SECONDS: Final = 0.25
+FORCE_SECONDS: Final = 5.0
+RETRY_SECONDS: Final = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Account:
+    """One session: its files, when the next image of it is due while it runs (None: it does not) or has trouble, and
+    when that is forced."""
+
+    ledger: Ledger
+    frames: TakenFrames = field(default_factory=TakenFrames)  # of the last image
+    due: float | None = None
+    force_due: float = 0.0
+    forcing: Future[None] | None = None  # under way
+    unforced: bool = False  # written since that began, and to be forced then
+    names_places: bool = False  # the last image does, of pages in another file
+    unwritten: str | None = None  # why the last image could not be written
+    refused: str | None = None  # why what was written could not be forced to the disk
+
+    @property
+    def trouble(self) -> str | None:
+        return self.unwritten or self.refused
+
+
+@dataclass(slots=True, kw_only=True)
+class JournalStatistics:
+    """Images written since the start, and the seconds that the engine's thread gave for them."""
+
+    images: int = 0
+    bytes_written: int = 0
+    seconds: float = 0.0
+
+
+class Journal:
+    """Used on the engine's thread. `wake` is called when something has been forced, on the thread that did it."""
+
+    def __init__(self, berth: Berth, model: ModelIdentity, device: torch.device, wake: Callable[[], None]) -> None:
+        self._berth, self._model, self._device, self._wake = berth, model, device, wake
+        self._thread = Errands("djinn-journal")
+        self._accounts: dict[str, _Account] = {}
+        self._touched: set[str] = set()
+        self._unforced: set[str] = set()
+        self._lingering: dict[str, Ledger] = {}
+        self._ended: SimpleQueue[str] = SimpleQueue()
+        self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
+        self.books = JournalStatistics()
+        self.pages: KeptPages | None = None
+        self.trouble: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return self._berth.folder
+
+    def files(self, suffix: str) -> list[Path]:
+        """Plain files of its folder."""
+        return self._berth.files(suffix)
+
+    @property
+    def unkept(self) -> frozenset[str]:
+        """Sessions whose last state is not in the journal; closed ones that are still in it."""
+        if self.trouble is None:
+            return frozenset()
+        troubled = {name for name, account in self._accounts.items() if account.trouble is not None}
+        return frozenset(troubled | self._lingering.keys())
+
+    # ------------------------------------------------------------------------------------------- at the start
+
+    def recover(self) -> list[LeftBehind]:
+        """What earlier processes left, oldest first. What cannot be used is set aside and said in the log."""
+        return take_stock(self._berth, self._model, self._device)
+
+    def set_aside(self, path: Path, why: Exception) -> None:
+        self._berth.put_aside(path, why)
+
+    def adopt(self, session: str, found: LeftBehind) -> None:
+        """A recovered session goes on; its next image replaces what was found. That is forced to the disk: the process
+        that wrote it may not have come to that."""
+        ledger = self._ledger(name_of(found.newest))
+        ledger.take_over(found.files)
+        self._accounts[session] = _Account(ledger=ledger)
+        self._force(session, self._accounts[session])
+
+    def _ledger(self, name: LedgerName) -> Ledger:
+        return Ledger(name, self._model, self._device, lambda tensor: self.values(tensor))
+
+    # ------------------------------------------------------------------------------------------- while it runs
+
+    def touch(self, session: str) -> None:
+        """It may be other than its last image."""
+        self._touched.add(session)
+
+    def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
+        """Return when the system has the present state of these, or it is known why not (`unkept`)."""
+        for name in names:
+            if name in self._touched and name in sessions:
+                self._write(sessions[name])
+
+    def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
+        """Write what was touched and is due; `idle`: files that are mostly waste, too."""
+        now = time.monotonic()
+        while not self._ended.empty():
+            self._settle(self._ended.get())
+        for name in tuple(self._touched):
+            session = sessions.get(name)
+            if session is None:
+                self._touched.discard(name)
+            elif self._is_due(session, now):
+                self._write(session)
+        for name, ledger in tuple(self._lingering.items()):
+            self._remove(name, ledger)
+        if idle:
+            self._compact(sessions)
+        self._force_what_was_written()
+
+    def forget(self, session: str) -> None:
+        """It was closed: it does not come back."""
+        self._touched.discard(session)
+        account = self._accounts.pop(session, None)
+        if account is not None:
+            self._remove(session, account.ledger)
+
+    def _remove(self, name: str, ledger: Ledger) -> None:
+        try:
+            ledger.remove()
+        except OSError as error:
+            if name not in self._lingering:
+                log.warning("The closed session %r may come back: %s", name, _reason(error))
+            self._lingering[name] = ledger
+        else:
+            self._lingering.pop(name, None)
+            self._thread.start(lambda: self._close(ledger))
+        self._tell()
+
+    def _close(self, ledger: Ledger) -> None:
+        """That its files have gone is on the disk."""
+        ledger.close()
+        try:
+            self._berth.force_names()
+        except OSError as error:
+            log.warning("A closed session may come back after a loss of power: %s", _reason(error))
+
+    def _is_due(self, session: Session, now: float) -> bool:
+        """A session at rest is written at once, one that runs a while after it began to, or after its last image."""
+        account = self._accounts.get(session.name)
+        if session.state != "running":
+            return account is None or account.trouble is None or now >= (account.due or 0.0)
+        if account is None:
+            return True
+        if account.due is None:
+            account.due = now + RUNNING_SECONDS
+            return False
+        return now >= account.due
+
+    def _write(self, session: Session, *, compact: bool = False) -> None:
+        begun = time.monotonic()
+        account = self._accounts.get(session.name) or self._new(session.name)
+        self._touched.discard(session.name)
+        try:
+            image = self._image(session, account)
+            account.ledger.write(image, compact=compact)
+        except CheckpointRefused as refused:
+            self._has_trouble(session.name, account, unwritten=str(refused))
+            return
+        except Exception as error:  # noqa: BLE001  whatever keeps an image from being written is told
+            self._has_trouble(session.name, account, unwritten=_reason(error))
+            self._again(session.name, account)
+            return
+        if account.unwritten is not None:
+            account.unwritten = None
+            self._tell()
+        running, account.names_places = session.state == "running", image.places is not None
+        account.due = begun + RUNNING_SECONDS if running else None
+        if not running or begun >= account.force_due:
+            account.force_due = begun + FORCE_SECONDS
+            account.unforced = True
+            self._unforced.add(session.name)
+        self.books.images += 1
+        self.books.seconds += time.monotonic() - begun
+
+    def _image(self, session: Session, account: _Account) -> SessionImage:
+        image = take_image(session, None, account.frames)
+        places = None if self.pages is None else self.pages.places_of(session, image)
+        return msgspec.structs.replace(image, places=places)
+
+    def _compact(self, sessions: Mapping[str, Session]) -> None:
+        for name, account in self._accounts.items():
+            if account.ledger.wasteful and account.trouble is None and name in sessions:
+                self._write(sessions[name], compact=True)
+
+    def _new(self, name: str) -> _Account:
+        return self._accounts.setdefault(name, _Account(ledger=self._ledger(new_name(self._berth.folder))))
+
+    # ------------------------------------------------------------------------------------------- forcing
+
+    def _force_what_was_written(self) -> None:
+        """Have the thread do it; once more afterwards, where it is at it already."""
+        for name in tuple(self._unforced):
+            self._unforced.discard(name)
+            account = self._accounts.get(name)
+            if account is not None and account.unforced and account.forcing is None:
+                self._force(name, account)
+
+    def _force(self, name: str, account: _Account) -> None:
+        account.unforced = False
+        ledger, pages = account.ledger, self.pages if account.names_places else None
+        account.forcing = self._thread.start(lambda: _force(ledger, pages))
+        account.forcing.add_done_callback(lambda _: self._through(name))
+
+    def _through(self, session: str) -> None:
+        self._ended.put(session)
+        self._wake()
+
+    def _settle(self, name: str) -> None:
+        """How the forcing of a session went. Where it failed, what the disk has is not known: all of it is written
+        again."""
+        account = self._accounts.get(name)
+        if account is None or account.forcing is None or not account.forcing.done():
+            return
+        error, account.forcing = account.forcing.exception(), None
+        if error is not None:
+            account.ledger.begin_anew()
+            self._has_trouble(name, account, refused=_reason(error))
+            self._again(name, account)
+            return
+        if account.refused is not None:
+            account.refused = None
+            self._tell()
+        if account.unforced:
+            self._unforced.add(name)
+
+    # ------------------------------------------------------------------------------------------- trouble
+
+    def _has_trouble(
+        self, name: str, account: _Account, *, unwritten: str | None = None, refused: str | None = None
+    ) -> None:
+        before = account.trouble
+        account.unwritten, account.refused = unwritten or account.unwritten, refused or account.refused
+        if account.trouble != before:
+            log.warning("The journal of session %r could not be written: %s", name, account.trouble)
+        self._tell()
+
+    def _again(self, name: str, account: _Account) -> None:
+        account.due = time.monotonic() + RETRY_SECONDS
+        self._touched.add(name)
+
+    def _tell(self) -> None:
+        """What a user should know."""
+        troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
+        self.trouble = _sentence(troubled) if troubled else _may_come_back(self._lingering)
+
+    # ------------------------------------------------------------------------------------------- at the end
+
+    def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
+        """The last images of all, or no trace of them, forced to the disk; returns when that is done."""
+        for name in tuple(self._accounts) if forget else ():
+            self.forget(name)
+        for name in () if forget else tuple(self._touched | self.unkept):
+            if name in sessions:
+                self._write(sessions[name])
+        for _ in range(2):
+            self._force_what_was_written()
+            self._wait()
+            while not self._ended.empty():
+                self._settle(self._ended.get())
+        if self.trouble is not None:
+            log.error("%s", self.trouble)
+        for account in self._accounts.values():
+            account.ledger.close()
+        self._thread.close()
+        if self.pages is not None and (forget or not sessions):
+            self.pages.remove()
+        self._berth.release()
+
+    def abandon(self) -> None:
+        """Returns when what was written is forced. The files stay for the next engine."""
+        self._thread.close()
+        for account in self._accounts.values():
+            account.ledger.close()
+        self._berth.release()
+
+    def _wait(self) -> None:
+        """Until the thread has done what it was given."""
+        self._thread.start(lambda: None).result()
+
+
+def _force(ledger: Ledger, pages: KeptPages | None) -> None:
+    """Pages first: what an image on the disk says of them is to be true."""
+    if pages is not None:
+        pages.sync()
+    ledger.force()
+
+
+def _sentence(troubled: Mapping[str, str]) -> str:
+    names = [repr(name) for name in troubled]
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    who = f"session {names[0]}" if len(names) == 1 else f"sessions {', '.join(names[:3])}{more}"
+    why = next(iter(troubled.values())).rstrip(".")
+    return (
+        f"The journal does not have the latest of {who}: {why}. It is tried again; until then an engine that dies "
+        "loses what was done since."
+    )
+
+
+def _may_come_back(closed: Collection[str]) -> str | None:
+    if not closed:
+        return None
+    names = ", ".join(map(repr, closed))
+    return f"What is closed may come back, because its files cannot be removed: {names}. It is tried again."
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "there is no memory for a copy of it"
+    return str((isinstance(error, OSError) and error.strerror) or error or type(error).__name__).split("\n", 1)[0]

@@ -1,0 +1,223 @@
+"""A session's files in the journal, as the engine that has it writes them: images appended to each other, of which the
+last whole one counts.
+
+Arrays are written once, however many images refer to them. When most of a file is no longer referred to, a new one is
+begun (`ledger_names`), and the old one goes when the new one has been forced to the disk: at each moment the last
+image that was written is found after the death of the process, and the last that was forced after a loss of power.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.journal_names import LedgerName
+from djinn_jupyter.engine.persistence.records import LABEL, SESSION, Writer
+from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, Shelf
+from djinn_jupyter.engine.system.fsync import force, force_file, force_names
+from djinn_jupyter.wire.frozen import Frozen
+
+SLACK_BYTES: Final = 4 << 20
+EXCESS_BYTES: Final = 64 << 20
+GATHERED_BYTES: Final = 1 << 16
+
+Values = Callable[[Tensor], Tensor]
+
+
+class JournalLabel(Frozen, frozen=True):
+    """The first record of a session's file in the journal."""
+
+    version: str
+    model: ModelIdentity
+
+
+class LedgerFile:
+    """One file that images are appended to, and those it takes the place of (`replaced`) once it is on the disk.
+
+    `append` and `remove` are for the engine's thread, `force` and `close` for the one that forces."""
+
+    def __init__(self, path: Path, replaced: tuple[Path, ...]) -> None:
+        self.path, self.replaced = path, replaced
+        self.length = 0
+        self.broken = self._named = False
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def append(self, write: Callable[[Writer], None]) -> None:
+        """What `write` writes, all or nothing of it. Raises OSError."""
+        sink = _Sink(self._descriptor, self.length)
+        try:
+            write(Writer(sink))
+            sink.flush()
+        except BaseException:
+            self._cut()
+            raise
+        self.length = sink.end
+
+    def _cut(self) -> None:
+        try:
+            os.ftruncate(self._descriptor, self.length)
+        except OSError:
+            self.broken = True
+
+    def force(self) -> None:
+        """Return when what has been appended would survive a loss of power. Raises OSError."""
+        force(self._descriptor)
+        if not self._named:
+            force_names(self.path.parent)
+            self._named = True
+        for path in self.replaced:
+            path.unlink(missing_ok=True)
+        self.replaced = ()
+
+    def remove(self) -> None:
+        """No process that begins from now on finds it: the oldest first, for an older image may not come back either.
+        Raises OSError."""
+        for path in (*self.replaced, self.path):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._descriptor)
+
+
+class _Sink:
+    """Gathers what is small, so that an image of a few arrays is a few writes; what is large is written from where it
+    is."""
+
+    def __init__(self, descriptor: int, at: int) -> None:
+        self._descriptor, self.end = descriptor, at
+        self._gathered = bytearray()
+
+    def write(self, part: bytes | memoryview) -> int:
+        if len(part) < GATHERED_BYTES:
+            self._gathered += part
+        if len(part) >= GATHERED_BYTES or len(self._gathered) >= GATHERED_BYTES:
+            self.flush()
+        if len(part) >= GATHERED_BYTES:
+            self._put(memoryview(part))
+        return len(part)
+
+    def flush(self) -> None:
+        self._put(memoryview(bytes(self._gathered)))
+        self._gathered.clear()
+
+    def _put(self, part: memoryview) -> None:
+        while part:
+            done = os.pwrite(self._descriptor, part, self.end)
+            self.end += done
+            part = part[done:]
+
+
+class Ledger:
+    """Invariant: `write` either returns and the image is the last of the session's files, or raises and the image
+    before it still is. `values` gives those of a tensor on the host, wherever they are."""
+
+    def __init__(self, name: LedgerName, model: ModelIdentity, device: torch.device, values: Values) -> None:
+        self._name, self._device, self._values = name, device, values
+        self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
+        self._shelf = Shelf(device)
+        self._file: LedgerFile | None = None
+        self._found: tuple[Path, ...] = ()
+        self._retired: list[LedgerFile] = []
+        self._anew = False
+        self.bytes_written = 0
+
+    def take_over(self, found: tuple[Path, ...]) -> None:
+        """Files of an earlier process, oldest first: the last counts until a new file replaces them."""
+        self._found = found
+
+    @property
+    def wasteful(self) -> bool:
+        """True where most of the file is no longer referred to."""
+        return self._file is not None and self._file.length > 2 * self._shelf.bytes_met + SLACK_BYTES
+
+    def begin_anew(self) -> None:
+        """What was written cannot be forced to the disk: the next image goes into a new file, with all its arrays."""
+        self._anew = True
+
+    def write(self, image: SessionImage, *, compact: bool = False) -> None:
+        """For the system to keep, not yet forced. Raises OSError, CheckpointRefused for what cannot be kept, and
+        whatever keeps values from being read."""
+        file = self._file
+        if file is None or file.broken or self._anew or compact or self._excessive(file):
+            self._write_anew(image)
+        else:
+            self._append(file, self._shelf, image)
+
+    def _excessive(self, file: LedgerFile) -> bool:
+        return file.length > 4 * self._shelf.bytes_met + EXCESS_BYTES
+
+    def _append(self, file: LedgerFile, shelf: Shelf, image: SessionImage, label: bytes | None = None) -> None:
+        body, fresh = shelf.encode(image)
+        before = file.length
+        try:
+            file.append(lambda writer: self._put(writer, label, fresh, body))
+        except BaseException:
+            shelf.take_back()
+            raise
+        shelf.forget_unmet()
+        self.bytes_written += file.length - before
+
+    def _put(self, writer: Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes) -> None:
+        if label is not None:
+            writer.begin()
+            writer.record(LABEL, label)
+        for head, tensor in fresh:
+            writer.array(head, self._values(tensor))
+        writer.record(SESSION, body)
+
+    def _write_anew(self, image: SessionImage) -> None:
+        replaced = self._found if self._file is None else (*self._file.replaced, self._file.path)
+        self._name = self._name.next()
+        file, shelf = LedgerFile(self._name.path, replaced), Shelf(self._device)
+        try:
+            self._append(file, shelf, image, self._label)
+        except BaseException:
+            file.close()
+            with suppress(OSError):
+                file.path.unlink(missing_ok=True)
+            raise
+        if self._file is not None:
+            self._retired.append(self._file)
+        self._file, self._shelf, self._anew = file, shelf, False
+
+    # ---------------------------------------------------------------------------- on the thread that forces
+
+    def force(self) -> None:
+        """Return when the image that was last written, and its file's name, would survive a loss of power. Raises
+        OSError."""
+        file = self._file
+        if file is None:
+            for path in self._found[-1:]:
+                force_file(path)
+            for path in self._found[:-1]:
+                path.unlink(missing_ok=True)
+        else:
+            file.force()
+        while self._retired:
+            self._retired.pop().close()
+
+    def close(self) -> None:
+        for file in (*self._retired, *([] if self._file is None else [self._file])):
+            file.close()
+
+    # ---------------------------------------------------------------------------------------- at its end
+
+    def remove(self) -> None:
+        """The session does not come back after the death of the process, and its tensors are held no more. Raises
+        OSError."""
+        self._shelf = Shelf(self._device)
+        if self._file is not None:
+            self._file.remove()
+        for path in self._found:
+            path.unlink(missing_ok=True)

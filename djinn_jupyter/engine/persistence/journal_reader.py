@@ -1,0 +1,78 @@
+"""The last whole image in a session's file of the journal. A process that was killed leaves an end that is torn; that
+is no damage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from djinn_jupyter.engine.persistence.identity import ModelIdentity, check_identity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.image_arrays import Arrays
+from djinn_jupyter.engine.persistence.journal_file import JournalLabel
+from djinn_jupyter.engine.persistence.plain_files import open_plain
+from djinn_jupyter.engine.persistence.records import (
+    LABEL,
+    PREFIX_BYTES,
+    SESSION,
+    Damaged,
+    Found,
+    NotOurs,
+    OtherFormat,
+    Reader,
+    Torn,
+)
+from djinn_jupyter.engine.persistence.tensor_table import decode
+from djinn_jupyter.errors import CheckpointRefused
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLedger:
+    """What a file of the journal gave. `damaged`: bytes within it are not those that were written."""
+
+    image: SessionImage
+    damaged: bool
+
+
+class Unfinished(CheckpointRefused):
+    """The file ends before its first whole image does."""
+
+
+def read_ledger(path: Path, model: ModelIdentity, device: torch.device) -> ReadLedger:
+    """CheckpointRefused where there is no image (Unfinished: not yet), or one of another model or format. Raises
+    OSError."""
+    with open_plain(path, linked=False) as file:
+        try:
+            reader = Reader(file)
+        except (NotOurs, OtherFormat) as error:
+            refused = Unfinished if path.stat().st_size < PREFIX_BYTES else CheckpointRefused
+            raise refused(f"{path.name} is no journal of this version of Djinn ({error!r}).") from None
+        last, arrays, damaged = _last(reader, model)
+        if last is None:
+            refused = CheckpointRefused if damaged else Unfinished
+            raise refused(f"{path.name} holds no whole image of a session.")
+        image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
+    return ReadLedger(image=image, damaged=damaged)
+
+
+def _last(reader: Reader, model: ModelIdentity) -> tuple[Found | None, dict[int, Found], bool]:
+    """The last image before an end that is torn or damaged, the arrays before it, and whether there was damage."""
+    last: Found | None = None
+    arrays: dict[int, Found] = {}
+    labelled = False
+    try:
+        while (found := reader.next()) is not None:
+            if found.head is not None:
+                arrays[found.head.number] = found
+            elif found.kind == LABEL:
+                check_identity(decode(reader.body(found), JournalLabel, {}).model, model)
+                labelled = True
+            elif found.kind == SESSION and labelled:
+                last = found
+    except Torn:
+        return last, arrays, False
+    except Damaged:
+        return last, arrays, True
+    return last, arrays, False

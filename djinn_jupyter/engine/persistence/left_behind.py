@@ -1,0 +1,76 @@
+"""What earlier processes left in a folder of the journal: the newest whole image of each session. What cannot be used
+is set aside, each file for itself, so that no file keeps an engine from starting."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX, by_session
+from djinn_jupyter.engine.persistence.journal_reader import Unfinished, read_ledger
+from djinn_jupyter.engine.persistence.locked_folder import Berth
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftBehind:
+    """A session of an earlier process: the file its image is in comes last of `files`, after those it was to replace.
+    `newest` is the highest that there was of it."""
+
+    image: SessionImage
+    files: tuple[Path, ...]
+    newest: Path
+
+    @property
+    def path(self) -> Path:
+        return self.files[-1]
+
+
+def take_stock(berth: Berth, model: ModelIdentity, device: torch.device) -> list[LeftBehind]:
+    """Sessions in the order in which they were last written."""
+    found = [_newest(berth, files, model, device) for files in by_session(berth.files(SUFFIX))]
+    there = [one for one in found if one is not None]
+    return sorted(there, key=lambda one: _written(one.path))
+
+
+def _newest(berth: Berth, files: Sequence[Path], model: ModelIdentity, device: torch.device) -> LeftBehind | None:
+    """Of one session's files, newest first."""
+    failed: list[tuple[Path, Exception]] = []
+    for number, path in enumerate(files):
+        try:
+            read = read_ledger(path, model, device)
+        except Exception as error:  # noqa: BLE001  the start's edge: whatever a file does, the others come back
+            failed.append((path, error))
+            continue
+        if read.damaged:
+            log.warning("%s was damaged; an image before the damage is used", path.name)
+        for newer, why in failed:
+            _do_away_with(berth, newer, why)
+        return LeftBehind(image=read.image, files=tuple(reversed(files[number:])), newest=files[0])
+    for path, why in failed:
+        berth.put_aside(path, why)
+    return None
+
+
+def _do_away_with(berth: Berth, path: Path, why: Exception) -> None:
+    """With a file that was to replace one that is used. One that ends before its first image has nothing in it."""
+    if isinstance(why, Unfinished):
+        with suppress(OSError):
+            path.unlink()
+    else:
+        berth.put_aside(path, why)
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

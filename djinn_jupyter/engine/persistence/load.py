@@ -1,0 +1,303 @@
+"""From an image to a session of this engine: taps found again, samplers made again, values on the device.
+
+Refuses an image that contradicts itself or this model, before anything of the engine is changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import msgspec
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.interventions import conditions
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.interventions.watches import Watch
+from djinn_jupyter.engine.memory.kv.rows import Rows
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.persistence import image as kept
+from djinn_jupyter.engine.persistence.values import (
+    Kept,
+    KeptStored,
+    give_back,
+    nowhere,
+)
+from djinn_jupyter.engine.session.history import Checkpoint, History
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.pass_log import Passes, Trail
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.sampling import make_sampler
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.stop_edits import StopEdit
+from djinn_jupyter.errors import CheckpointRefused, DjinnError
+
+LEFT_OUT: Final = "Journals and checkpoints have those in memory."
+HAS_MAPPING: Final = "what its layers hand on"
+BEYOND_NUMBERS: Final = 2**53  # browsers count no further
+
+
+def rebuild(
+    runtime: Runtime, image: kept.SessionImage, *, name: str, owner: str, holder: str | None, stops_kept: int
+) -> Session:
+    """A session like the image, not yet among the engine's and without rows. CheckpointRefused where it cannot be one
+    of this engine."""
+    try:
+        check(runtime, image)
+        return _Rebuilding(runtime, image, stops_kept).session(name, owner, holder)
+    except CheckpointRefused:
+        raise
+    except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
+        raise CheckpointRefused(f"It does not fit this engine: {str(error) or type(error).__name__}") from error
+
+
+def check(runtime: Runtime, image: kept.SessionImage) -> None:
+    """CheckpointRefused where numbers of the image contradict each other or the model."""
+    vocabulary, length = runtime.description.vocab_size, len(image.tokens)
+    wrong = [
+        not 0 <= image.committed <= length,
+        any(not 0 <= token < vocabulary for token in image.tokens),
+        image.paused != (image.frame is not None and image.history.present is not None),
+        image.committed > 0 and (not image.trail.passes or image.trail.passes[-1].end != image.committed),
+        image.line is None and bool(image.tokens),
+        not 0 <= (image.stop or 0) <= (image.edition or 0) < BEYOND_NUMBERS,
+        any(frame.committed + len(frame.tokens) > length for frame in image.frames[:1] if image.paused),
+    ]
+    if any(wrong):
+        raise CheckpointRefused("It contradicts itself, so it was not written by Djinn or is damaged.")
+
+
+def rows_of(runtime: Runtime, image: kept.SessionImage) -> tuple[Rows, ...]:
+    """The image's rows, checked against the page groups of this engine."""
+    groups = runtime.forward.geometry.groups
+    given = image.rows or ()
+    rows = tuple(Rows(first=g.first, end=g.end, runs=tuple((r.keys, r.values) for r in g.runs)) for g in given)
+    layers = [(tuple(layer.cache_layer for layer in group.layers), group.window) for group in groups]
+    fits = [(g.layers, g.window) for g in given] == layers
+    fits = fits and all(r.fits(group) for r, group in zip(rows, groups, strict=True))
+    if not fits or any(not 0 <= r.first <= r.end or r.end < image.committed for r in rows):
+        raise CheckpointRefused("Its keys and values have other layers or shapes than this model.")
+    return rows
+
+
+def states_of(
+    runtime: Runtime, states: kept.StatesImage, fetch: Callable[[KeptStored], Tensor] = nowhere
+) -> dict[int, LayerState]:
+    """`fetch` makes the tensors of those that lie elsewhere."""
+    return {layer: _layer_state(runtime, layer, value, fetch) for layer, value in states.items()}
+
+
+class _Rebuilding:
+    """One session under way: each frame and line is made once."""
+
+    def __init__(self, runtime: Runtime, image: kept.SessionImage, stops_kept: int) -> None:
+        self.stops_kept = stops_kept
+        self.runtime, self.image, self.device = runtime, image, runtime.forward.device
+        self.has_rows = image.rows is not None or not (image.committed or image.paused)
+        self.lines = [self._line(line) for line in image.lines]
+        self.frames = [self._frame(frame) for frame in image.frames]
+
+    def session(self, name: str, owner: str, holder: str | None) -> Session:
+        image = self.image
+        return Session(
+            name=name,
+            owner=owner,
+            holder=holder,
+            cache=self.runtime.new_cache(),
+            history=self._history(image.history),
+            state="paused" if image.paused else "idle",
+            tokens=list(image.tokens),
+            journal=states_of(self.runtime, image.journal),
+            trail=self._trail(image.trail),
+            exactness=image.exactness if self.has_rows or image.lost else "recomputed",
+            lost=not self.has_rows,
+            frame=None if image.frame is None else self.frames[image.frame],
+            edits=self._edits(),
+            line=None if image.line is None else self.lines[image.line],
+            logits_1V=image.logits,
+            breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
+            rules={one.number: self._rule(one) for one in image.rules},
+            watches={str(one.tap.site): self._watch(one) for one in image.watches},
+            numbers_given=image.numbers_given,
+            runs=image.runs,
+            forked_from=image.forked_from,
+            stop=image.stop,
+            edition=image.edition,
+            rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
+        )
+
+    def _history(self, image: kept.HistoryImage) -> History:
+        stops = [self._stop(stop) for stop in image.stops]
+        if image.present is not None and not 0 <= image.present < len(stops):
+            raise CheckpointRefused("It stands at a stop that it does not have.")
+        return History(kept=self.stops_kept, stops=stops, present=image.present, dropped=image.dropped, why=LEFT_OUT)
+
+    def _stop(self, image: kept.StopImage) -> Checkpoint:
+        return Checkpoint(
+            frame=self.frames[image.frame],
+            line=self.lines[image.line],
+            tokens=(*self.image.tokens[: image.tokens.shared], *image.tokens.rest),
+            generator=image.generator,
+            reason=image.reason,
+            breakpoint=image.breakpoint,
+            also=image.also,
+            matched=image.matched,
+            left_as=None if image.left_as is None else self.frames[image.left_as],
+            number=image.number,
+        )
+
+    def _line(self, image: kept.LineImage) -> Line:
+        sampler = make_sampler(self.runtime.forward.model, image.sampling, image.prompt_length, self.device)
+        sampler.generator.set_state(image.generator)
+        return Line(
+            begins=image.begins,
+            fed_from=image.fed_from,
+            max_new_tokens=image.max_new_tokens,
+            sampler=sampler,
+            stop=image.stop,
+            eos=frozenset(image.eos),
+            ignored_defaults=image.ignored_defaults,
+            layers_run=image.layers_run,
+            passes=image.passes,
+            drawn=list(image.drawn),
+            log_probabilities=list(image.log_probabilities),
+            states={length: self._kept_states(image, length) for length in image.state_lengths},
+        )
+
+    def _kept_states(self, image: kept.LineImage, length: int) -> dict[int, LayerState]:
+        """Empty where the image is light: they are on disk, or made again with the rows."""
+        return {} if self.image.rows is None else states_of(self.runtime, image.states[length])
+
+    def _frame(self, image: kept.FrameImage) -> Frame:
+        self._check_hidden(image)
+        shared = give_back(image.shared, self.device)
+        anatomy = self.runtime.forward.anatomy
+        if not isinstance(shared, dict) or not set(shared) <= {
+            *anatomy.mappings,
+            *(given for _, given in anatomy.handed),
+        }:
+            raise CheckpointRefused(f"A frame of it holds {HAS_MAPPING}, and this model hands on nothing of that name.")
+        return Frame(
+            tokens=image.tokens,
+            committed=image.committed,
+            step=image.step,
+            boundary=image.boundary,
+            hidden=None if image.hidden is None else image.hidden.to(self.device),
+            tap=None if image.tap is None else self._tap(image.tap).at(image.tap.site.whole()),
+            raw=None if image.raw is None else image.raw.to(self.device),
+            inlays=tuple(self._inlay(inlay) for inlay in image.inlays),
+            shared=shared,
+            states=None if image.states is None else states_of(self.runtime, image.states),
+            start_states=None if image.start_states is None else states_of(self.runtime, image.start_states),
+        )
+
+    def _check_hidden(self, image: kept.FrameImage) -> None:
+        width, dtype = self.runtime.forward.anatomy.hidden_size, self.runtime.forward.model.dtype
+        hidden = image.hidden
+        if hidden is not None and (
+            hidden.shape[-1:] != (width,) or len(image.tokens) not in hidden.shape or hidden.dtype != dtype
+        ):
+            raise CheckpointRefused("A hidden state in it has not the shape and dtype of this model.")
+        if not 0 <= image.boundary <= self.runtime.forward.layers:
+            raise CheckpointRefused("A frame of it stands at a layer that this model does not have.")
+
+    def _inlay(self, image: kept.InlayImage) -> Inlay:
+        return replace(self._inlay_as_kept(image), raw=image.raw.to(self.device))
+
+    def _inlay_as_kept(self, image: kept.InlayImage) -> Inlay:
+        changes = tuple(Change(what=c.what, size=c.size, rule=c.rule) for c in image.changes)
+        return Inlay(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw, changes=changes)
+
+    def _tap(self, image: kept.TapImage) -> Tap:
+        tap = self.runtime.resolve(image.site)
+        if tap.kind != image.kind:
+            raise CheckpointRefused(f"{image.site} is met as {tap.kind} in this engine, and was as {image.kind} there.")
+        return tap
+
+    def _breakpoint(self, image: kept.BreakpointImage) -> Breakpoint:
+        return Breakpoint(
+            number=image.number,
+            site=image.tap.site,
+            tap=self._tap(image.tap),
+            condition=None if image.when is None else conditions.parse(image.when, kept=True),
+            once=image.once,
+            text_of=self.runtime.tokenizer.text_of,
+            id_of=self.runtime.tokenizer.token_id,
+            enabled=image.enabled,
+            hits=image.hits,
+            note=image.note,
+        )
+
+    def _rule(self, image: kept.RuleImage) -> Rule:
+        rule = self._held(kept.HeldRule(number=image.number, tap=image.tap, edit=image.edit, positions=image.positions))
+        rule.enabled = image.enabled
+        rule.take_up(image.passes_met, image.passes_changed, image.sizes)
+        return rule
+
+    def _edits(self) -> list[StopEdit]:
+        """Those of the present stop; of an image that has their words alone, without what would make them again."""
+        image = self.image
+        if image.edits_made:
+            return [StopEdit(**msgspec.structs.asdict(one)) for one in image.edits_made]
+        frame = None if image.frame is None else self.frames[image.frame]
+        if frame is None or frame.tap is None:
+            return []
+        site, unknown = frame.tap.site, math.nan
+        return [
+            StopEdit(number=number, what=what, site=site, edit=None, positions=None, size=unknown)
+            for number, what in enumerate(image.edits, start=1)
+        ]
+
+    def _held(self, image: kept.HeldRule) -> Rule:
+        return Rule(
+            number=image.number,
+            site=image.tap.site,
+            tap=self._tap(image.tap),
+            edit=image.edit,
+            positions=image.positions,
+        )
+
+    def _watch(self, image: kept.WatchImage) -> Watch:
+        values: list[Tensor] = list(image.values)
+        return Watch(
+            site=image.tap.site,
+            tap=self._tap(image.tap),
+            byte_cap=image.byte_cap,
+            values=values,
+            positions=list(image.positions),
+            bytes_held=image.bytes_held,
+            passes_left_out=image.passes_left_out,
+            runs=list(image.runs) or [self.image.runs] * len(values),
+            run=self.image.runs,
+        )
+
+    def _trail(self, image: kept.TrailImage) -> Trail:
+        rules = [tuple(self._held(rule) for rule in held) for held in image.rules]
+        return Trail([self._passes(one, rules[one.rules]) for one in image.passes])
+
+    def _passes(self, image: kept.PassesImage, rules: tuple[Rule, ...]) -> Passes:
+        entry = None if image.entry is None else self._entry(image, image.entry)
+        return Passes(start=image.start, end=image.end, each=image.each, decode=image.decode, rules=rules, entry=entry)
+
+    def _entry(self, image: kept.PassesImage, entry: kept.EntryImage) -> Frame:
+        return Frame(
+            tokens=self.image.tokens[image.start : image.end],
+            committed=image.start,
+            step=int(image.decode),
+            boundary=entry.boundary,
+            tap=None if entry.tap is None else self._tap(entry.tap).at(entry.tap.site.whole()),
+            inlays=tuple(self._inlay_as_kept(inlay) for inlay in entry.inlays),
+        )
+
+
+def _layer_state(runtime: Runtime, layer: int, value: Kept, fetch: Callable[[KeptStored], Tensor]) -> LayerState:
+    fields, layers = give_back(value, runtime.forward.device, fetch), runtime.forward.geometry.layers
+    if not (isinstance(fields, dict) and 0 <= layer < len(layers) and tuple(fields) == layers[layer].state_fields):
+        raise CheckpointRefused("Its recurrent states are those of another version of transformers.")
+    return LayerState(fields=tuple(fields.items()))

@@ -1,0 +1,93 @@
+"""What an engine has for keeping sessions: where, for which model, and the thread that works on the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import torch
+from jupyter_core.paths import jupyter_data_dir
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.persistence import adopted_pages
+from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
+from djinn_jupyter.engine.persistence.file_worker import Errands
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.journal import Journal
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX
+from djinn_jupyter.engine.persistence.locked_folder import take_berth
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.errors import StorageFailed
+from djinn_jupyter.wire.host import host_name
+
+FOLDER: Final = "djinn"
+CHECKPOINTS: Final = "checkpoints"
+JOURNALS: Final = "journals"
+
+
+class Keeping:
+    """`checkpoints` may be used from any thread; `errands` are started by jobs of the engine. `journal` is there once
+    the engine has taken over what was left; with `forgets` nothing of it stays at the end."""
+
+    def __init__(self, config: EngineConfig, identity: ModelIdentity, device: torch.device) -> None:
+        folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
+        self.identity, self._device = identity, device
+        self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, identity, device)
+        self.errands = Errands("djinn-checkpoints")
+        self.journal: Journal | None = None
+        self.forgets = False
+        self._journals = folder / JOURNALS
+
+    def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
+        """The journal of this engine, with what earlier processes of its kind left. Raises StorageFailed."""
+        try:
+            berth = take_berth(self._journals / slug, host_name(), SUFFIX, adopted_pages.SUFFIX)
+        except OSError as error:
+            raise StorageFailed(
+                f"No journal can be kept in {self._journals}: {error.strerror or error}. Make room there, or start the "
+                "engine with --no-journal: then its sessions end with it."
+            ) from error
+        return Journal(berth, self.identity, self._device, wake)
+
+    @property
+    def trouble(self) -> str | None:
+        """What the user should know of the journal: that it cannot be written, why, and what that means."""
+        return None if self.journal is None else self.journal.trouble
+
+    def touch(self, session: str) -> None:
+        if self.journal is not None:
+            self.journal.touch(session)
+
+    def forget(self, session: str) -> None:
+        if self.journal is not None:
+            self.journal.forget(session)
+
+    @property
+    def unkept(self) -> frozenset[str]:
+        """Sessions whose last state is not in the journal, so that the death of the process takes it."""
+        return frozenset() if self.journal is None else self.journal.unkept
+
+    def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
+        """Before a reply says what became of these."""
+        if self.journal is not None:
+            self.journal.write(sessions, names)
+
+    def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
+        """After each slice of work."""
+        if self.journal is not None:
+            self.journal.attend(sessions, idle=idle)
+
+    def close(self, sessions: Mapping[str, Session]) -> None:
+        """Returns when all files are as they will be found."""
+        self.errands.close()
+        if self.journal is not None:
+            self.journal.close(sessions, forget=self.forgets)
+            self.journal = None
+
+    def abandon(self) -> None:
+        """As `close`, but nothing more is written."""
+        self.errands.close()
+        if self.journal is not None:
+            self.journal.abandon()
+            self.journal = None

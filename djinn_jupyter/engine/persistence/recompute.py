@@ -1,0 +1,112 @@
+"""Rows and states of a session that went with an earlier process, made again: its tokens are run once more, in the same
+passes, under the rules that held and with the values that had been put in place.
+
+Draws no random number, fires no breakpoint, records no watch, keeps no books of rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import (
+    Completed,
+    Halted,
+    Journal,
+    Yielded,
+)
+from djinn_jupyter.engine.forward.plan import Plan, Target, make_plan
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.session.entering import entered
+from djinn_jupyter.engine.session.pass_log import Passes
+from djinn_jupyter.engine.session.rewind import boundary_tap
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.errors import StorageFailed
+
+Steps = Generator[Blocked | None, None, None]
+
+
+def recompute(runtime: Runtime, session: Session) -> Steps:
+    """Gives way as a prefill does. What fails leaves the session lost, as it was."""
+    cache = runtime.new_cache()
+    try:
+        yield from _Recomputing(runtime, session, cache).run()
+        if session.lost:
+            session.cache.free()
+            cache = session.take_rows(cache)
+    finally:
+        cache.free()
+
+
+class _Recomputing:
+    """One session's passes, into a cache that becomes its own at the end."""
+
+    def __init__(self, runtime: Runtime, session: Session, cache: PagedCache) -> None:
+        self.runtime, self.session, self.cache = runtime, session, cache
+        self.journal: Journal = {}
+        self._oldest = session.history.oldest_position(session.committed)
+
+    def run(self) -> Steps:
+        self._keep_states()
+        for passes in self.session.trail.passes:
+            for frame in self._frames(passes):
+                yield from self._pass(frame, passes)
+                self.cache.release_behind(self._oldest)
+                self._keep_states()
+        stopped = self.session.frame
+        if stopped is not None:
+            yield from self._to_the_stop(stopped)
+
+    def _frames(self, passes: Passes) -> Iterator[Frame]:
+        for start in range(passes.start, passes.end, passes.each):
+            tokens = self.session.tokens[start : min(start + passes.each, passes.end)]
+            yield Frame(tokens=tuple(tokens), committed=start, step=int(passes.decode))
+
+    def _pass(self, frame: Frame, passes: Passes) -> Steps:
+        if passes.entry is not None:
+            entry = passes.entry
+            tap = entry.tap or boundary_tap(self.runtime, entry.boundary)
+            target = Target(tap=tap, step=frame.step)
+            inlays = tuple(replace(i, raw=i.raw.to(self.runtime.forward.device)) for i in entry.inlays)
+            reached = yield from self._enter(replace(frame, inlays=inlays), self._plan(halts=(target,)))
+            frame = _halted(reached).frame
+        yield from self._enter(frame, self._plan(rules=passes.rules))
+
+    def _to_the_stop(self, stopped: Frame) -> Steps:
+        """The rows in flight below the present stop; the stop itself is as it was kept."""
+        assert stopped.tap is not None
+        target = Target(tap=stopped.tap, step=stopped.step)
+        reached = yield from self._enter(stopped.at_start(), self._plan(halts=(target,)))
+        _halted(reached)
+        if stopped.states is not None:
+            self.cache.restore_all(stopped.states)
+        self.cache.flush()
+
+    def _plan(self, rules: tuple[Rule, ...] = (), halts: tuple[Target, ...] = ()) -> Plan:
+        return make_plan(rules=rules, halts=halts, counted=False, yields=self.runtime.should_yield)
+
+    def _enter(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
+        while True:
+            outcome = yield from entered(self.runtime, self.session, frame, plan, self.cache, self.journal)
+            self.runtime.counters.layers_run += outcome.layers_run
+            yield None
+            if not isinstance(outcome, Yielded):
+                return outcome
+            frame = outcome.frame
+
+    def _keep_states(self) -> None:
+        """Where lines had kept recurrent states on the way."""
+        length = self.cache.length
+        for line in self.session.lines:
+            if length in line.states and not line.states[length]:
+                line.states[length] = self.cache.capture_all()
+
+
+def _halted(outcome: Halted | Completed) -> Halted:
+    if isinstance(outcome, Completed):
+        raise StorageFailed("A stop of this session was not met again when its tokens were run once more.")
+    return outcome

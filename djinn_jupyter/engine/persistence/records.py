@@ -1,0 +1,253 @@
+"""Files of records, each with its own checksum: what checkpoints and journals are made of. Knows no session.
+
+    file     magic (8 bytes)  format (u32)  record  record ...
+    record   kind (4 bytes)  length of the body (u64)  body  checksum (16 bytes)
+    array    length of the head (u32)  head (msgpack, `ArrayHead`)  raw values, row-major
+
+Numbers are little-endian; the checksum is XXH3 (128 bits) over kind, length and body, in format 1 BLAKE2b. No pickle,
+nothing that runs.
+
+A record is believed, and memory taken for it, only when its checksum holds and this machine has the memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import itertools
+import math
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Final, Protocol, cast
+
+import msgspec
+import torch
+import xxhash
+from torch import Tensor
+
+from djinn_jupyter.engine.persistence.tensor_table import ArrayHead
+from djinn_jupyter.engine.persistence.values import DTYPES
+from djinn_jupyter.errors import CheckpointRefused
+from djinn_jupyter.machine import main_memory
+
+MAGIC: Final = b"DJINNKPT"
+FORMAT: Final = 2
+LABEL: Final = b"LABL"
+ARRAY: Final = b"ARRY"
+SESSION: Final = b"SESS"
+
+_PREFIX = struct.Struct("<8sI")
+PREFIX_BYTES: Final = _PREFIX.size
+_RECORD = struct.Struct("<4sQ")
+_LENGTH = struct.Struct("<I")
+_DIGEST_BYTES: Final = 16
+_PIECE: Final = 1 << 20
+_HEAD_LIMIT: Final = 1 << 16
+_LONGEST_SHAPE: Final = 64  # axes: what torch knows
+
+
+class Digest(Protocol):
+    def update(self, piece: Any, /) -> None: ...
+    def digest(self) -> bytes: ...
+
+
+class Taker(Protocol):
+    def write(self, part: bytes | memoryview, /) -> int: ...
+
+
+def digest_of(number: int, head: bytes) -> Digest:
+    """The checksum of a record in files of that format, `head` being summed."""
+    if number == 1:
+        return hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
+    return cast(Digest, xxhash.xxh3_128(head))
+
+
+class NotOurs(Exception):
+    """The file does not begin as files of records do."""
+
+
+class OtherFormat(Exception):
+    """The file has another format; its number is the argument."""
+
+
+class Torn(Exception):
+    """The file ends within a record."""
+
+
+class Damaged(Exception):
+    """A record's bytes are not those that were written."""
+
+
+class Writer:
+    """Appends records to a binary file, or what takes bytes as one does. `written` counts them."""
+
+    def __init__(self, file: Taker) -> None:
+        self._file = file
+        self.written = 0
+
+    def begin(self) -> None:
+        self._write(_PREFIX.pack(MAGIC, FORMAT))
+
+    def record(self, kind: bytes, body: bytes) -> None:
+        self._record(kind, len(body), (body,))
+
+    def array(self, head: ArrayHead, tensor: Tensor) -> None:
+        """The values of `tensor`, which may be a copy on the host of what the head speaks of."""
+        said = msgspec.msgpack.encode(head)
+        lead = _LENGTH.pack(len(said)) + said
+        self._record(ARRAY, len(lead) + tensor.nbytes, itertools.chain((lead,), raw_pieces(tensor)))
+
+    def _record(self, kind: bytes, length: int, parts: Iterable[bytes | memoryview]) -> None:
+        head = _RECORD.pack(kind, length)
+        digest = digest_of(FORMAT, head)
+        self._write(head)
+        for part in parts:
+            digest.update(part)
+            self._write(part)
+        self._write(digest.digest())
+
+    def _write(self, part: bytes | memoryview) -> None:
+        self._file.write(part)
+        self.written += memoryview(part).nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A whole record of a file: its kind, where its content begins and how long that is. `head` of an array."""
+
+    kind: bytes
+    start: int
+    nbytes: int
+    head: ArrayHead | None = None
+
+
+class Reader:
+    """Finds the records of a binary file and checks each, piece by piece, without keeping it; then reads those that are
+    asked for. Raises NotOurs and OtherFormat at once.
+
+    `good` is where the last whole record ended.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._size = os.fstat(file.fileno()).st_size
+        prefix = file.read(_PREFIX.size)
+        if len(prefix) < _PREFIX.size or prefix[: len(MAGIC)] != MAGIC:
+            raise NotOurs
+        _, self.format = _PREFIX.unpack(prefix)
+        if not 1 <= self.format <= FORMAT:
+            raise OtherFormat(self.format)
+        self.good = _PREFIX.size
+
+    def next(self) -> Found | None:
+        """The next record; None at the end of the file. Raises Torn and Damaged."""
+        self._file.seek(self.good)
+        head = self._file.read(_RECORD.size)
+        if not head:
+            return None
+        if len(head) < _RECORD.size:
+            raise Torn
+        kind, length = _RECORD.unpack(head)
+        start = self.good + _RECORD.size
+        if length + _DIGEST_BYTES > self._size - start:
+            raise Torn
+        array, lead = self._array(length) if kind == ARRAY else (None, b"")
+        self._check(head, lead, length)
+        self.good = start + length + _DIGEST_BYTES
+        return Found(kind=kind, start=start + len(lead), nbytes=length - len(lead), head=array)
+
+    def body(self, found: Found) -> bytes:
+        """The content of a record that is no array. Raises CheckpointRefused where there is no memory for it."""
+        require_memory(found.nbytes)
+        self._file.seek(found.start)
+        return self._file.read(found.nbytes)
+
+    def values(self, found: Found) -> Tensor:
+        """The values of an array, on the host. Raises Torn, and CheckpointRefused where there is no memory for it."""
+        assert found.head is not None
+        dtype, shape = DTYPES[found.head.dtype], found.head.shape
+        if not found.nbytes:
+            return torch.empty(shape, dtype=dtype)
+        require_memory(found.nbytes)
+        raw = torch.empty(found.nbytes, dtype=torch.uint8)
+        self._file.seek(found.start)
+        view = _lent(raw)
+        for start in range(0, len(view), _PIECE):
+            piece = view[start : start + _PIECE]
+            if self._file.readinto(piece) != len(piece):  # type: ignore[attr-defined]
+                raise Torn
+        try:
+            return raw.view(dtype).reshape(shape)
+        except (RuntimeError, TypeError):
+            raise CheckpointRefused(f"Its values of dtype {found.head.dtype} are no plain numbers.") from None
+
+    def _array(self, length: int) -> tuple[ArrayHead, bytes]:
+        """An array's head and the bytes before its values, not yet believed, but possible."""
+        lead = self._file.read(min(length, _LENGTH.size))
+        size = _LENGTH.unpack(lead)[0] if len(lead) == _LENGTH.size else _HEAD_LIMIT
+        if size > min(_HEAD_LIMIT - 1, length - len(lead)):
+            raise Damaged
+        said = self._file.read(size)
+        head = _head(said)
+        if _nbytes(head) != length - len(lead) - size:
+            raise Damaged
+        return head, lead + said
+
+    def _check(self, head: bytes, lead: bytes, length: int) -> None:
+        """Damaged unless the rest of a record, of which `lead` has been read, has the checksum behind it."""
+        digest = digest_of(self.format, head)
+        digest.update(lead)
+        left = length - len(lead)
+        while left:
+            piece = self._file.read(min(left, _PIECE))
+            if not piece:
+                raise Torn
+            digest.update(piece)
+            left -= len(piece)
+        if digest.digest() != self._file.read(_DIGEST_BYTES):
+            raise Damaged
+
+
+def _head(said: bytes) -> ArrayHead:
+    try:
+        return msgspec.msgpack.decode(said, type=ArrayHead)
+    except (msgspec.MsgspecError, RecursionError):
+        raise Damaged from None
+
+
+def _nbytes(head: ArrayHead) -> int:
+    """How many bytes such an array has. Raises Damaged where torch could have none like it."""
+    if head.dtype not in DTYPES or len(head.shape) > _LONGEST_SHAPE or any(not 0 <= n < 1 << 62 for n in head.shape):
+        raise Damaged
+    if math.prod(max(n, 1) for n in head.shape) >= 1 << 62:  # torch counts strides of empty arrays too
+        raise Damaged
+    return math.prod(head.shape) * DTYPES[head.dtype].itemsize
+
+
+def require_memory(nbytes: int) -> None:
+    """CheckpointRefused unless so many bytes can be had now: the system gives them, and ends who uses them."""
+    if nbytes < _PIECE:
+        return
+    available = main_memory().available
+    if nbytes > available:
+        raise CheckpointRefused(
+            f"It needs {nbytes / 2**20:.0f} MiB of main memory, and {available / 2**20:.0f} MiB are available."
+        )
+
+
+def raw_pieces(tensor: Tensor) -> Iterator[memoryview]:
+    """The values of a tensor, row-major, as bytes, piece by piece; each is to be used before the next is asked for."""
+    if not tensor.numel():
+        return
+    flat = tensor.detach().to("cpu").contiguous()
+    view = _lent(flat)
+    for start in range(0, len(view), _PIECE):
+        yield view[start : start + _PIECE]
+
+
+def _lent(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the host, by address: memory that was lent out as an array can no longer be
+    given back by the tiers. Valid as long as the tensor is."""
+    return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")

@@ -1,0 +1,98 @@
+"""At the start of an engine: the sessions of earlier processes of its kind become its own, held by nobody."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Sequence
+from functools import partial
+
+import torch
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.persistence.adopted_pages import SUFFIX, KeptPages, keep_pages
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.journal import Journal
+from djinn_jupyter.engine.persistence.left_behind import LeftBehind
+from djinn_jupyter.engine.persistence.load import rebuild
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.swapped_values import values_of
+from djinn_jupyter.engine.residency.tiers_from_config import open_disk
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import TierFull
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """`wake` is called when the journal has something to say."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        runtime: Runtime,
+        *,
+        keeping: Keeping,
+        sessions: SessionTable,
+        tiers: Tiers,
+        blobs: Blobs,
+        wake: Callable[[], None],
+    ) -> None:
+        self._config, self._runtime, self._keeping, self._sessions = config, runtime, keeping, sessions
+        self._tiers, self._blobs, self._wake = tiers, blobs, wake
+
+    @torch.inference_mode()
+    def open_journal(self) -> tuple[str, ...]:
+        """From now on the engine's sessions are in its journal; the names of those that were brought back.
+
+        What does not fit this engine is set aside. Raises StorageFailed.
+        """
+        journal = self._keeping.open_journal(self._config.identity.slug(), self._wake)
+        journal.values = partial(values_of, self._blobs)
+        left = journal.recover()
+        open_file = partial(open_disk, self._config, self._runtime.forward.device)
+        journal.pages = keep_pages(self._tiers, self._blobs, open_file, journal.folder, journal.files(SUFFIX))
+        brought_back = [one for found in left if (one := self._bring_back(journal, found)) is not None]
+        if journal.pages is not None:
+            self._adopt(journal.pages, brought_back)
+        self._keeping.journal = journal
+        counters = self._runtime.counters
+        counters.recovered_recomputed = sum(session.lost for session, _ in brought_back)
+        counters.recovered_exact = len(brought_back) - counters.recovered_recomputed
+        return tuple(self._sessions)
+
+    def _bring_back(self, journal: Journal, found: LeftBehind) -> tuple[Session, SessionImage] | None:
+        """None where the image does not fit this engine, and is set aside."""
+        image, name = found.image, _free_name(found.image.name, self._sessions)
+        kept = self._config.stops_kept
+        try:
+            session = rebuild(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
+        except Exception as error:  # noqa: BLE001  the start's edge: whatever is in a file, the others come back
+            journal.set_aside(found.path, error)
+            return None
+        journal.adopt(name, found)
+        self._sessions.take_over(session)
+        return session, image
+
+    def _adopt(self, pages: KeptPages, brought_back: Sequence[tuple[Session, SessionImage]]) -> None:
+        """The pages that had reached the disk, the last written image first: where two name one place, it is that
+        one's."""
+        try:
+            pages.begin_with(image for _, image in brought_back)
+        except TierFull as full:
+            log.warning("Pages that are on disk are given up: %s", full)
+            return
+        for session, image in reversed(brought_back):
+            pages.adopt(self._runtime, self._blobs, session, image)
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    """Two engines that ran at once may both have had a session of that name; neither is lost."""
+    number, found = 1, name
+    while found in taken:
+        number += 1
+        found = f"{name} ({number})"
+    return found

@@ -1,0 +1,1 @@
+"""The engine as a process: its sockets, its clients, its entry in the registry, its end."""

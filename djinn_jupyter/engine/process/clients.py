@@ -1,0 +1,192 @@
+"""Who is at the door of an engine: which client speaks for which holder, and which holders have gone.
+
+Answers by itself what must be answered at once even while the engine computes (Hello, Goodbye, Ping, statistics,
+sessions, Shutdown) and hands the rest on. Knows no sockets; called from one thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
+from djinn_jupyter.wire.names import require_showable, told_apart
+from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
+from djinn_jupyter.wire.replies import Departed, Failed, Pong, Reply, Sessions, ShuttingDown, Statistics, Welcome
+from djinn_jupyter.wire.requests import Goodbye, Hello, ListSessions, Open, Ping, ReadStatistics, Request, Shutdown
+
+log = logging.getLogger(__name__)
+
+FORGOTTEN_SECONDS = 24 * 3600.0
+Answer = Callable[[Reply], None]
+
+
+class Reading(Protocol):
+    @property
+    def statistics(self) -> EngineStatistics: ...
+    @property
+    def sessions(self) -> tuple[SessionDescription, ...]: ...
+
+
+class Served(Protocol):
+    """What the door needs of an engine; every part of it may be used from any thread."""
+
+    @property
+    def description(self) -> ModelDescription: ...
+    @property
+    def reading(self) -> Reading: ...
+    @property
+    def keeps_sessions(self) -> bool: ...
+    def forget_sessions(self) -> None: ...
+    def accept(self, request: Request, holder: Holder, reply: Answer) -> None: ...
+    def depart(self, holder: Holder) -> None: ...
+
+
+@dataclass(slots=True, kw_only=True)
+class Client:
+    """One connection. Several may speak for one holder: a kernel before and after its restart, two loads in one."""
+
+    holder: Holder
+    observer: bool
+    last_heard: float
+
+
+class Door:
+    """A holder is present while any of its clients was heard within `silence_seconds`; else its sessions are detached,
+    and opened again for it should it speak once more (a laptop was closed, a kernel was long in C code)."""
+
+    def __init__(
+        self,
+        engine: Served,
+        *,
+        shut_down: Callable[[], None],
+        silence_seconds: float = 20.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._shut_down, self._clock = engine, shut_down, clock
+        self._silence_seconds = silence_seconds
+        self._clients: dict[bytes, Client] = {}
+        self._left_behind: dict[Holder, tuple[str, ...]] = {}
+
+    @property
+    def attached(self) -> int:
+        """How many clients are present that an engine stays for. May be read from any thread."""
+        return sum(self._present(client) and not client.observer for client in tuple(self._clients.values()))
+
+    def receive(self, peer: bytes, request: Request, answer: Answer) -> None:
+        """Handle one request of the client `peer`. `answer` is called exactly once, now or later, from any thread."""
+        try:
+            self._receive(peer, request, answer)
+        except DjinnError as error:
+            answer(Failed(code=error.code, message=str(error)))
+        except Exception as error:  # the process's edge: one client's request may not end the service
+            log.exception("A %s could not be handled", type(request).__name__)
+            answer(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))
+
+    def sweep(self) -> None:
+        """Let those go who have been silent for too long."""
+        now = self._clock()
+        for holder in self._absent_holders():
+            self._left_behind[holder] = tuple(s.name for s in self._sessions_of(holder))
+            log.info("%s has gone; its sessions are detached", holder.name)
+            self._engine.depart(holder)
+        for peer in [p for p, c in self._clients.items() if now - c.last_heard > FORGOTTEN_SECONDS]:
+            self._left_behind.pop(self._clients.pop(peer).holder, None)
+
+    def _receive(self, peer: bytes, request: Request, answer: Answer) -> None:
+        if isinstance(request, Hello):
+            return answer(self._welcome(peer, request))
+        client = self._clients.get(peer)
+        if client is None:
+            raise IllegalMove("The engine does not know this client: say Hello first.")
+        client.last_heard = self._clock()
+        self._return(client.holder)
+        match request:
+            case Ping():
+                answer(Pong())
+            case ReadStatistics():
+                answer(Statistics(statistics=self._engine.reading.statistics))
+            case ListSessions():
+                answer(Sessions(sessions=self._engine.reading.sessions))
+            case Goodbye():
+                self._dismiss(peer)
+                answer(Departed())
+            case Shutdown():
+                answer(self._close(client.holder, request))
+                self._shut_down()
+            case _:
+                self._engine.accept(request, client.holder, answer)
+
+    def _welcome(self, peer: bytes, hello: Hello) -> Welcome:
+        if hello.version != __version__:
+            raise VersionMismatch(
+                f"This engine runs djinn-jupyter {__version__}, the client {hello.version}: stop the engine with "
+                "`djinn stop --force` and load again, or install the engine's version."
+            )
+        require_showable(hello.holder, "The name of a holder")
+        require_showable(hello.user, "The name of a user")
+        holder = Holder(name=hello.holder, user=hello.user)
+        self._clients[peer] = Client(holder=holder, observer=hello.observer, last_heard=self._clock())
+        self._return(holder)
+        attached = tuple(session.name for session in self._sessions_of(holder))
+        return Welcome(version=__version__, model=self._engine.description, attached=attached)
+
+    def _close(self, asker: Holder, request: Shutdown) -> ShuttingDown:
+        sessions = self._engine.reading.sessions
+        names = tuple(session.name for session in sessions)
+        shown = told_apart(names)
+        others = [shown[s.name] for s in sessions if s.holder not in (None, asker.name)]
+        back = self._engine.keeps_sessions and not request.forget
+        if others and not request.force:
+            raise SessionsWouldSuffer(
+                f"Sessions of others would {'be interrupted' if back else 'end for good'}: {', '.join(others)}"
+                f"{' (the next load brings them back)' if back else ''}; to stop the engine all the same, add --force "
+                "(in Python force=True)."
+            )
+        unkept = tuple(session.name for session in sessions if not session.kept)
+        if back and unkept and not request.force:
+            raise SessionsWouldSuffer(self._what_is_lost([shown[name] for name in unkept]))
+        if request.forget:
+            self._engine.forget_sessions()
+        if back:
+            kept = tuple(name for name in names if name not in unkept)
+            return ShuttingDown(sessions_lost=unkept, sessions_kept=kept)
+        return ShuttingDown(sessions_lost=names)
+
+    def _what_is_lost(self, unkept: Sequence[str]) -> str:
+        why = self._engine.reading.statistics.journal_trouble
+        return (
+            f"The latest of {', '.join(unkept)} is in memory alone and would be lost{f' ({why})' if why else ''}. Mend "
+            "that and stop again in a moment, or lose it with --force (in Python force=True)."
+        )
+
+    def _dismiss(self, peer: bytes) -> None:
+        holder = self._clients.pop(peer).holder
+        if all(client.holder != holder for client in self._clients.values()):
+            self._left_behind.pop(holder, None)
+            self._engine.depart(holder)
+
+    def _return(self, holder: Holder) -> None:
+        for name in self._left_behind.pop(holder, ()):
+            self._engine.accept(Open(session=name), holder, _log_failure)
+
+    def _present(self, client: Client) -> bool:
+        return self._clock() - client.last_heard <= self._silence_seconds
+
+    def _absent_holders(self) -> set[Holder]:
+        known = {client.holder for client in self._clients.values()}
+        present = {client.holder for client in self._clients.values() if self._present(client)}
+        return known - present - self._left_behind.keys()
+
+    def _sessions_of(self, holder: Holder) -> list[SessionDescription]:
+        return [s for s in self._engine.reading.sessions if s.holder == holder.name and s.owner == holder.user]
+
+
+def _log_failure(reply: Reply) -> None:
+    if isinstance(reply, Failed):
+        log.info("A session could not be opened again for its returned holder: %s", reply.message)

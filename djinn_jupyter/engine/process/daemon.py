@@ -1,0 +1,182 @@
+"""The life of an engine process: load, serve, be moved until told or idle for too long, end in order.
+
+Joins the parts; knows nothing of models and of what travels through the sockets.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Callable, Sized
+from dataclasses import dataclass
+from typing import Protocol
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.process.clients import Door, Served
+from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
+from djinn_jupyter.engine.process.outbox import Outbox
+from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
+from djinn_jupyter.engine.process.restart import Restarts
+from djinn_jupyter.engine.process.zmq_service import STOPPED, ServerKeys, Service
+from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.errors import EngineBroken
+from djinn_jupyter.wire.registry import Progressed
+from djinn_jupyter.wire.replies import Event, Failed
+
+log = logging.getLogger(__name__)
+
+LONGEST_WAIT_SECONDS = 5.0
+WATCHFUL_WAIT_SECONDS = 1.0  # while sessions rest on the device: copies, idleness and other programs' needs come due
+QUIET_SECONDS = 0.002  # before the chores of an idle engine: they would keep the service from sending the last reply
+
+
+class Movable(Served, Protocol):
+    """An engine as its process needs it: served by the door, moved by `tick` on the thread that made it, which raises
+    EngineBroken where the engine has to begin anew. Then it is abandoned, else closed."""
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+    @property
+    def scheduler(self) -> Sized: ...
+    @property
+    def watchful(self) -> bool: ...
+    @property
+    def faults(self) -> Faults: ...
+    def tick(self) -> bool: ...
+    def close(self) -> None: ...
+    def abandon(self) -> None: ...
+
+
+OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], None]], Movable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonConfig:
+    """How the process behaves, beside what its engine is. `listen` is `tcp://host:port` or None for a private folder;
+    `idle_seconds` counts while no client is attached and no session exists."""
+
+    listen: str | None = None
+    idle_seconds: float = 1800.0
+    silence_seconds: float = 20.0
+    log: str | None = None
+
+
+class Daemon:
+    """Made on the main thread, which is then the engine's. `stop` may be called from any thread."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        daemon: DaemonConfig,
+        *,
+        open_engine: OpenEngine,
+        launcher: LauncherPipe,
+        restarts: Restarts,
+    ) -> None:
+        self._config, self._daemon, self._restarts = config, daemon, restarts
+        self._open_engine, self._launcher = open_engine, launcher
+        self._stopping = False  # plain: `stop` is called by a signal handler, which may not wait for a lock
+        self._mailbox: Mailbox | None = None
+
+    def stop(self) -> None:
+        self._stopping = True
+        if self._mailbox is not None:
+            self._mailbox.wake()
+
+    def on_signal(self, *_: object) -> None:
+        """End in order; while loading there is nothing to put in order, so at once."""
+        if self._mailbox is None:
+            raise SystemExit(143)
+        self.stop()
+
+    def run(self) -> EngineBroken | None:
+        """Returns when the engine has ended: in order, or because it is broken, which is said. Raises what the engine's
+        own errors are while it starts."""
+        outbox = Outbox()
+        engine = self._open_engine(self._config, outbox.post, self._tell)
+        self._mailbox = engine.mailbox
+        door = Door(engine, shut_down=self.stop, silence_seconds=self._daemon.silence_seconds)
+        folder = SocketFolder()
+        keys = ServerKeys.draw() if self._daemon.listen else None
+        service = self._bind(door, outbox, folder, keys, engine.faults)
+        registration: Registration | None = None
+        broken: EngineBroken | None = None
+        try:
+            service.start()
+            entry = make_entry(
+                self._config,
+                engine.description,
+                commands=service.commands,
+                events=service.events,
+                log=self._daemon.log,
+                keys=keys.public if keys else None,
+            )
+            registration = Registration(entry)
+            log.info("Ready: %s in process %d", entry.found, entry.pid)
+            self._launcher.ready(entry)
+            self._move(engine, door, registration)
+        except EngineBroken as error:
+            broken = error
+            self._before_restart(error)
+        finally:
+            with engine.faults.during("it put its sessions away"):
+                engine.abandon() if broken else engine.close()  # before the entry goes: files are then as they stay
+            if registration is not None:
+                registration.withdraw()
+            service.stop(STOPPED if broken is None else Failed(code=broken.code, message=str(broken)))
+            folder.remove()
+            log.info("Ended. %s", service.statistics())
+        return broken
+
+    def _before_restart(self, error: EngineBroken) -> None:
+        log.critical("%s", error)
+        if self._restarts.allowed:
+            self._restarts.hold_lock(self._config.identity)
+
+    def _bind(
+        self, door: Door, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None, faults: Faults
+    ) -> Service:
+        listen = self._daemon.listen
+        commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
+        return Service(door, outbox, commands=commands, events=events, keys=keys, broken=self.stop, faults=faults)
+
+    def _move(self, engine: Movable, door: Door, registration: Registration) -> None:
+        last_used = time.monotonic()
+        while not self._stopping:
+            with engine.faults.during("it looked after its entry in the registry"):
+                registration.keep()
+            if engine.tick():
+                if not len(engine.scheduler):
+                    engine.mailbox.wait(QUIET_SECONDS)
+                continue
+            if door.attached or engine.reading.sessions:
+                last_used = time.monotonic()
+            idle = time.monotonic() - last_used
+            if idle >= self._daemon.idle_seconds:
+                log.info("Nobody attached and no session for %.0f s", idle)
+                return
+            engine.mailbox.wait(min(longest_wait(engine), self._daemon.idle_seconds - idle))
+
+    def _tell(self, line: str) -> None:
+        log.info("%s", line)
+        self._launcher.send(Progressed(line=line))
+
+
+def longest_wait(engine: Movable) -> float:
+    """Seconds after which an engine without mail is moved again."""
+    return WATCHFUL_WAIT_SECONDS if engine.watchful else LONGEST_WAIT_SECONDS
+
+
+def _next_port(listen: str) -> str:
+    """The events' endpoint for `tcp://host:port`: the port after it, or any when the port is `*` or 0."""
+    address, _, port = listen.rpartition(":")
+    return f"{address}:{int(port) + 1}" if port.isdigit() and port != "0" else f"{address}:*"
+
+
+def listen_to_signals(daemon: Daemon) -> None:
+    """SIGTERM and SIGINT end the process; a terminal that closes does not concern it."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, daemon.on_signal)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,0 +1,295 @@
+"""The ZMQ sockets in front of an engine: ROUTER for commands, XPUB for events, one polling thread. Decides nothing.
+
+    client DEALER  <->  ROUTER  [client][envelope][array]...     each request is answered exactly once
+    client SUB     <->  XPUB    [topic of the session][event]    a subscription is confirmed by [topic][]
+
+Bytes that are no message of ours are answered with Failed where a request number can be read in them; else they are
+dropped, counted and logged. On TCP nobody gets in without the key from the registry entry (CURVE).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import zmq
+from zmq.auth.thread import ThreadAuthenticator
+
+from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
+from djinn_jupyter.engine.system.faults import Faults, in_short
+from djinn_jupyter.errors import EngineError, UsageError, WireError
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire.registry import CurveKeys
+from djinn_jupyter.wire.replies import Event, Failed, Reply
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTION_BYTES = 64  # zmq keeps about 47 bytes for each byte that somebody subscribed to
+CURVE_BYTES = 512  # what its handshake needs besides
+HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key gives its file descriptor back
+REQUESTS_PER_TURN = 64
+SWEEP_SECONDS = 1.0
+POLL_MILLISECONDS = 1000
+COMPLAINT_SECONDS = 1.0
+PAUSE_SECONDS = 0.05
+MOST_FAILURES = 200  # of polls in a row: ten seconds
+DOMAIN = "djinn"
+STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatistics:
+    """The service's books. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
+    them, `unroutable` are replies whose asker had gone, `pending` wait for the engine."""
+
+    requests: int
+    replies: int
+    refused: int
+    dropped: int
+    unroutable: int
+    events: int
+    pending: int
+    clients: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerKeys:
+    """The secret half stays in the engine's process; the rest is written into the registry entry."""
+
+    server_secret: str
+    public: CurveKeys
+
+    @classmethod
+    def draw(cls) -> ServerKeys:
+        server_public, server_secret = zmq.curve_keypair()
+        client_public, client_secret = zmq.curve_keypair()
+        public = CurveKeys(
+            server_public=server_public.decode(),
+            client_public=client_public.decode(),
+            client_secret=client_secret.decode(),
+        )
+        return cls(server_secret=server_secret.decode(), public=public)
+
+
+class _Admission:
+    """Admits the one client key of the registry entry."""
+
+    def __init__(self, keys: ServerKeys) -> None:
+        self._allowed = keys.public.client_public.encode()
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        return domain == DOMAIN and key == self._allowed
+
+
+class Service:
+    """Bound when made, served from `start` to `stop`. `commands` and `events` are the endpoints clients connect to.
+
+    Only the polling thread touches the sockets between `start` and `stop`. A reply posted by the engine for a request
+    that is not pending (answered already) is a bug and is logged, not sent. An error that belongs to a request answers
+    it; one that belongs to none is in `faults`. `broken` is called should no message be readable any more.
+    """
+
+    def __init__(
+        self,
+        door: Door,
+        outbox: Outbox,
+        *,
+        commands: str,
+        events: str,
+        keys: ServerKeys | None = None,
+        message_bytes: int = codec.MAX_ARRAY_BYTES,
+        broken: Callable[[], None] = lambda: None,
+        faults: Faults | None = None,
+    ) -> None:
+        if keys is None and not all(endpoint.startswith("ipc://") for endpoint in (commands, events)):
+            raise UsageError("An engine listens beyond a private folder only with CURVE keys.")
+        self._door, self._outbox, self._broken = door, outbox, broken
+        self._faults = faults or Faults()
+        self._context = zmq.Context()
+        self._authenticator = self._admit(keys) if keys else None
+        self._router = self._socket(zmq.ROUTER, message_bytes, keys)
+        self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._router.setsockopt(zmq.SNDHWM, 0)
+        self._publisher = self._socket(zmq.XPUB, SUBSCRIPTION_BYTES + (CURVE_BYTES if keys else 0), keys)
+        self._publisher.setsockopt(zmq.XPUB_VERBOSE, 1)
+        self._publisher.setsockopt(zmq.SNDHWM, 100_000)
+        self.commands, self.events = self._bind(self._router, commands), self._bind(self._publisher, events)
+        self._thread = threading.Thread(target=self._serve, name="djinn-service", daemon=True)
+        self._stopping = threading.Event()
+        self._pending: set[tuple[bytes, int]] = set()
+        self._requests = self._replies = self._refused = self._dropped = self._unroutable = self._events = 0
+        self._complained = 0.0
+
+    def statistics(self) -> ServiceStatistics:
+        return ServiceStatistics(
+            requests=self._requests,
+            replies=self._replies,
+            refused=self._refused,
+            dropped=self._dropped,
+            unroutable=self._unroutable,
+            events=self._events,
+            pending=len(self._pending),
+            clients=self._door.attached,
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, last: Failed = STOPPED) -> None:
+        """Answer what is still pending with `last`, send what waits, close the sockets."""
+        self._stopping.set()
+        self._outbox.wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for peer, number in sorted(self._pending):
+            self._send_reply(peer, number, last)
+        for socket in (self._router, self._publisher):
+            socket.close(linger=1000)
+        if self._authenticator is not None:
+            self._authenticator.stop()
+        self._context.term()
+        self._outbox.close()
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for source in (self._router, self._publisher, self._outbox.fileno()):
+            poller.register(source, zmq.POLLIN)
+        swept, failures = time.monotonic(), 0
+        while not self._stopping.is_set():
+            try:
+                ready = dict(poller.poll(POLL_MILLISECONDS))
+                failures = 0
+            except Exception as error:  # noqa: BLE001  as for want of file descriptors, which somebody may give back
+                failures += 1
+                ready = self._not_ready(error, failures)
+            self._turn(ready)
+            if time.monotonic() - swept > SWEEP_SECONDS:
+                swept = time.monotonic()
+                with self._faults.during("the service looked who has gone"):
+                    self._door.sweep()
+        self._turn({})
+
+    def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
+        """The poll failed: wait for a moment, and for the last time tell the process."""
+        self._faults.note("the service waited for messages", error)
+        self._stopping.wait(PAUSE_SECONDS)
+        if failures == MOST_FAILURES:
+            log.critical("The service cannot read messages any more; the engine has to stop")
+            self._broken()
+        return {}
+
+    def _turn(self, ready: Mapping[object, int]) -> None:
+        """Each of the three, whatever becomes of the others; not at once again where one went wrong."""
+        before = self._faults.count
+        if self._router in ready:
+            with self._faults.during("the service read requests"):
+                self._receive()
+        if self._publisher in ready:
+            with self._faults.during("the service confirmed subscriptions"):
+                self._confirm_subscriptions()
+        with self._faults.during("the service sent what waited"):
+            self._send_waiting(woken=self._outbox.fileno() in ready)
+        if self._faults.count != before:
+            self._stopping.wait(PAUSE_SECONDS)
+
+    def _receive(self) -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                peer, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            self._accept(peer.bytes, [frame.buffer for frame in frames])
+
+    def _accept(self, peer: bytes, frames: list[codec.Frame]) -> None:
+        try:
+            envelope = codec.decode_request(frames)
+        except (WireError, UsageError) as error:
+            return self._refuse(peer, codec.read_number(frames), error)
+        except Exception as error:
+            log.exception("A message could not be read")
+            return self._refuse(peer, codec.read_number(frames), EngineError(f"It cannot be read ({in_short(error)})."))
+        key = (peer, envelope.id)
+        if key in self._pending:
+            return self._refuse(peer, None, EngineError(f"Request number {envelope.id} is in use."))
+        self._requests += 1
+        self._pending.add(key)
+        self._door.receive(peer, envelope.body, self._answer_to(peer, envelope.id))
+
+    def _answer_to(self, peer: bytes, number: int) -> Callable[[Reply], None]:
+        return lambda reply: self._outbox.post(Outgoing(peer=peer, number=number, reply=reply))
+
+    def _refuse(self, peer: bytes, number: int | None, error: WireError | UsageError | EngineError) -> None:
+        if number is None or (peer, number) in self._pending:
+            self._dropped += 1
+            if time.monotonic() - self._complained > COMPLAINT_SECONDS:
+                self._complained = time.monotonic()
+                log.warning("Dropped a message, %d so far: %s", self._dropped, error)
+            return
+        self._refused += 1
+        self._send_reply(peer, number, Failed(code=error.code, message=str(error)))
+
+    def _confirm_subscriptions(self) -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                message = self._publisher.recv(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            if message[:1] == b"\x01":
+                self._publisher.send_multipart(codec.encode_listened(message[1:]))
+
+    def _send_waiting(self, *, woken: bool) -> None:
+        for letter in self._outbox.take(woken=woken):
+            with self._faults.during("the service sent a reply or an event"):
+                if isinstance(letter, Outgoing):
+                    self._send_pending(letter)
+                else:
+                    self._publish(letter)
+
+    def _send_pending(self, letter: Outgoing) -> None:
+        key = (letter.peer, letter.number)
+        if key not in self._pending:
+            log.error("A request was answered twice; the second answer, %s, is not sent", type(letter.reply).__name__)
+            return
+        self._pending.discard(key)
+        self._send_reply(letter.peer, letter.number, letter.reply)
+
+    def _send_reply(self, peer: bytes, number: int, reply: Reply) -> None:
+        frames = codec.encode_reply(number, reply)
+        try:
+            self._router.send_multipart([peer, *frames], zmq.NOBLOCK, copy=len(frames) == 1)
+        except zmq.ZMQError as error:
+            self._unroutable += 1
+            log.info("A %s found its asker gone: %s", type(reply).__name__, error)
+        else:
+            self._replies += 1
+
+    def _publish(self, event: Event) -> None:
+        self._publisher.send_multipart(codec.encode_event(event))
+        self._events += 1
+
+    def _socket(self, kind: int, message_bytes: int, keys: ServerKeys | None) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
+        socket.setsockopt(zmq.LINGER, 1000)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
+        if keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt_string(zmq.ZAP_DOMAIN, DOMAIN)
+            socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.server_secret)
+            socket.setsockopt_string(zmq.CURVE_PUBLICKEY, keys.public.server_public)
+            socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
+        return socket
+
+    def _bind(self, socket: zmq.Socket[bytes], endpoint: str) -> str:
+        socket.bind(endpoint)
+        return str(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def _admit(self, keys: ServerKeys) -> ThreadAuthenticator:
+        authenticator = ThreadAuthenticator(self._context)
+        authenticator.start()
+        authenticator.configure_curve_callback(domain=DOMAIN, credentials_provider=_Admission(keys))
+        return authenticator

@@ -1,0 +1,1 @@
+"""One handler for each request, and the dispatcher that finds it."""

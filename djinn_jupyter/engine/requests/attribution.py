@@ -1,0 +1,187 @@
+"""Direct logit attribution at a stop: what each module's output adds to a logit. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.epilogue import Readout, readout
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.plan import Target
+from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.inspection import token_id
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import queries, reports
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.session.unspaced import Unspaced
+from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.readings import Contribution
+from djinn_jupyter.wire.replies import Attributed
+from djinn_jupyter.wire.sites import Site
+
+POINTS = ("attn_out", "mlp_out")
+Looking = Generator[Blocked | None, None, None]
+UNEXPLAINED = 0.05  # of a layer's change: more than rounding, so something else is added there
+
+
+@dataclass(slots=True, kw_only=True)
+class Seen:
+    """Keeps what one row of a value is as the pass goes by: [1, D], of heads what each makes of it [H, D]."""
+
+    tap: Tap
+    row: int
+    point: str
+    by_head: bool = False
+    values: list[Tensor] = field(default_factory=list)
+    bias: Tensor | None = None
+
+    def mark(self) -> Callable[[], None]:
+        """Nothing to undo: what is seen again replaces what was seen."""
+        return lambda: None
+
+    def observe(self, moment: Moment) -> None:
+        if self.by_head:
+            self.values, self.bias = _projected(self.tap, moment.raw, self.row)
+        else:
+            self.values = [moment.value[self.row].detach().clone()]
+
+
+class Attributing:
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._runtime = sessions, runtime
+
+    @handles(ask.Attribute, changes=False)
+    def attribute(self, request: ask.Attribute, holder: Holder) -> Steps:
+        session, runtime = self._sessions.find(request.session), self._runtime
+        frame = queries.stopped_frame(session)
+        if frame.hidden is None or frame.boundary == 0:
+            raise UnknownSite("No layer has run at this stop; step to a layer's output to attribute a logit to layers.")
+        tokens = [token_id(runtime, token) for token in request.tokens]
+        rows = edits.rows_of((request.position,), frame.positions)
+        assert rows is not None
+        watched = [one for layer in range(frame.boundary) for one in _watched(runtime, layer, rows[0], request.heads)]
+        first = Seen(tap=runtime.resolve(Site(point="resid_pre", layer=0)), row=rows[0], point="embedding")
+        yield from _run(runtime, session, frame, [first, *watched])
+        x_D = frame.hidden[0, rows[0]]
+        norm = runtime.forward.anatomy.taps["ln_final", None]
+        outs = [readout(runtime.forward.model, norm, runtime.forward.lens, x_D, token) for token in tokens]
+        out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
+        if not frame.inlays:
+            _require_whole(x_D, [first, *watched])
+        return _attributed(runtime, session, request, out, x_D, first, watched, frame.positions[rows[0]], tokens)
+
+
+def _run(
+    runtime: Runtime, session: Session, frame: Frame, observers: list[Seen]
+) -> Generator[Blocked | None, None, None]:
+    """The pass once more from its start up to the boundary of the stop, watched."""
+    tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
+    target = Target(tap=tap, step=frame.step)
+    yield from queries.aside(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
+
+
+def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Seen]:
+    """What layer `layer` adds to the residual, by module; UnknownSite where no one module's output is added."""
+    for point in POINTS:
+        found = runtime.forward.anatomy.taps[f"{point}_post", layer]
+        added = found if isinstance(found, Tap) else runtime.forward.anatomy.taps[point, layer]
+        if isinstance(added, str):
+            continue  # a layer without that module; what is missing in the sum is found afterwards
+        if heads and point == "attn_out":
+            yield Seen(tap=_heads_tap(runtime, layer, normed=isinstance(found, Tap)), row=row, point="z", by_head=True)
+        else:
+            yield Seen(tap=added, row=row, point=point)
+
+
+def _heads_tap(runtime: Runtime, layer: int, *, normed: bool) -> Tap:
+    tap = runtime.forward.anatomy.taps["z", layer]
+    if normed or isinstance(tap, str) or tap.heads is None or tap.module is None:
+        why = "a norm stands between attention and the residual" if normed else str(tap)
+        raise UnknownSite(f"The heads of layer {layer} add nothing of their own to the residual: {why}.")
+    return tap
+
+
+def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
+    """What each head adds through the output map, and the map's bias; past the hooks that brought us here."""
+    module: Any = tap.module
+    value = tap.read(raw)
+    nothing = torch.zeros_like(value)
+    empty = tap.write(torch.zeros_like(raw), nothing)
+
+    def mapped(given: Tensor) -> Tensor:
+        made: Tensor = type(module).forward(module, given)
+        return made.reshape(-1, made.shape[-1])[row].detach().clone()
+
+    bias = mapped(empty)
+    alone = []
+    for head in range(tap.heads or 0):
+        one = nothing.clone()
+        one[row, head] = value[row, head]
+        alone.append(mapped(tap.write(empty, one)) - bias)
+    return alone, bias
+
+
+def _require_whole(x_D: Tensor, seen: list[Seen]) -> None:
+    """UnknownSite where the residual is not the sum of what was seen: a family that scales or adds something else."""
+    parts = [value for one in seen for value in (*one.values, one.bias) if value is not None]
+    total = sum((part.to(torch.float32) for part in parts), torch.zeros_like(x_D).float())
+    size = float((x_D.float() - total).norm() / x_D.float().norm())
+    if size > UNEXPLAINED:
+        raise UnknownSite(
+            "The outputs of attention and MLP do not sum to the residual of this model, so they explain no logit "
+            f"({size:.0%} of it is something else)."
+        )
+
+
+def _attributed(
+    runtime: Runtime,
+    session: Session,
+    request: ask.Attribute,
+    out: Readout,
+    x_D: Tensor,
+    first: Seen,
+    watched: list[Seen],
+    position: int,
+    tokens: list[int],
+) -> Attributed:
+    frame = queries.stopped_frame(session)
+    logits_V = runtime.forward.lens(x_D[None])[0].to(torch.float32)
+    ids = torch.tensor(tokens, dtype=torch.long, device=logits_V.device)
+    read = reports.token_readings(runtime, logits_V, ids)
+    logit = read[0].logit - (read[1].logit if len(read) > 1 else 0.0)
+    found = [
+        Contribution(point=one.point, layer=one.tap.stage, head=head if one.by_head else None, value=out.of(value))
+        for one in watched
+        for head, value in enumerate(one.values)
+    ]
+    found += [
+        Contribution(point="bias", layer=one.tap.stage, head=None, value=out.of(one.bias))
+        for one in watched
+        if one.bias is not None
+    ]
+    embedding = out.of(first.values[0])
+    unspaced = Unspaced(runtime.tokenizer, request.tokens)
+    unspaced.see(logits_V[None], [position])
+    return Attributed(
+        stop=reports.standing(session),
+        position=position,
+        layer=frame.boundary,
+        tokens=read,
+        logit=logit,
+        embedding=embedding,
+        constant=out.constant,
+        rest=logit - embedding - out.constant - sum(one.value for one in found),
+        contributions=tuple(found),
+        notes=unspaced.notes,
+    )

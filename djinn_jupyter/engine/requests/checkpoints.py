@@ -1,0 +1,175 @@
+"""Checkpoints: a session to a file and back. The engine's thread gathers and places values; files are errands."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.persistence import checkpoint_files, dump, load
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.swapped_values import values_of
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.sessions import require_free
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.jobs import Underway
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.footprint import own_tensors, past_tensors
+from djinn_jupyter.engine.session.history import History
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, SlabFull, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import NOTEBOOK, require_showable, told_apart
+from djinn_jupyter.wire.nouns import CheckpointDescription
+from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
+
+UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
+
+
+class CheckpointRequests:
+    """`until_done`: steps that wait for work on files."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        life: Lifecycle,
+        runtime: Runtime,
+        keeping: Keeping,
+        residency: Residency,
+        blobs: Blobs,
+        until_done: UntilDone,
+        stops_kept: int,
+    ) -> None:
+        self._sessions, self._life, self._runtime, self._residency = sessions, life, runtime, residency
+        self._keeping, self._blobs, self._until_done, self._stops_kept = keeping, blobs, until_done, stops_kept
+        self._forward, self._description = runtime.forward, runtime.description
+
+    @handles(ask.SaveCheckpoint, changes=False)
+    def save_checkpoint(self, request: ask.SaveCheckpoint, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        folder = self._keeping.checkpoints
+        folder.file_of(request.name)
+        if not request.replace:
+            folder.require_free(request.name)
+        end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
+        rows = yield from take_rows(session.cache, end)
+        groups = tuple(dump.group_rows(g, r) for g, r in zip(self._forward.geometry.groups, rows, strict=True))
+        image = dump.take_image(session, groups)
+        told = checkpoint_files.describe(request.name, image, self._description.name, self._description.dtype)
+        with self._residency.pinned((*own_tensors(session), *past_tensors(session))):
+            image = dump.with_values(
+                image,
+                self._blobs.is_away,
+                lambda tensor: values_of(self._blobs, tensor).clone(),
+            )
+            saved, path = yield from self._write(request, image, told)
+        return CheckpointSaved(checkpoint=saved, path=str(path))
+
+    def _write(
+        self, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription
+    ) -> Generator[Blocked | None, None, tuple[CheckpointDescription, Path]]:
+        folder, abandoned = self._keeping.checkpoints, threading.Event()
+        write = self._keeping.errands.start(
+            lambda: folder.save(request.name, image, told, replace=request.replace, abandoned=abandoned)
+        )
+        try:
+            saved: tuple[CheckpointDescription, Path] = yield from self._until_done(write)
+            return saved
+        finally:
+            abandoned.set()
+
+    @handles(ask.RestoreCheckpoint, opens=True, while_away=True, without_rows=True)
+    def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
+        """The session is the engine's when all of it is there; until then nothing is changed."""
+        self._check_place(request, holder)
+        path = self._keeping.checkpoints.find(request.name)
+        empty = Session(
+            name=request.session,
+            owner=holder.user,
+            holder=holder.name,
+            cache=self._runtime.new_cache(),
+            history=History(kept=self._stops_kept),
+        )
+        return Underway(session=empty, steps=self._restore(request, holder, path, empty))
+
+    def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, path: Path, waits: Session) -> Steps:
+        folder = self._keeping.checkpoints
+        kept = yield from self._until_done(self._keeping.errands.start(lambda: folder.read(path)))
+        session = load.rebuild(
+            self._runtime,
+            kept.image,
+            name=request.session,
+            owner=holder.user,
+            holder=holder.name,
+            stops_kept=self._stops_kept,
+        )
+        try:
+            rows = load.rows_of(self._runtime, kept.image)
+            yield from self._put(session.cache, rows, kept.image.committed, waits)
+            session.cache.restore_all(load.states_of(self._runtime, kept.image.states or {}))
+            self._check_place(request, holder)
+        except checkpoint_files.CRAFTED as error:
+            session.cache.free()
+            raise CheckpointRefused(f"{path} is refused. What it holds does not fit this engine: {error}.") from error
+        except BaseException:
+            session.cache.free()
+            raise
+        before = self._sessions.get(request.session)
+        if before is not None:
+            self._life.end(before)
+        self._life.begin(session)
+        return Opened(session=reports.describe(session), created=True)
+
+    def _put(
+        self, cache: PagedCache, rows: Sequence[Rows], length: int, waits: Session
+    ) -> Generator[Blocked | None, None, None]:
+        """Rows into pages, once there is room for them. `waits` is the session whose job this is. Raises SlabFull where
+        no room can be made."""
+        need = sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)
+        while True:
+            try:
+                yield from put_rows(cache, rows, length)
+                return
+            except SlabFull:
+                blocked = self._residency.wait_for(waits, need)
+                if blocked is None:
+                    raise
+            yield blocked
+
+    def _check_place(self, request: ask.RestoreCheckpoint, holder: Holder) -> None:
+        """Whether a session of that name may be opened or replaced now."""
+        there = self._sessions.get(request.session)
+        if there is None:
+            require_showable(request.session, "The name of a session")
+            if not request.session.endswith(NOTEBOOK):
+                require_free(request.session, self._sessions)
+            return
+        if not request.replace:
+            raise UsageError(
+                f"There is a session {there.name!r} already; restore under another name, or replace it (--replace)."
+            )
+        if there.holder not in (None, holder.name) and not request.force:
+            shown = told_apart(self._sessions)[there.name]
+            raise SessionHeld(
+                f"Session {shown!r} is open in another kernel; to restore over it all the same, add --force (in Python "
+                "force=True), or restore under another name."
+            )
+        if there.work == "run":
+            raise IllegalMove(f"Session {there.name!r} is running; pause it before it is replaced.")
+
+    @handles(ask.AcceptRecomputed, while_running=True)
+    def accept_recomputed(self, request: ask.AcceptRecomputed, holder: Holder) -> Described:
+        session = self._sessions.find(request.session)
+        session.exactness = "exact"
+        return Described(session=reports.describe(session))

@@ -1,0 +1,255 @@
+"""Letters to sessions: answered at once, made a job, or laid by until the session can be worked on. Runs no job."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from djinn_jupyter.engine.persistence.recompute import recompute
+from djinn_jupyter.engine.requests.answers import Answers
+from djinn_jupyter.engine.requests.handles import Answered, Handlers
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.stateless import Enquiries
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.jobs import Job, Underway
+from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.scheduling.waiting import Waiting
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import JobKind
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.errors import IllegalMove, SlabFull
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Transfer
+from djinn_jupyter.wire.replies import Failed, Pausing, Reply, SessionSwapped
+
+
+class Letters:
+    """Every letter gets one reply. Those of one session are answered in the order in which they came, but for what
+    need not wait."""
+
+    def __init__(
+        self,
+        handlers: Handlers,
+        enquiries: Enquiries,
+        runtime: Runtime,
+        *,
+        sessions: SessionTable,
+        life: Lifecycle,
+        scheduler: Scheduler,
+        residency: Residency,
+        waiting: Waiting,
+        answers: Answers,
+        faults: Faults,
+    ) -> None:
+        self._handlers, self._enquiries, self._runtime = handlers, enquiries, runtime
+        self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
+        self._waiting, self._answers, self._faults = waiting, answers, faults
+        self._changes_seen = 0
+
+    def deliver(self, letter: Letter) -> None:
+        """Answer a letter, start a job for it, or lay it by. Whatever goes wrong answers it, and nobody else."""
+        session: Session | None = None
+        try:
+            if isinstance(letter.request, ask.SessionRequest):
+                session = self._sessions.get(letter.request.session)
+            self._deliver(letter, session)
+        except Exception as error:  # noqa: BLE001  the request's edge
+            self._fail(letter, session, error)
+
+    def _deliver(self, letter: Letter, session: Session | None) -> None:
+        """It is laid by while somebody looks at its session's stop, while the session's bytes are elsewhere, or while
+        there is no room."""
+        request = letter.request
+        if session is not None and not self._handlers.needs(request).while_away:
+            self._residency.asked(session)
+        if session is not None and isinstance(request, ask.Pause) and self._withdraw_unread(session):
+            self._answers.add(letter, Pausing(was_running=True))
+            return
+        if session is None or not (self._has_to_wait(session, request) or (letter.unread and session.work is None)):
+            self._deliver_now(letter, session)
+            return
+        self._waiting.add(session, letter)
+        if _looked_at(session):
+            return
+        if self._needs_bytes(session, request):
+            self._residency.need(session)
+        elif self._needs_rows(session, request):
+            self._recompute(session)
+
+    def _fail(self, letter: Letter, session: Session | None, error: Exception) -> None:
+        """The letter waits no more, and is answered unless it was before the error came. A run that was not begun
+        leaves its session idle."""
+        if session is not None:
+            self._waiting.remove(session, letter)
+        if session is not None and session.state == "running" and session.work is None:
+            self._life.break_off(session)
+        self._residency.changed()  # its session may leave now
+        failure = self._faults.reply_to(error)
+        if letter.answered:
+            self._faults.note(f"it finished with a {type(letter.request).__name__} that was answered", error)
+        else:
+            self._answers.add(letter, failure)
+
+    def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
+        looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note)
+        behind = session in self._waiting and not self._handlers.needs(request).at_once
+        return looked_at or behind or self._needs_bytes(session, request) or self._needs_rows(session, request)
+
+    def _withdraw_unread(self, session: Session) -> bool:
+        """Whether a prompt was still being tokenized: it is refused now, for a person who breaks in."""
+        letter = next((waiting for waiting in self._waiting.of(session) if waiting.unread), None)
+        if letter is None or letter.tokens is None:
+            return False
+        letter.tokens.withdrawn = True
+        message = f"Session {session.name!r} was paused before its prompt was tokenized; run it again."
+        self._fail(letter, session, IllegalMove(message))
+        return True
+
+    def read(self, name: str) -> None:
+        """The tokens of a prompt are there."""
+        session = self._sessions.get(name)
+        if session is not None:
+            self.take_up(session)
+
+    def _recompute(self, session: Session) -> None:
+        """What an earlier process had in memory is made again, for those who wait."""
+        steps = recompute(self._runtime, session)
+        self._scheduler.add(Job(kind="look", session=session, steps=steps, letter=None))
+
+    def _needs_bytes(self, session: Session, request: ask.Request) -> bool:
+        here = session.residence
+        if here.present or self._handlers.needs(request).while_away:
+            return False
+        return not (isinstance(request, ask.Run) and not request.extend and here.state in ("host", "disk"))
+
+    def _needs_rows(self, session: Session, request: ask.Request) -> bool:
+        """Whether it reads or goes on from rows and states that went with an earlier process."""
+        begins_anew = isinstance(request, ask.Run) and not request.extend
+        return session.lost and not self._handlers.needs(request).without_rows and not begins_anew
+
+    def _deliver_now(self, letter: Letter, session: Session | None) -> bool:
+        """False when it was laid by again, for want of room. Raises what the verb raises."""
+        try:
+            self._begin(letter, session)
+        except SlabFull:
+            if session is None or not self._residency.find(session, self._wanted(letter.request)):
+                raise
+            self._waiting.put_back(session, letter)
+            session.residence.wants_room = True
+            return False
+        finally:
+            if session is not None and letter not in self._waiting.of(session):
+                self._note_done(session, letter.request)
+        return True
+
+    def _note_done(self, session: Session, request: ask.Request) -> None:
+        """A verb has had the session, be it that it refused."""
+        with self._faults.during("it noted what a notebook did"):
+            if self._handlers.needs(request).changes:
+                self._sessions.changed(session.name)
+            if not self._handlers.needs(request).while_away:
+                session.residence.touch()
+                self._residency.left_alone(session)
+
+    def _begin(self, letter: Letter, session: Session | None) -> None:
+        """Do what the letter asks, or make a job of it."""
+        request = letter.request
+        needs = self._handlers.needs(request)
+        if isinstance(request, ask.SessionRequest):
+            self._sessions.touch(request.session)
+            if not needs.opens:
+                session = self._sessions.find(request.session)
+        if session is not None and isinstance(request, ask.StopRequest) and request.stop is not None:
+            session.check_stop(request.stop)
+        if session is not None and session.work is not None and not needs.while_running:
+            raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
+        request = letter.request = self._enquiries.with_tokens(letter)
+        if needs.wakes_weights:
+            self._runtime.forward.weights.wake()  # before the verb changes anything: it may find no room
+        self._accept(letter, session, self._handlers.answer(request, letter.holder))
+
+    def _wanted(self, request: ask.Request) -> int:
+        """Bytes of pages for a prompt."""
+        count = len(request.tokens or ()) if isinstance(request, ask.Run) else 0
+        return sum(
+            -(-count // group.page_positions) * group.page_bytes for group in self._runtime.forward.geometry.groups
+        )
+
+    def _accept(self, letter: Letter, session: Session | None, result: Answered) -> None:
+        """What a verb returned: a reply, or steps, which are a job of the letter's session or of the one they name."""
+        if isinstance(result, Underway):
+            session, steps = result.session, result.steps
+        elif isinstance(result, Generator):
+            steps = result
+        else:
+            self._answers.add(letter, result)
+            return
+        if session is None:
+            raise TypeError(f"The steps of {type(letter.request).__name__} are for no session.")
+        kind: JobKind = "run" if session.state == "running" else "look"
+        self._scheduler.add(Job(kind=kind, session=session, steps=steps, letter=letter))
+
+    def answer_job(self, job: Job, reply: Reply) -> None:
+        """A job has ended. One without a letter was for those who wait; they are told what went wrong."""
+        if job.letter is None:
+            self._life.answer_waiting(job.session, reply)
+            self._residency.left_alone(job.session)
+            return
+        self._answers.add(job.letter, reply)
+        self._note_done(job.session, job.letter.request)
+
+    def take_up(self, session: Session) -> None:
+        """Letters that waited come before the mail."""
+        while session in self._waiting:
+            letter = self._waiting.first(session)
+            try:
+                if not self._take_up_first(session):
+                    return
+            except Exception as error:  # noqa: BLE001  the request's edge
+                self._fail(letter, session, error)
+
+    def _take_up_first(self, session: Session) -> bool:
+        """Whether the first letter that waits was worked on; else it waits on."""
+        if self._waiting.first(session).unread:
+            return False
+        request = self._waiting.first(session).request
+        if self._needs_bytes(session, request):
+            self._residency.need(session)
+        if self._needs_bytes(session, request) or _looked_at(session):
+            return False
+        session.residence.wants_room = False
+        if self._needs_rows(session, request):
+            if session.work is None:
+                self._recompute(session)
+            return False
+        return self._deliver_now(self._waiting.take(session), session)
+
+    def take_up_all(self) -> bool:
+        """Whether there was a reason to look again at who waits."""
+        before = self._changes_seen
+        while self._changes_seen != self._residency.changes:
+            self._changes_seen = self._residency.changes
+            for session in [one for one in self._sessions.values() if one in self._waiting]:
+                self.take_up(session)
+        return before != self._changes_seen
+
+    def swapped(self, session: Session, transfer: Transfer | None) -> None:
+        """A session's move between device and tiers has ended. Who waited for one that failed is told."""
+        self._sessions.touch(session.name)
+        if transfer is not None:
+            self._runtime.publish(SessionSwapped(session=session.name, transfer=transfer))
+            if session.residence.state == "disk":
+                self._sessions.changed(session.name)  # which says from now on where its pages are
+        error = session.residence.error
+        while (
+            error is not None
+            and session in self._waiting
+            and self._needs_bytes(session, self._waiting.first(session).request)
+        ):
+            self._answers.add(self._waiting.take(session), Failed(code=error.code, message=str(error)))
+
+
+def _looked_at(session: Session) -> bool:
+    return session.work == "look"

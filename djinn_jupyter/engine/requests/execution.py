@@ -1,0 +1,224 @@
+"""Run, pause, resume, step and go back."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.plan import Target
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import queries, reports
+from djinn_jupyter.engine.session.footprint import tensors_of_stop
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.rewind import to_layer, to_token
+from djinn_jupyter.engine.session.run import run as run_line
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.sampling import Sampler, make_sampler
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFull, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Paused, Pausing, SessionPaused, SessionRunning
+from djinn_jupyter.wire.sites import Site
+
+
+class Moving:
+    def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
+        self._sessions, self._runtime, self._residency = sessions, runtime, residency
+        self._forward, self._description = runtime.forward, runtime.description
+
+    @handles(ask.Run, wakes_weights=True)
+    def run(self, request: ask.Run, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        session.check_move("run")
+        if request.extend and session.state == "paused":
+            raise IllegalMove(
+                f"Session {session.name!r} is stopped inside a pass; resume it to the end before extending its line."
+            )
+        prompt = list(request.tokens or ())
+        kept = session.tokens if request.extend else []
+        tokens = [*kept, *prompt]
+        committed = session.cache.length if request.extend else 0
+        self._check_prompt(tokens, committed, request.extend)
+        sampler = make_sampler(self._forward.model, request.sampling, len(tokens), self._forward.device)
+        line = self._line(request, tokens, committed, sampler)
+        if request.extend:
+            session.cache.reserve(committed, len(tokens))  # SlabFull here, while the line is still the old one
+            if self._runtime.recurrent:
+                line.states[committed] = session.cache.capture_all()
+        else:
+            self._fresh_cache(session, len(tokens))
+            self._residency.begin_anew(session)
+            session.begin_anew()
+        session.take_line(line, tokens, one_by_one=self._runtime.one_by_one)
+        self._set_off(session, "run")
+        return run_line(self._runtime, session, free=request.free)
+
+    def _check_prompt(self, tokens: list[int], committed: int, extends: bool) -> None:
+        if len(tokens) <= committed:
+            raise UsageError(
+                "There is nothing to extend; run a prompt first." if extends else "The prompt has no tokens."
+            )
+        vocabulary, context = self._description.vocab_size, self._description.context_length
+        strange = next((token for token in tokens if token >= vocabulary), None)
+        if strange is not None:
+            raise UsageError(
+                f"Token id {strange} is not in the vocabulary, which has {vocabulary} ids: 0 to {vocabulary - 1}."
+            )
+        if context is not None and len(tokens) > context:
+            raise PromptTooLong(
+                f"The prompt has {len(tokens)} tokens and the model {context} positions; "
+                f"shorten it by {len(tokens) - context}."
+            )
+        if self._forward.crosses(committed, len(tokens)):
+            raise PromptTooLong(
+                f"The model changes its rotary frequencies at {self._forward.switches_at} positions, and the "
+                "line's keys were made with the earlier ones; run all tokens as one prompt."
+            )
+
+    def _fresh_cache(self, session: Session, positions: int) -> None:
+        """An empty cache with room for the prompt. The old line goes only when the new one has its pages."""
+        fresh = self._runtime.new_cache()
+        try:
+            fresh.reserve(0, positions)
+        except SlabFull:
+            if not _fits_in_place_of(session.cache, positions):
+                raise
+            session.cache.free()
+            fresh.reserve(0, positions)
+        else:
+            session.cache.free()
+        session.cache = fresh
+
+    def _line(self, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler) -> Line:
+        if request.stop and not self._description.has_tokenizer:
+            raise NoTokenizer("There is no tokenizer for this model, so stop strings mean nothing; leave them out.")
+        defaults = {} if request.sampling.model_defaults else self._description.generation_defaults
+        return Line(
+            begins=len(tokens),
+            fed_from=committed,
+            max_new_tokens=request.max_new_tokens,
+            sampler=sampler,
+            stop=request.stop,
+            eos=frozenset() if request.ignore_eos else frozenset(self._description.eos_token_ids),
+            ignored_defaults=tuple(f"{name}={value}" for name, value in defaults.items()),
+        )
+
+    @handles(ask.Resume, wakes_weights=True)
+    def resume(self, request: ask.Resume, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        self._go_on(session)
+        return run_line(self._runtime, session, free=request.free)
+
+    @handles(ask.Step, wakes_weights=True)
+    def step(self, request: ask.Step, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        session.check_move("go_on")
+        frame = queries.stopped_frame(session)
+        assert frame.tap is not None
+        match request.by:
+            case "point":
+                targets = self._next_points(frame, request.count)
+            case "token":
+                targets = (Target(tap=frame.tap, step=frame.step + request.count),)
+            case "layer":
+                passes, layer = divmod(frame.boundary + request.count - 1, self._forward.layers)
+                targets = (
+                    Target(tap=self._runtime.resolve(Site(point="resid_post", layer=layer)), step=frame.step + passes),
+                )
+        self._go_on(session)
+        return run_line(self._runtime, session, targets=targets)
+
+    def _next_points(self, frame: Frame, count: int) -> tuple[Target, ...]:
+        """All points of the stage in which the pass goes on, and the border after it. Only the pass itself knows their
+        order (parallel layers, post-norms): the first one met is the next one. Another name of the stopped tensor is no
+        step away."""
+        assert frame.tap is not None
+        if count != 1:
+            raise UsageError("Points are stepped to one at a time; step by layers to go further.")
+        taps = [
+            tap
+            for tap in self._forward.anatomy.taps.values()
+            if isinstance(tap, Tap) and not tap.same_tensor(frame.tap)
+        ]
+        stage, last = frame.tap.stage if frame.inside else frame.boundary, self._forward.layers
+        here = [Target(tap=tap, step=frame.step) for tap in taps if tap.boundary is None and tap.stage == stage]
+        if stage == last:
+            return (
+                *here,
+                *(Target(tap=tap, step=frame.step + 1) for tap in taps if tap.stage == -1 or tap.boundary == 0),
+            )
+        return (*here, *(Target(tap=tap, step=frame.step) for tap in taps if tap.boundary == stage + 1))
+
+    def _go_on(self, session: Session) -> None:
+        """Leave the present stop with whatever was edited; later stops of the line are dropped."""
+        session.check_move("go_on")
+        frame = queries.stopped_frame(session)
+        session.history.leave(frame)
+        session.cache.truncate(frame.committed + len(frame.tokens))
+        self._set_off(session, "go_on")
+
+    def _set_off(self, session: Session, move: Literal["run", "go_on"]) -> None:
+        session.set_off(move)
+        self._runtime.publish(SessionRunning(session=session.name))
+
+    @handles(ask.Pause, while_running=True, changes=False)
+    def pause(self, request: ask.Pause, holder: Holder) -> Pausing:
+        session = self._sessions.find(request.session)
+        return Pausing(was_running=session.request_pause())
+
+    @handles(ask.Back, wakes_weights=True)
+    def back(self, request: ask.Back, holder: Holder) -> Paused | Steps:
+        session = self._sessions.find(request.session)
+        session.check_move("go_back")
+        match request.by:
+            case "layer":
+                return self._told(to_layer(self._runtime, session, request.count))
+            case "token":
+                return self._told(to_token(self._runtime, session, request.count))
+        if self._residency.away(tensors_of_stop(session.history.before(request.count))):
+            return self._fetch_and_stand(session, request.count)
+        return self._stand_back(session, request.count)
+
+    def _fetch_and_stand(self, session: Session, count: int) -> Steps:
+        """The stop has left the device, and the session has not."""
+        with self._residency.pinned(tensors_of_stop(session.history.before(count))) as storages:
+            yield from self._residency.fetched(session, storages)
+            return self._stand_back(session, count)
+
+    def _stand_back(self, session: Session, count: int) -> Paused:
+        session.stand_at(session.history.go_back(count))
+        session.recount(self._forward.layers)
+        session.move("go_back")
+        reply = reports.paused(self._runtime, session)
+        self._publish(reply)
+        return reply
+
+    def _told(self, steps: Steps) -> Steps:
+        """The same steps; whoever follows the session hears where it stands then."""
+        reply = yield from steps
+        assert isinstance(reply, Paused)
+        self._publish(reply)
+        return reply
+
+    def _publish(self, reply: Paused) -> None:
+        self._runtime.publish(
+            SessionPaused(session=reply.session, stop=reply.stop, site=reply.site, step=reply.step, reason="back")
+        )
+
+
+def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
+    """Whether the pages that only `old` holds, with what is free, are enough for a new line."""
+    short_bytes = 0
+    for group in old.groups:
+        pages = [group.slab.page(page) for page in group.table.pages]
+        own = sum(page.references == 1 and page.resident for page in pages)
+        wanted = -(-positions // group.geometry.page_positions)
+        short = wanted - own - group.slab.statistics().pages_free
+        short_bytes += max(0, short) * group.geometry.page_bytes
+    return all(short_bytes <= group.slab.budget.free for group in old.groups)

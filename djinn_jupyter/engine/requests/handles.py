@@ -1,0 +1,100 @@
+"""What answers each request, and what the request needs: both are said at the handler, by `@handles`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from djinn_jupyter.engine.scheduling.jobs import Underway
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Reply
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+Answered = Reply | Steps | Underway
+MARK: Final = "handles"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    opens: bool = False  # its session need not be there yet; of all others it has to be, before they are handled
+    while_running: bool = False  # its session answers it while a run of its own is under way
+    while_away: bool = False  # it reads and writes nothing of a session that can be away from the device
+    without_rows: bool = False  # it reads no keys, values and recurrent states of the session
+    at_once: bool = False  # it does not wait behind others of its session
+    wakes_weights: bool = False  # its session begins to run; a look wakes them only where it comes to a forward pass
+    changes: bool = True  # after it a session may be other than the journal says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    request: type[ask.RequestBase]
+    needs: Needs
+    answer: Callable[[Any, Holder], Answered]
+
+
+def handles(
+    request: type[ask.RequestBase],
+    *,
+    opens: bool = False,
+    while_running: bool = False,
+    while_away: bool = False,
+    without_rows: bool = False,
+    at_once: bool = False,
+    wakes_weights: bool = False,
+    changes: bool = True,
+) -> Callable[[Method], Method]:
+    """Mark a method as the one that answers `request`. What is answered while a run is under way touches neither what
+    can be away nor rows."""
+    needs = Needs(
+        opens=opens,
+        while_running=while_running,
+        while_away=while_away or while_running,
+        without_rows=without_rows or while_running,
+        at_once=at_once,
+        wakes_weights=wakes_weights,
+        changes=changes,
+    )
+
+    def mark(method: Method) -> Method:
+        setattr(method, MARK, (request, needs))
+        return method
+
+    return mark
+
+
+class Handlers:
+    """Those of all `parts`: objects with methods that are marked."""
+
+    def __init__(self, *parts: object) -> None:
+        self._found: dict[type[ask.RequestBase], Handler] = {}
+        for handler in (one for part in parts for one in _handlers_of(part)):
+            if handler.request in self._found:
+                raise TypeError(f"{handler.request.__name__} has two handlers.")
+            self._found[handler.request] = handler
+
+    @property
+    def requests(self) -> frozenset[type[ask.RequestBase]]:
+        """The kinds that are answered."""
+        return frozenset(self._found)
+
+    def needs(self, request: ask.RequestBase) -> Needs:
+        handler = self._found.get(type(request))
+        return Needs() if handler is None else handler.needs
+
+    def answer(self, request: ask.RequestBase, holder: Holder) -> Answered:
+        """Raises UsageError where there is none."""
+        handler = self._found.get(type(request))
+        if handler is None:
+            raise UsageError(f"The engine has no verb {type(request).__name__}.")
+        return handler.answer(request, holder)
+
+
+def _handlers_of(part: object) -> Iterator[Handler]:
+    for name, method in vars(type(part)).items():
+        if hasattr(method, MARK):
+            request, needs = getattr(method, MARK)
+            yield Handler(request=request, needs=needs, answer=getattr(part, name))

@@ -1,0 +1,196 @@
+"""Look at a stopped pass and at what was recorded. Changes nothing."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from djinn_jupyter.engine.interventions import breakpoints, edits
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.requests import interventions
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import queries, reports
+from djinn_jupyter.engine.session.influences import influences
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.session.unspaced import Unspaced
+from djinn_jupyter.engine.system.arrays import dtype_name, to_array
+from djinn_jupyter.errors import IllegalMove, InvalidCondition, UnknownSite, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Snapshot
+from djinn_jupyter.wire.replies import Effect, Evaluated, History, Inspected, LensRead, Logits, Paused, WatchRead
+from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.texts import sendable
+
+LENS_ROWS = 64
+
+
+class Looking:
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._runtime = sessions, runtime
+        self._forward, self._tokenizer = runtime.forward, runtime.tokenizer
+
+    @handles(ask.MeasureEffect, changes=False)
+    def measure_effect(self, request: ask.MeasureEffect, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        frame = queries.stopped_frame(session)
+        checkpoint = session.history.here
+        assert checkpoint is not None
+        asked = [token_id(self._runtime, token) for token in request.tokens]
+        before = yield from queries.next_logits(self._runtime, session, checkpoint.frame)
+        after = before
+        if frame is not checkpoint.frame:
+            after = yield from queries.next_logits(self._runtime, session, frame)
+        assert frame.tap is not None
+        return Effect(
+            stop=reports.standing(session),
+            effect=reports.effect(self._runtime, before, after, request.top, asked),
+            site=str(frame.tap.site),
+            edits=session.edits_in_force,
+            influences=influences(session, frame),
+        )
+
+    @handles(ask.Inspect, changes=False)
+    def inspect(self, request: ask.Inspect, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        frame = queries.stopped_frame(session)
+        site = _site(request.site, session)
+        tap = self._runtime.resolve(site)
+        seen = yield from queries.value_at(self._runtime, session, tap, request.ahead)
+        value = tap.read(seen.raw)
+        available = frame.positions[len(frame.positions) - value.shape[0] :]
+        rows = edits.rows_of(request.positions, available)
+        part = edits.take(value, rows, site.selector)
+        return Inspected(
+            snapshot=Snapshot(
+                stop=reports.standing(session),
+                site=str(site),
+                value=to_array(part),
+                axes=tap.axes,
+                positions=tuple(available if rows is None else (available[row] for row in rows)),
+                dtype=dtype_name(value.dtype),
+                exactness=session.exactness if seen.exactness == "exact" else seen.exactness,
+            )
+        )
+
+    @handles(ask.Lens, changes=False)
+    def lens(self, request: ask.Lens, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        frame = queries.stopped_frame(session)
+        site = _site(request.site, session)
+        tap = self._runtime.resolve(site)
+        if site.point == "logits":
+            raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
+        if tap.axes != "T D" or tap.width != self._forward.anatomy.hidden_size:
+            raise UnknownSite(
+                f"The logit lens reads values of the residual stream's width {self._forward.anatomy.hidden_size}; "
+                f"{tap.site.whole()} is {tap.axes} with {tap.width}."
+            )
+        asked = [token_id(self._runtime, token) for token in request.tokens]
+        unspaced = Unspaced(self._tokenizer, request.tokens)
+        seen = yield from queries.value_at(self._runtime, session, tap, ahead=False)
+        rows = edits.rows_of(request.positions, frame.positions) or list(range(len(frame.positions)))
+        value = tap.read(seen.raw)[rows]
+        found = []
+        for start in range(0, len(rows), LENS_ROWS):
+            chosen = rows[start : start + LENS_ROWS]
+            logits = self._forward.lens(value[start : start + LENS_ROWS])
+            positions = [frame.positions[row] for row in chosen]
+            tokens = [frame.tokens[row] for row in chosen]
+            found.extend(reports.lens_rows(self._runtime, logits, positions, tokens, request.top, asked))
+            unspaced.see(logits, positions)
+            yield None
+        return LensRead(stop=reports.standing(session), site=str(site.whole()), rows=tuple(found), notes=unspaced.notes)
+
+    @handles(ask.Evaluate, changes=False)
+    def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        frame = queries.stopped_frame(session)
+        site = _site(request.site, session)
+        tap = self._runtime.resolve(site)
+        condition = interventions.checked_condition(self._runtime, request.expression, tap)
+        seen = yield from queries.value_at(self._runtime, session, tap, ahead=False)
+        moment = Moment(
+            tap=tap,
+            raw=seen.raw,
+            tokens=frame.tokens,
+            positions=frame.positions,
+            step=frame.step,
+            lens=self._forward.lens_at(tap),
+        )
+        rows = edits.rows_of((request.position,), moment.row_positions())
+        assert rows is not None
+        value = breakpoints.evaluate(
+            condition, moment, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id
+        )
+        _require_tellable(value, request.expression)
+        position = moment.row_positions()[rows[0]]
+        return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
+
+    @handles(ask.ReadWatch, while_running=True, changes=False)
+    def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
+        session = self._sessions.find(request.session)
+        watch = session.watches.get(str(parse_site(request.site)))
+        if watch is None:
+            watched = ", ".join(session.watches) or "nothing"
+            raise UnknownSite(f"{request.site!r} is not watched; watched here: {watched}.")
+        return WatchRead(
+            watch=watch.describe(),
+            axes=watch.tap.axes,
+            values=tuple(to_array(value) for value in watch.values),
+            positions=tuple(watch.positions),
+            runs=tuple(watch.runs),
+        )
+
+    @handles(ask.ReadStop, without_rows=True, changes=False)
+    def read_stop(self, request: ask.ReadStop, holder: Holder) -> Paused:
+        session = self._sessions.find(request.session)
+        queries.stopped_frame(session)
+        return reports.paused(self._runtime, session)
+
+    @handles(ask.ReadLogits, without_rows=True, changes=False)
+    def read_logits(self, request: ask.ReadLogits, holder: Holder) -> Logits:
+        session = self._sessions.find(request.session)
+        return Logits(logits=to_array(_last_logits(session)), stop=reports.standing(session))
+
+    @handles(ask.ReadHistory, while_running=True, changes=False)
+    def read_history(self, request: ask.ReadHistory, holder: Holder) -> History:
+        history = self._sessions.find(request.session).history
+        return History(stops=history.describe(), present=history.present)
+
+
+def _require_tellable(value: object, expression: str) -> None:
+    if not isinstance(value, bool | int | float | str):
+        raise InvalidCondition(f"{expression!r} is {value!r} there; ask for one number, truth or text.")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise InvalidCondition(f"{expression!r} is a whole number of more than 64 bits there; divide it, as in x / 2.")
+    if isinstance(value, str) and sendable(value, len(value)) != value:
+        raise InvalidCondition(f"{expression!r} has one half of a surrogate pair, which is no character.")
+
+
+def token_id(runtime: Runtime, token: int | str) -> int:
+    token = runtime.tokenizer.token_id(token) if isinstance(token, str) else token
+    if token >= runtime.description.vocab_size:
+        raise UsageError(f"There is no token {token}: this model has {runtime.description.vocab_size:,}.")
+    return token
+
+
+def _site(spelling: str | None, session: Session) -> Site:
+    """The site asked for; without one that of the stop, with the selector it was set with."""
+    if spelling is not None:
+        return parse_site(spelling)
+    checkpoint, frame = session.history.here, session.frame
+    assert checkpoint is not None and frame is not None and frame.tap is not None
+    return frame.tap.site if checkpoint.breakpoint is None else parse_site(checkpoint.breakpoint.site)
+
+
+def _last_logits(session: Session) -> Tensor:
+    if session.logits_1V is None:
+        raise UsageError(f"Session {session.name!r} has finished no pass yet, so there are no logits; run a prompt.")
+    if session.state != "idle":
+        raise IllegalMove(
+            f"Session {session.name!r} is {session.state}; its logits are there when the pass is through."
+        )
+    return session.logits_1V[0]

@@ -1,0 +1,306 @@
+"""Breakpoints, edits, steering rules and watches."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.interventions import condition_kinds, conditions, edits
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.steering import Rule, check_rule
+from djinn_jupyter.engine.interventions.watches import Watch
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.persistence.recompute import recompute
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import queries, reports, stop_edits
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.session.unspaced import note_of
+from djinn_jupyter.errors import (
+    InvalidCondition,
+    InvalidEdit,
+    UnknownBreakpoint,
+    UnknownRule,
+    UnknownSession,
+    UnknownSite,
+)
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import PatchFrom
+from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, SessionEdited, Steered, Watching
+from djinn_jupyter.wire.sites import Site, parse_site
+
+
+class Breakpoints:
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._runtime = sessions, runtime
+        self._tokenizer = runtime.tokenizer
+
+    @handles(ask.SetBreakpoint, while_running=True)
+    def set_breakpoint(self, request: ask.SetBreakpoint, holder: Holder) -> BreakpointSet:
+        """The same site and condition twice is one breakpoint; setting it again enables it."""
+        session = self._sessions.find(request.session)
+        site = parse_site(request.site)
+        tap = self._runtime.resolve(site)
+        condition = None if request.when is None else checked_condition(self._runtime, request.when, tap)
+        if condition is not None:
+            condition_kinds.require_truth(condition.text)
+        for one in session.breakpoints.values():
+            if one.site == site and (one.condition.text if one.condition else None) == request.when:
+                session.arm(one, enabled=True, once=request.once)
+                return BreakpointSet(breakpoint=one.describe(), existed=True)
+        made = Breakpoint(
+            number=session.next_number(),
+            site=site,
+            tap=tap,
+            condition=condition,
+            once=request.once,
+            text_of=self._tokenizer.text_of,
+            id_of=self._tokenizer.token_id,
+            note=None if condition is None else note_of(self._tokenizer, sorted(condition.tokens)),
+        )
+        session.set_breakpoint(made)
+        return BreakpointSet(breakpoint=made.describe(), existed=False)
+
+    @handles(ask.EnableBreakpoint, while_running=True)
+    def enable_breakpoint(self, request: ask.EnableBreakpoint, holder: Holder) -> BreakpointSet:
+        session = self._sessions.find(request.session)
+        found = session.breakpoints.get(request.number)
+        if found is None:
+            raise UnknownBreakpoint(f"There is no breakpoint {request.number}; there are {_numbers(session)}.")
+        session.arm(found, enabled=request.enabled, once=found.once)
+        return BreakpointSet(breakpoint=found.describe(), existed=True)
+
+    @handles(ask.ClearBreakpoints, while_running=True)
+    def clear_breakpoints(self, request: ask.ClearBreakpoints, holder: Holder) -> Cleared:
+        session = self._sessions.find(request.session)
+        if request.sites is None:
+            doomed = set(session.breakpoints)
+        else:
+            doomed = {number for spelling in request.sites for number in _named(session, spelling)}
+        session.clear_breakpoints(doomed)
+        return Cleared(count=len(doomed))
+
+
+class Edits:
+    def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
+        self._sessions, self._runtime, self._residency = sessions, runtime, residency
+
+    @handles(ask.ApplyEdit)
+    def apply_edit(self, request: ask.ApplyEdit, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        frame = queries.stopped_frame(session)
+        assert frame.tap is not None and frame.raw is not None
+        site = _edited_site(session, request.site)
+        if not frame.tap.editable:
+            raise InvalidEdit(f"{frame.tap.site.whole()} can be looked at, not changed: {frame.tap.reason}.")
+        patched: Tensor | None = None
+        if isinstance(request.edit, PatchFrom):
+            patched = yield from self._patch(request.edit, site, _touched(frame, request.positions))
+        yield from self._residency.set_aside(session, frame.raw.nbytes)
+        made = stop_edits.make(
+            frame, request.edit, site, request.positions, number=len(session.edits) + 1, patched=patched
+        )
+        session.edit(made.frame, made.noted)
+        return _edited(tell_edited(self._runtime, session), site, edits.spell(request.edit), made)
+
+    def _patch(
+        self, edit: PatchFrom, site: Site, positions: tuple[int, ...]
+    ) -> Generator[Blocked | None, None, Tensor]:
+        """The value of another session's stopped pass, in the shape of the part to be replaced."""
+        source = self._sessions.find(edit.session)
+        if source.work == "run":
+            raise InvalidEdit(f"Session {edit.session!r} is running; pause it where its value is to be taken.")
+        yield from self._present(source)
+        source.residence.hold()
+        try:
+            return (yield from self._value_there(source, edit, site, positions))
+        finally:
+            source.residence.let_go()
+
+    def _present(self, session: Session) -> Pieces:
+        """Steps until the session's bytes are on the device. Raises what keeps them from coming."""
+        if not session.residence.present:
+            self._residency.need(session)
+            yield from self._residency.settled(session)
+        if self._sessions.find(session.name) is not session or not session.residence.present:
+            raise session.residence.error or UnknownSession(f"Session {session.name!r} was closed meanwhile.")
+
+    def _value_there(
+        self, source: Session, edit: PatchFrom, site: Site, positions: tuple[int, ...]
+    ) -> Generator[Blocked | None, None, Tensor]:
+        frame = queries.stopped_frame(source)
+        while source.lost:
+            if source.work is None:
+                yield from recompute(self._runtime, source)
+            else:
+                yield None
+        there = parse_site(edit.site) if edit.site is not None else site
+        tap = self._runtime.resolve(there)
+        seen = yield from queries.value_at(self._runtime, source, tap, ahead=False)
+        value = tap.read(seen.raw)
+        available = frame.positions[len(frame.positions) - value.shape[0] :]
+        wanted = edit.positions if edit.positions is not None else positions
+        selector = there.selector if there.selector is not None else site.selector
+        return edits.take(value, edits.rows_of(wanted, available), selector)
+
+    @handles(ask.RevertEdits, without_rows=True)
+    def revert_edits(self, request: ask.RevertEdits, holder: Holder) -> Paused:
+        """The stopped value as the pass brought it."""
+        session = self._sessions.find(request.session)
+        queries.stopped_frame(session)
+        checkpoint = session.history.here
+        assert checkpoint is not None
+        session.set_edits(checkpoint.frame, [])
+        tell_edited(self._runtime, session)
+        return reports.paused(self._runtime, session)
+
+
+class Rules:
+    """Steering rules and watches."""
+
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._runtime = sessions, runtime
+
+    @handles(ask.Steer, while_running=True)
+    def steer(self, request: ask.Steer, holder: Holder) -> Steered:
+        """The same rule twice is one; setting it again turns it on."""
+        session = self._sessions.find(request.session)
+        site = parse_site(request.site)
+        tap = self._runtime.resolve(site)
+        if isinstance(request.edit, PatchFrom):
+            raise InvalidEdit(
+                "patch_from takes the value of one stop; a rule holds for many passes. Use add or set with the array."
+            )
+        check_rule(request.edit, tap, tap.width or 0)
+        for rule in session.rules.values():
+            if (rule.site, rule.edit, rule.positions) == (site, request.edit, request.positions):
+                session.enable_rule(rule, True)
+                return Steered(rule=rule.describe(), existed=True)
+        made = Rule(
+            number=session.next_rule_number(), site=site, tap=tap, edit=request.edit, positions=request.positions
+        )
+        session.steer(made)
+        return Steered(rule=made.describe(), existed=False)
+
+    @handles(ask.Unsteer, while_running=True)
+    def unsteer(self, request: ask.Unsteer, holder: Holder) -> Cleared:
+        session = self._sessions.find(request.session)
+        doomed = list(session.rules) if request.number is None else [rule_of(session, request.number).number]
+        session.unsteer(doomed)
+        return Cleared(count=len(doomed))
+
+    @handles(ask.Watch, while_running=True)
+    def watch(self, request: ask.Watch, holder: Holder) -> Watching:
+        session = self._sessions.find(request.session)
+        site = parse_site(request.site)
+        tap = self._runtime.resolve(site)
+        there = session.watches.get(str(site))
+        made = there or Watch(site=site, tap=tap, byte_cap=request.byte_cap, run=session.runs)
+        made.byte_cap = request.byte_cap
+        if request.fresh:
+            made.clear()
+        session.watch(made)
+        return Watching(watch=made.describe())
+
+    @handles(ask.Unwatch, while_running=True)
+    def unwatch(self, request: ask.Unwatch, holder: Holder) -> Cleared:
+        session = self._sessions.find(request.session)
+        if request.site is None:
+            doomed = list(session.watches)
+        else:
+            spelled = str(parse_site(request.site))
+            if spelled not in session.watches:
+                raise UnknownSite(f"{spelled} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
+            doomed = [spelled]
+        session.unwatch(doomed)
+        return Cleared(count=len(doomed))
+
+
+def checked_condition(runtime: Runtime, text: str, tap: Tap) -> conditions.Condition:
+    """The condition that `text` says, where it can be asked at this tap."""
+    condition = conditions.parse(text)
+    if condition.needs_lens and (tap.axes != "T D" or tap.width != runtime.forward.anatomy.hidden_size):
+        raise InvalidCondition(
+            f"top1 and p read the residual stream; {tap.site.whole()} has another width. Use resid_post.N."
+        )
+    for token in condition.tokens:
+        if runtime.tokenizer.token_id(token) >= runtime.description.vocab_size:
+            raise InvalidCondition(f"p({token!r}) names no token: there are {runtime.description.vocab_size} ids.")
+    return condition
+
+
+def _named(session: Session, spelling: str) -> list[int]:
+    """Breakpoints by site, or by number where that number is one (a bare layer number is a site only otherwise)."""
+    if spelling.isdigit() and int(spelling) in session.breakpoints:
+        return [int(spelling)]
+    site = parse_site(spelling)
+    found = [b.number for b in session.breakpoints.values() if b.site == site]
+    if not found:
+        raise UnknownBreakpoint(f"There is no breakpoint at {site}; there are {_numbers(session)}.")
+    return found
+
+
+def _numbers(session: Session) -> str:
+    return ", ".join(f"{b.number} at {b.site}" for b in session.breakpoints.values()) or "none"
+
+
+def _touched(frame: Frame, positions: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The absolute positions that an edit of the stopped value touches."""
+    assert frame.tap is not None and frame.raw is not None
+    available = stop_edits.available_in(frame, frame.tap.read(frame.raw))
+    rows = edits.rows_of(positions, available)
+    return tuple(available if rows is None else (available[row] for row in rows))
+
+
+def tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
+    """Those who show the stop hear that its value is another; where the session stands now."""
+    stop = reports.standing(session)
+    runtime.publish(SessionEdited(session=session.name, stop=stop))
+    return stop
+
+
+def _edited_site(session: Session, spelling: str | None) -> Site:
+    """The site to edit: that of the stop, with a selector of its own or the breakpoint's."""
+    checkpoint, frame = session.history.here, session.frame
+    assert checkpoint is not None and frame is not None and frame.tap is not None
+    if spelling is None:
+        return frame.tap.site if checkpoint.breakpoint is None else parse_site(checkpoint.breakpoint.site)
+    site = parse_site(spelling)
+    if site.whole() != frame.tap.site.whole():
+        raise InvalidEdit(
+            f"The pass is stopped at {frame.tap.site.whole()}, so only that value can be edited; "
+            f"set a breakpoint at {site} to edit there, or a steering rule."
+        )
+    return site
+
+
+def _edited(stop: StopIdentity, site: Site, spelling: str, made: stop_edits.Made) -> Edited:
+    x, y = made.before.to(torch.float32), made.after.to(torch.float32)
+    norm = float(x.norm())
+    return Edited(
+        stop=stop,
+        site=str(site),
+        edit=spelling,
+        shape=tuple(made.before.shape),
+        positions=made.positions,
+        norm_before=norm,
+        norm_after=float(y.norm()),
+        relative_size=float((y - x).norm()) / norm if norm > 0 else None,
+        entries_changed=int((made.before != made.after).sum()),
+    )
+
+
+def rule_of(session: Session, number: int) -> Rule:
+    """The rule of that number; UnknownRule where there is none."""
+    if number not in session.rules:
+        rules = ", ".join(f"{r.number} at {r.site}" for r in session.rules.values()) or "none"
+        raise UnknownRule(f"There is no steering rule {number}; there are {rules}.")
+    return session.rules[number]

@@ -1,0 +1,63 @@
+"""A session becomes one of the engine's, its run is broken off, and it is closed: everybody who has to know is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from djinn_jupyter.engine.requests.answers import Answers
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.scheduling.waiting import Waiting
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionOpened
+
+
+class Lifecycle:
+    def __init__(
+        self,
+        sessions: SessionTable,
+        scheduler: Scheduler,
+        residency: Residency,
+        waiting: Waiting,
+        answers: Answers,
+        faults: Faults,
+        publish: Callable[[Event], None],
+    ) -> None:
+        self._sessions, self._scheduler, self._residency = sessions, scheduler, residency
+        self._waiting, self._answers, self._faults, self._publish = waiting, answers, faults, publish
+
+    def begin(self, session: Session) -> Session:
+        self._sessions.add(session)
+        self._publish(SessionOpened(session=session.name))
+        return session
+
+    def end(self, session: Session) -> int:
+        """Forget a session and give its pages back; the number of pages it held."""
+        job = self._scheduler.job_of(session)
+        if job is not None:
+            job.steps.close()
+            self._scheduler.remove(job)
+            if job.letter is not None:
+                closed = Failed(code="IllegalMove", message=f"Session {session.name!r} was closed.")
+                self._answers.add(job.letter, closed)
+        self.answer_waiting(
+            session, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
+        )
+        pages = session.cache.statistics().pages
+        session.cache.free()
+        self._sessions.remove(session)
+        self._residency.closed(session)
+        self._residency.room_changed()
+        return pages
+
+    def answer_waiting(self, session: Session, reply: Reply) -> None:
+        """All that waits for the session gets this reply."""
+        while session in self._waiting:
+            self._answers.add(self._waiting.take(session), reply)
+
+    def break_off(self, session: Session) -> None:
+        """The session's run does not go on."""
+        with self._faults.during(f"it broke off the run of {session.name!r}"):
+            session.break_off()

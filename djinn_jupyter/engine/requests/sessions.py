@@ -1,0 +1,151 @@
+"""Open, describe, detach, close and fork sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.history import History
+from djinn_jupyter.engine.session.line import LineCopies
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import NOTEBOOK, label, require_showable, told_apart
+from djinn_jupyter.wire.nouns import Origin
+from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened, SessionClosed
+
+
+class SessionRequests:
+    """`stops_kept`: of a session, in memory."""
+
+    def __init__(
+        self, sessions: SessionTable, life: Lifecycle, runtime: Runtime, residency: Residency, stops_kept: int
+    ) -> None:
+        self._sessions, self._life, self._runtime = sessions, life, runtime
+        self._residency, self._stops_kept = residency, stops_kept
+
+    @handles(ask.Open, opens=True, while_running=True, at_once=True)
+    def open_(self, request: ask.Open, holder: Holder) -> Opened:
+        session = self._sessions.get(request.session)
+        if session is None:
+            require_showable(request.session, "The name of a session")
+            if not request.session.endswith(NOTEBOOK):  # a notebook's own path is free, whatever it is shown by
+                require_free(request.session, self._sessions)
+            session = self._life.begin(self._empty(request.session, holder))
+            return Opened(session=reports.describe(session), created=True)
+        held = session.holder is not None and session.holder != holder.name
+        if held and not request.join:
+            shown = told_apart(self._sessions)[session.name]
+            raise SessionHeld(
+                f"Session {shown!r} is open in another kernel; to enter it all the same, add --join "
+                f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
+            )
+        if not held:
+            session.holder = holder.name
+        if request.fresh:
+            self._forget(session)
+        return Opened(session=reports.describe(session), created=False)
+
+    def _empty(self, name: str, holder: Holder) -> Session:
+        return Session(
+            name=name,
+            owner=holder.user,
+            holder=holder.name,
+            cache=self._runtime.new_cache(),
+            history=History(kept=self._stops_kept),
+        )
+
+    def _forget(self, session: Session) -> None:
+        """Back to a new session of the same name; refused while it runs."""
+        if session.state == "running":
+            raise IllegalMove(f"Session {session.name!r} is running; pause it before it is made fresh.")
+        fresh = self._empty(session.name, Holder(name=session.holder or "", user=session.owner))
+        fresh.holder = session.holder
+        self._life.end(session)
+        self._life.begin(fresh)
+
+    @handles(ask.Describe, while_running=True, at_once=True, changes=False)
+    def describe(self, request: ask.Describe, holder: Holder) -> Described:
+        return Described(session=reports.describe(self._sessions.find(request.session)))
+
+    @handles(ask.Detach, while_running=True, at_once=True, changes=False)
+    def detach(self, request: ask.Detach, holder: Holder) -> Detached:
+        session = self._sessions.find(request.session)
+        if session.holder == holder.name:
+            session.holder = None
+        return Detached()
+
+    @handles(ask.Close, while_running=True, at_once=True)
+    def close(self, request: ask.Close, holder: Holder) -> Closed:
+        session = self._sessions.find(request.session)
+        session.move("close")
+        freed = self._life.end(session)
+        self._runtime.publish(SessionClosed(session=session.name))
+        return Closed(pages_freed=freed)
+
+    @handles(ask.Fork)
+    def fork(self, request: ask.Fork, holder: Holder) -> Opened:
+        parent = self._sessions.find(request.session)
+        require_showable(request.name, "The name of a session")
+        require_free(request.name, self._sessions)
+        self._residency.set_aside_now(parent.cache.recurrent_bytes)
+        lines = LineCopies()
+        child = Session(
+            name=request.name,
+            owner=holder.user,
+            holder=holder.name,
+            cache=parent.cache.fork(),
+            history=parent.history.copy(lines),
+            state=parent.state,
+            tokens=list(parent.tokens),
+            texts=list(parent.texts),
+            journal=dict(parent.journal),
+            trail=parent.trail.copy(),
+            exactness=parent.exactness,
+            frame=parent.frame,
+            edits=list(parent.edits),
+            line=None if parent.line is None else lines(parent.line),
+            logits_1V=parent.logits_1V,
+            breakpoints={number: replace(b) for number, b in parent.breakpoints.items()},
+            rules={number: _own_books(rule) for number, rule in parent.rules.items()},
+            numbers_given=parent.numbers_given,
+            runs=parent.runs,
+            forked_from=_origin(parent),
+            rule_numbers_given=parent.rule_numbers_given,
+        )
+        self._life.begin(child)
+        self._residency.accounted(child)
+        return Opened(session=reports.describe(child), created=True)
+
+
+def require_free(name: str, names: Collection[str]) -> None:
+    """UsageError where a session has that name, or is shown by it: a word is to mean one session."""
+    there = name if name in names else next((one for one in names if label(one) == label(name)), None)
+    if there is not None:
+        full = "" if there == name else f" (in full {there})"
+        raise UsageError(f"There is a session {label(name)!r} already{full}; choose another name or close it.")
+
+
+def _origin(parent: Session) -> Origin:
+    stops = parent.history.stops
+    last = parent.history.here or (stops[-1] if stops else None)
+    return Origin(session=parent.name, stop=None if last is None else last.number, tokens=len(parent.tokens))
+
+
+def _own_books(rule: Rule) -> Rule:
+    return Rule(
+        number=rule.number,
+        site=rule.site,
+        tap=rule.tap,
+        edit=rule.edit,
+        positions=rule.positions,
+        enabled=rule.enabled,
+    )

@@ -1,0 +1,104 @@
+"""What needs no session: the model's modules, its tokenizer, the checkpoints on file. Answered on a worker's thread,
+while the engine's computes; so nothing here touches a session, a slab or the books."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
+from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.tokenizing import (
+    PendingTokens,
+    Tokenizing,
+    limit,
+    prompt_text,
+)
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Checkpoints, Cleared, Modules, Reply, Tokenized
+
+Enquiry = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListCheckpoints | ask.DropCheckpoint
+ENQUIRIES: Final = (ask.ListModules, ask.Tokenize, ask.Detokenize, ask.ListCheckpoints, ask.DropCheckpoint)
+
+
+class Enquiries:
+    """Also makes tokens of prompts, on a worker's thread where they are long."""
+
+    def __init__(self, runtime: Runtime, tokenizing: Tokenizing, checkpoints: CheckpointFolder, faults: Faults) -> None:
+        self._tokenizer, self._description = runtime.tokenizer, runtime.description
+        self._modules = runtime.forward.anatomy.modules
+        self._tokenizing, self._checkpoints, self._faults = tokenizing, checkpoints, faults
+
+    def answer_elsewhere(self, request: Enquiry, reply: Callable[[Reply], None]) -> None:
+        """Have the reply made by a worker, which gives it to `reply`. Raises what can be told at once."""
+        context = self._description.context_length
+        size = 0
+        match request:
+            case ask.Tokenize(text=text, chat=chat):
+                size = len(text)
+                if not chat:
+                    self._tokenizer.require_room(text, limit(context))
+            case ask.Detokenize(tokens=tokens):
+                size = len(tokens)
+                if size > limit(context):
+                    raise UsageError(
+                        f"{size:,} tokens are more than the {limit(context):,} positions of the model; ask for their "
+                        "text in parts."
+                    )
+        self._tokenizing.submit(lambda: reply(self._outcome(request)), size)
+
+    def begin_tokens(self, request: ask.Run, then: Callable[[], None]) -> PendingTokens | None:
+        """Tokens of a long prompt, on their way; None for a short one. Raises what its text is refused for."""
+        return self._tokenizing.pending(request, self._description.context_length, then)
+
+    def with_tokens(self, letter: Letter) -> ask.Request:
+        """The request of a letter, with a run's text as token ids. Raises what its text is refused for."""
+        request = letter.request
+        if not isinstance(request, ask.Run):
+            return request
+        text = prompt_text(request)
+        if text is None:
+            return request
+        if not text and request.extend:
+            tokens: list[int] = []
+        elif letter.tokens is not None:
+            tokens = letter.tokens.result()
+        else:
+            tokens = self._tokenizing.encode(text, request.chat, self._description.context_length)
+        return msgspec.structs.replace(request, text=None, tokens=tuple(tokens))
+
+    def _outcome(self, request: Enquiry) -> Reply:
+        try:
+            return self._answer(request)
+        except Exception as error:  # noqa: BLE001  the request's edge
+            return self._faults.reply_to(error)
+
+    def _answer(self, request: Enquiry) -> Reply:
+        match request:
+            case ask.ListModules():
+                return Modules(modules=self._modules)
+            case ask.Tokenize(text=text, chat=chat):
+                return self._tokenized(self._tokenizing.encode(text, chat, self._description.context_length))
+            case ask.Detokenize(tokens=tokens):
+                _require_known(tokens, self._description.vocab_size)
+                return self._tokenized(list(tokens))
+            case ask.ListCheckpoints():
+                return Checkpoints(checkpoints=self._checkpoints.list())
+            case ask.DropCheckpoint(name=name):
+                self._checkpoints.drop(name)
+                return Cleared(count=1)
+
+    def _tokenized(self, tokens: list[int]) -> Tokenized:
+        texts = tuple(self._tokenizer.text_of(token) for token in tokens)
+        return Tokenized(tokens=tuple(tokens), texts=texts, text=self._tokenizer.decode(tokens))
+
+
+def _require_known(tokens: tuple[int, ...], vocabulary: int) -> None:
+    strange = next((token for token in tokens if token >= vocabulary), None)
+    if strange is not None:
+        raise UsageError(f"There is no token {strange}: this model has {vocabulary:,}.")

@@ -1,0 +1,66 @@
+"""Sessions leave the device and come back because somebody asks, or because of what a notebook does."""
+
+from __future__ import annotations
+
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.nouns import Transfer
+from djinn_jupyter.wire.replies import Noted, Swapped
+
+
+class Residing:
+    def __init__(self, sessions: SessionTable, residency: Residency) -> None:
+        self._sessions, self._residency = sessions, residency
+
+    @handles(ask.SwapOut, while_away=True, changes=False)
+    def swap_out(self, request: ask.SwapOut, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        self._residency.require_tier(request.tier)
+        if session.state == "running":
+            raise IllegalMove(f"Session {session.name!r} is running; pause it before it leaves the device.")
+        yield from self._residency.settled(session)
+        before = session.residence.last_transfer
+        self._residency.swap_out(session, request.tier)
+        yield from self._residency.settled(session)
+        return _swapped(session, before)
+
+    @handles(ask.SwapIn, while_away=True, changes=False)
+    def swap_in(self, request: ask.SwapIn, holder: Holder) -> Steps:
+        session = self._sessions.find(request.session)
+        before = session.residence.last_transfer
+        if session.residence.present:
+            return Swapped(session=reports.describe(session), transfer=None)
+        self._residency.swap_in(session)
+        yield from self._residency.settled(session)
+        return _swapped(session, before)
+
+    @handles(ask.Note, while_running=True, at_once=True, changes=False)
+    def note(self, request: ask.Note, holder: Holder) -> Noted:
+        """Anyone may say what a notebook does: its kernel, or the server that its window belongs to."""
+        session = self._sessions.find(request.session)
+        if request.activity == "in_use":
+            self._use(session, holder)
+        self._residency.note(session, request.activity)
+        return Noted()
+
+    def _use(self, session: Session, holder: Holder) -> None:
+        """Of all sessions this one is what the holder's magics act on."""
+        for other in self._sessions.values():
+            if other.used_by == holder.name:
+                other.used_by = None
+                self._sessions.touch(other.name)
+        session.used_by = holder.name
+
+
+def _swapped(session: Session, before: Transfer | None) -> Swapped:
+    if session.residence.error is not None:
+        raise session.residence.error
+    transfer = session.residence.last_transfer
+    return Swapped(session=reports.describe(session), transfer=None if transfer is before else transfer)

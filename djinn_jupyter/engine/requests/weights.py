@@ -1,0 +1,34 @@
+"""Send the weights away, bring them back, and say how layers came through the ring."""
+
+from __future__ import annotations
+
+from djinn_jupyter.engine.memory.weights.residence import Weights
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Copies, WeightsMoved
+
+
+class WeightRequests:
+    def __init__(self, sessions: SessionTable, weights: Weights) -> None:
+        self._sessions, self._weights = sessions, weights
+
+    @handles(ask.Nap)
+    def nap(self, request: ask.Nap, holder: Holder) -> WeightsMoved:
+        """IllegalMove while a forward pass is under way, UsageError where the weights could not come back."""
+        busy = [session.name for session in self._sessions.values() if session.work is not None]
+        if busy:
+            raise IllegalMove(f"Session {busy[0]!r} is running and needs the weights; pause it first.")
+        seconds = self._weights.nap()
+        return WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
+
+    @handles(ask.Wake)
+    def wake(self, request: ask.Wake, holder: Holder) -> WeightsMoved:
+        seconds = self._weights.wake()
+        return WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
+
+    @handles(ask.ReadCopies)
+    def read_copies(self, request: ask.ReadCopies, holder: Holder) -> Copies:
+        return Copies(copies=self._weights.copies(request.since))

@@ -1,0 +1,162 @@
+"""Who has to leave, and when: for want of pages, and after a while without use. Moves nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.residency.activity import free_bytes, private_bytes
+from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.engine.session.residence import Cause
+from djinn_jupyter.errors import DjinnError
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.session.session import Session
+    from djinn_jupyter.engine.session.steps import Blocked
+
+log = logging.getLogger(__name__)
+
+WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: who steps on at once would make them stale
+
+GIVE_BACK_SECONDS: Final = 3.0  # after which nobody has come for the places of those who left
+
+Choice = Callable[["Sequence[Session]", int], "Sequence[Session]"]
+
+
+def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
+    """For a room whose engine knows nothing of notebooks."""
+    return sorted(candidates, key=lambda session: session.residence.touched)
+
+
+class Room:
+    """Finds room on the device. `choose` puts those who may leave in the order in which they should, for so many
+    bytes; for those in `waiting` letters wait, and `others_go_on` says whether another session's job has work."""
+
+    def __init__(
+        self,
+        sessions: Mapping[str, Session],
+        budget: Budget,
+        swapping: Swapping,
+        *,
+        idle_seconds: float,
+        waiting: Container[Session] = (),
+        others_go_on: Callable[[Session], bool] = lambda session: False,
+        choose: Choice = longest_unused,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sessions, self._waiting, self._budget = sessions, waiting, budget
+        self._others_go_on = others_go_on
+        self._idle_seconds, self._choose, self._clock = idle_seconds, choose, clock
+        self.swapping = swapping
+        self._changes, self._changed = 0, clock()
+
+    # --------------------------------------------------------------------------------------- for want of pages
+
+    def find(self, wanting: Session, need: int) -> bool:
+        """Make others leave until what `need` bytes lack (at least one session's) is on its way out. True when there is
+        room now or waiting for the next change helps; False when nobody can leave and nobody is at work."""
+        if self.swapping.sweep() or self._gathered(need):
+            self.swapping.changes += 1
+            return True
+        short = max(need - free_bytes(self.swapping.slabs, self._budget), 1)
+        return self._have_leave(short, wanting) > 0 or self._others_progress(wanting)
+
+    def _gathered(self, need: int) -> bool:
+        """Whether it was only in the wrong places: slots of pages that are free are of no use to tensors."""
+        return need > self._budget.free and self.swapping.shrink() > 0 and need <= self._budget.free + self._budget.lent
+
+    def relieve(self, wanting: Session | None = None) -> bool:
+        """The budget is overdrawn, by a stop or an edit: have somebody leave. False where nobody can, `wanting` but for
+        its older stops."""
+        if not self._budget.overdrawn:
+            return True
+        if self._budget.relieve():
+            self.swapping.shrink()
+        if not (over := self._budget.overdrawn):
+            self.swapping.changes += 1
+            return True
+        progress = wanting is not None and self._others_progress(wanting)
+        return self._have_leave(over, wanting) > 0 or progress
+
+    def _have_leave(self, short: int, wanting: Session | None) -> int:
+        """Older stops first and alone, then sessions; bytes that have left or are on their way out."""
+        coming = self._on_the_way_out()
+        if coming < short:
+            coming += self.swapping.push_out(short - coming)
+        for victim in self._choose(self.swapping.candidates(wanting), short - coming) if coming < short else ():
+            if coming >= short:
+                break
+            size = private_bytes(victim, self.swapping.blobs)
+            if size and self._send_away(victim, "pressure"):
+                coming += size
+        return coming
+
+    def clear(self, need: int) -> int:
+        """Make older stops and sessions leave for somebody outside, until `need` bytes are on their way out; bytes that
+        are."""
+        return self._have_leave(need, None)
+
+    def wait_for(self, wanting: Session, need: int) -> Blocked | None:
+        """What a job yields that could not have its pages: a function that says whether it still has to wait. None when
+        there is nothing to wait for."""
+        before = self.swapping.changes
+        if not self.find(wanting, need):
+            return None
+        return lambda: self.swapping.changes == before
+
+    def _on_the_way_out(self) -> int:
+        going = [s for s in self._sessions.values() if s.residence.state == "storing"]
+        return sum(max(private_bytes(session, self.swapping.blobs), 1) for session in going)
+
+    def _others_progress(self, wanting: Session) -> bool:
+        """Whether somebody else's work, or way back to the device, will end without our help."""
+        if self._others_go_on(wanting):
+            return True
+        for session in self._sessions.values():
+            here = session.residence
+            if session is wanting:
+                continue
+            if here.moving is not None and here.state == "loading" and not here.moving.waits_for_room:
+                return True
+            if session in self._waiting and here.present and session.work is None and not here.wants_room:
+                return True
+        return False
+
+    def _send_away(self, session: Session, cause: Cause) -> bool:
+        """To the first tier there is; whether it has left or is leaving."""
+        for tier in self.swapping.tiers.names:
+            try:
+                self.swapping.swap_out(session, tier, cause)
+            except DjinnError as error:
+                log.info("Session %r stays on the device: %s", session.name, error)
+                continue
+            if session.residence.state != "resident":
+                return True
+        return False
+
+    # ------------------------------------------------------------------------------------------- idleness
+
+    def attend(self) -> None:
+        """For an engine with nothing to do: write the resting through, let those go who have rested for long, and give
+        back the memory that nobody came for."""
+        now = self._clock()
+        if self.swapping.changes != self._changes:
+            self._changes, self._changed = self.swapping.changes, now
+        elif self.swapping.gives_back and now - self._changed >= GIVE_BACK_SECONDS:
+            self.swapping.shrink()
+        for session in self.swapping.candidates():
+            rested = now - session.residence.touched
+            if rested >= self._idle_seconds:
+                self._let_go(session)
+            elif rested >= WRITE_THROUGH_SECONDS:
+                self.swapping.write_through(session)
+
+    def _let_go(self, session: Session) -> None:
+        here = session.residence
+        if here.error is not None and here.refused_at == here.version:
+            return  # it could not leave when it was as it is; the next thing done to it is a reason to try again
+        if not self._send_away(session, "idleness"):
+            here.refused_at = here.version

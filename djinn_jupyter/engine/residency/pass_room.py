@@ -1,0 +1,71 @@
+"""Room for what passes leave on the device: set aside before a pass is entered, asked for before anything is kept,
+given back when the books have what was made. Waits, and says when there is no use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.offload.storages import Blob
+from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.engine.session.footprint import own_tensors
+from djinn_jupyter.engine.session.pass_allowance import PassRoom
+from djinn_jupyter.engine.session.steps import Pieces
+from djinn_jupyter.engine.system.amounts import mebibytes
+from djinn_jupyter.errors import SlabFull
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.session.session import Session
+
+NO_TIER: Final = "There was no room for them on the device, nor in a tier (--host-memory, --disk-memory)."
+
+
+class StopRoom:
+    def __init__(self, budget: Budget, swapping: Swapping, room: Room) -> None:
+        self._budget, self._swapping, self._room = budget, swapping, room
+
+    def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
+        return PassRoom(self._budget, owner, always, expected)
+
+    def drop_a_stop(self, session: Session, need: int) -> None:
+        """Raises SlabFull where there is none to drop."""
+        history = session.history
+        if not history.stops or history.present == 0:
+            raise SlabFull(f"The stop keeps {mebibytes(need)} on the device, {self._budget.bound}")
+        history.drop_oldest(NO_TIER)
+        self._swapping.blobs.purge()
+
+    def accounted(self, session: Session) -> None:
+        """What a slice has made is in the books; the rest of what was set aside for it is given back."""
+        blobs = self._swapping.blobs
+        blobs.note(own_tensors(session))
+        for state in session.cache.live_states().values():
+            blobs.note(state.tensors())
+        self.put_back()
+
+    def put_back(self) -> None:
+        """Nothing is set aside any more."""
+        self._budget.put_back()
+
+    def set_aside_now(self, size: int) -> None:
+        """So many bytes for the rest of this slice. Raises SlabFull."""
+        self._budget.set_aside(size, by=None)
+
+    def set_aside(self, session: Session, size: int) -> Pieces:
+        """Steps until so many bytes are set aside for the rest of this slice. Raises SlabFull."""
+        while True:
+            try:
+                self.set_aside_now(size)
+                return
+            except SlabFull:
+                blocked = self._room.wait_for(session, size)
+                if blocked is None:
+                    raise
+            yield blocked
+
+    def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
+        """Steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""
+        older = self._swapping.older_stops
+        return older.fetch(storages, lambda need: self._room.wait_for(session, need))

@@ -1,0 +1,60 @@
+"""The tiers that an engine has, from its configuration and what the machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+import torch
+from jupyter_core.paths import jupyter_data_dir
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.memory.growth import Growth
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.host import HostTier, Memory
+from djinn_jupyter.engine.memory.offload.page_file import DirectFile
+from djinn_jupyter.engine.system.fsync import make_folder
+from djinn_jupyter.engine.system.huge_pages import pageable
+from djinn_jupyter.engine.system.pinned import pinned
+from djinn_jupyter.errors import StorageFailed
+from djinn_jupyter.machine import main_memory
+
+FOLDER: Final = "djinn"
+
+
+def open_host(config: EngineConfig, device: torch.device, growth: Growth | None = None) -> HostTier | None:
+    """The host tier, None where the configuration has none. It grows as far as `growth` allows."""
+    limit = _host_limit(config)
+    if not limit:
+        return None
+    return HostTier(limit, memory=_memory(device), growth=growth)
+
+
+def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = None) -> DiskTier | None:
+    """The disk tier, None where the configuration has none. Its file keeps the name `kept`, else it has none. Raises
+    StorageFailed."""
+    folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
+    if config.disk_memory == 0:
+        return None
+    try:
+        make_folder(folder)
+        limit = config.disk_memory
+        if limit is None:
+            limit = min(4 * (_host_limit(config) or main_memory().total), shutil.disk_usage(folder).free // 2)
+        file = DirectFile(kept or folder / f"pages-{os.getpid()}-{id(config):x}", keep=kept is not None)
+    except OSError as error:
+        raise StorageFailed(
+            f"The disk tier cannot be made in {folder}: {error.strerror or error}. Start with --disk-memory 0 to go on "
+            "without it."
+        ) from error
+    return DiskTier(file, limit, memory=_memory(device))
+
+
+def _memory(device: torch.device) -> Memory:
+    return pinned if device.type == "cuda" else pageable
+
+
+def _host_limit(config: EngineConfig) -> int:
+    return main_memory().available // 2 if config.host_memory is None else config.host_memory

@@ -1,0 +1,1 @@
+"""Whose turn it is: the mail, the jobs, and those that wait."""

@@ -1,0 +1,26 @@
+"""Whether a pass gives way between two layers: there is mail, or another job whose turn it is."""
+
+from __future__ import annotations
+
+from djinn_jupyter.engine.scheduling.jobs import Job
+from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.system.prefill_throttle import Pace
+
+
+class GivingWay:
+    def __init__(self, mailbox: Mailbox, scheduler: Scheduler, pace: Pace) -> None:
+        self._mailbox, self._scheduler, self.pace = mailbox, scheduler, pace
+        self._prefilling = self._in_step = False
+
+    def prepare(self, job: Job) -> None:
+        """The job gets a slice now: prefills give way to others after each layer, and so do runs in lockstep."""
+        frame, lockstep = job.session.frame, self._scheduler.lockstep
+        self._in_step = lockstep is not None and lockstep.steps_aside(job, self._scheduler.running)
+        self._prefilling = job.letter is None or (frame is not None and len(frame.tokens) > 1)
+
+    def asked(self) -> bool:
+        """Asked by passes between layers."""
+        if self._prefilling:
+            self.pace.keep()
+        return self._mailbox.waiting or (len(self._scheduler) > 1 and (self._prefilling or self._in_step))

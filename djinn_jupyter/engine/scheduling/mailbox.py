@@ -1,0 +1,99 @@
+"""Letters from any thread to the engine's thread. Knows neither sockets nor what a request means."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+from djinn_jupyter.engine.memory.offload.mover import Moved
+from djinn_jupyter.engine.scheduling.tokenizing import PendingTokens
+from djinn_jupyter.wire.replies import Reply
+from djinn_jupyter.wire.requests import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who asks: a kernel or process (`name` survives its restart) of a user."""
+
+    name: str
+    user: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Letter:
+    """A request with its asker and the one place its reply goes. `reply` may be called from the engine's thread
+    only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile."""
+
+    request: Request
+    holder: Holder
+    reply: Callable[[Reply], None]
+    answered: bool = False
+    tokens: PendingTokens | None = None
+
+    @property
+    def unread(self) -> bool:
+        """Whether its text is still being tokenized."""
+        return self.tokens is not None and self.tokens.outcome is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A holder has gone: its sessions stay, detached."""
+
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextRead:
+    """The prompt of a letter that waits in this session has become tokens, or has been refused."""
+
+    session: str
+
+
+Mail = Letter | Departure | Moved | TextRead
+
+
+class Mailbox:
+    """First in, first out. `waiting` is read between layers, so it costs one attribute look-up and no lock.
+
+    The bell is a SimpleQueue because `wake` is called by a signal handler on the engine's own thread: its `put` is
+    reentrant, where the lock of a threading.Event that the same thread was waiting on would be taken twice, for ever.
+    """
+
+    def __init__(self) -> None:
+        self._letters: deque[Mail] = deque()
+        self._bell: SimpleQueue[None] = SimpleQueue()
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._letters)
+
+    def post(self, letter: Mail) -> None:
+        self._letters.append(letter)
+        self._bell.put(None)
+
+    def take_all(self) -> list[Mail]:
+        """What is there now, oldest first."""
+        return [self._letters.popleft() for _ in range(len(self._letters))]
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until a letter is there or the timeout (seconds) has passed; True when one is."""
+        if not self._letters:
+            self._heard(timeout)
+        while self._heard(0):
+            pass
+        return bool(self._letters)
+
+    def wake(self) -> None:
+        """End a `wait` without a letter, so that the engine's thread can see that it is to stop."""
+        self._bell.put(None)
+
+    def _heard(self, timeout: float | None) -> bool:
+        """Whether the bell has rung within the timeout; takes one stroke of it."""
+        try:
+            self._bell.get(timeout=timeout)
+        except Empty:
+            return False
+        return True

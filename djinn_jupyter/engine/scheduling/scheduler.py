@@ -1,0 +1,69 @@
+"""Whose turn it is. A job is a generator that gives way between two layers or two tokens; the rotation is a slice each.
+
+Running sessions alternate by decode steps, and a prefill, which gives way at every layer, never holds them up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from djinn_jupyter.engine.scheduling.jobs import Job
+from djinn_jupyter.engine.scheduling.lockstep import Lockstep
+from djinn_jupyter.engine.session.session import Session
+
+
+class Scheduler:
+    """The jobs in rotation, or, where `lockstep` is set, as the layers come. A session has at most one. `waiting` of
+    them have nothing to do until another thread is done."""
+
+    def __init__(self, lockstep: Lockstep | None = None) -> None:
+        self._jobs: deque[Job] = deque()
+        self.lockstep = lockstep
+        self.waiting = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return tuple(self._jobs)
+
+    @property
+    def running(self) -> int:
+        return sum(job.kind == "run" for job in self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Short work goes first: a look before the runs."""
+        job.session.work = job.kind
+        if job.kind == "look":
+            self._jobs.appendleft(job)
+        else:
+            self._jobs.append(job)
+
+    def job_of(self, session: Session) -> Job | None:
+        return next((job for job in self._jobs if job.session is session), None)
+
+    def others_go_on(self, session: Session) -> bool:
+        """Whether a job of another session has something to do."""
+        return any(not job.waits for job in self._jobs if job.session is not session)
+
+    def next(self) -> Job | None:
+        """The job whose turn it is, moved to the end of the rotation. None when there is none, or all wait."""
+        if self.lockstep is not None:
+            ready = [job for job in self._jobs if not job.waits]
+            if not ready:
+                return None
+            chosen = self.lockstep.choose(ready)
+            self._jobs.remove(chosen)
+            self._jobs.append(chosen)
+            return chosen
+        for _ in range(len(self._jobs)):
+            job = self._jobs[0]
+            self._jobs.rotate(-1)
+            if not job.waits:
+                return job
+        return None
+
+    def remove(self, job: Job) -> None:
+        self._jobs.remove(job)
+        job.session.work = None

@@ -1,0 +1,135 @@
+"""Work that neither the polling thread nor the engine's may do: long texts to tokens, tokens to text, lists of files.
+
+Two worker threads, one for short work and one for long, so that a question about ten words never waits for a book.
+Rust tokenizers run there and leave the interpreter's lock to others. Python ones would hold it, and so do Rust ones
+when they give a long encoding up (22 ms for a million tokens, on a 2-core Xeon): those texts go to a process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.errors import DjinnError, EngineError, UsageError, from_code
+from djinn_jupyter.wire.limits import MOST_TOKENS
+from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.requests import Run
+
+AT_ONCE_CHARACTERS: Final = 2_000  # less than a millisecond with a Rust tokenizer; the engine's thread may
+SHORT_CHARACTERS: Final = 50_000  # some 20 ms
+THREAD_CHARACTERS: Final = 500_000  # more than that is the process's
+WAITING: Final = 64  # pieces of work a thread
+
+
+class PendingTokens:
+    """The tokens of one prompt, once they are there: `outcome` is set by a worker, read by the engine's thread."""
+
+    __slots__ = ("outcome", "withdrawn")
+
+    def __init__(self) -> None:
+        self.outcome: list[int] | DjinnError | None = None
+        self.withdrawn = False
+
+    def result(self) -> list[int]:
+        assert self.outcome is not None
+        if isinstance(self.outcome, DjinnError):
+            raise self.outcome
+        return self.outcome
+
+
+class Tokenizing:
+    """`wake` is called, on the worker's thread, when a piece of work is done and told; `failed` says what is replied to
+    an error, and logs those that nobody foresaw."""
+
+    def __init__(
+        self,
+        texts: TokenText,
+        process: TokenizerProcess | None,
+        wake: Callable[[], None],
+        failed: Callable[[Exception], Failed],
+    ) -> None:
+        self._texts, self._process, self._wake, self._failed = texts, process, wake, failed
+        self._lock = threading.Lock()
+        self._waiting = {"short": 0, "long": 0}
+        self._workers = {lane: ThreadPoolExecutor(1, f"djinn-{lane}-texts") for lane in self._waiting}
+
+    @property
+    def busy(self) -> bool:
+        return any(self._waiting.values())
+
+    def submit(self, work: Callable[[], None], size: int = 0) -> None:
+        """Have `work` done, which tells its outcome itself and raises nothing; `size` in characters or tokens.
+        EngineError where too much is waiting already."""
+        lane = "short" if size <= SHORT_CHARACTERS else "long"
+        with self._lock:
+            if self._waiting[lane] >= WAITING:
+                raise EngineError(f"{WAITING} texts are waiting to be tokenized already; ask again in a moment.")
+            self._waiting[lane] += 1
+        self._workers[lane].submit(self._do, work, lane)
+
+    def pending(self, request: Run, context: int | None, then: Callable[[], None]) -> PendingTokens | None:
+        """A long prompt on its way to tokens, `then` called when they are there; None for one that is short enough to
+        be tokenized by whoever runs it. Raises what is known of it beforehand."""
+        text = prompt_text(request)
+        if text is None or len(text) <= AT_ONCE_CHARACTERS:
+            return None
+        most = limit(context)
+        if not request.chat:  # a template may leave parts of it out
+            self._texts.require_room(text, most)
+        pending = PendingTokens()
+
+        def work() -> None:
+            if not pending.withdrawn:
+                pending.outcome = self._outcome(text, request.chat, most)
+                then()
+
+        self.submit(work, len(text))
+        return pending
+
+    def encode(self, text: str, chat: bool, context: int | None) -> list[int]:
+        """As `TokenText.encode`, wherever this text may be read. Called on a worker's thread, or for a short one."""
+        most = limit(context)
+        short = AT_ONCE_CHARACTERS if not self._texts.is_fast else THREAD_CHARACTERS
+        if self._process is None or self._texts.tokenizer is None or len(text) <= short:
+            return self._texts.encode(text, chat, most)
+        if not chat:
+            self._texts.require_room(text, most)
+        return self._process.encode(text, chat, most)
+
+    def close(self) -> None:
+        """What is waiting is not begun; a text in the process is broken off."""
+        for worker in self._workers.values():
+            worker.shutdown(wait=False, cancel_futures=True)
+        if self._process is not None:
+            self._process.close()
+
+    def _outcome(self, text: str, chat: bool, most: int) -> list[int] | DjinnError:
+        try:
+            return self.encode(text, chat, most)
+        except Exception as error:  # noqa: BLE001  the request's edge
+            failed = self._failed(error)
+            return from_code(failed.code, failed.message)
+
+    def _do(self, work: Callable[[], None], lane: str) -> None:
+        try:
+            work()
+        finally:
+            with self._lock:
+                self._waiting[lane] -= 1
+            self._wake()
+
+
+def limit(context: int | None) -> int:
+    """As many tokens as a text may be."""
+    return MOST_TOKENS if context is None else min(context, MOST_TOKENS)
+
+
+def prompt_text(request: Run) -> str | None:
+    """The text that has to become tokens before the request can be worked on. UsageError where it has tokens too."""
+    if request.text is not None and request.tokens is not None:
+        raise UsageError("A run takes text or token ids, not both.")
+    return request.text

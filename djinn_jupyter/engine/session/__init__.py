@@ -1,0 +1,1 @@
+"""One line of work: its states, history and stops, its runs, and its reports."""

@@ -1,0 +1,50 @@
+"""Enter a pass of a session once there is room for its pages and for what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import Journal, Outcome
+from djinn_jupyter.engine.forward.plan import Plan
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.errors import SlabFull
+
+GENERATOR_BYTES: Final = 5056  # of the state of a generator of the CPU's, which is on the device where that is the CPU
+LOGIT_BYTES: Final = 4  # they are kept in float32
+STATES: Final = 4  # of a recurrent family: the live ones, replaced, those before the pass, and of a period's end
+
+
+def entered(
+    runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal
+) -> Generator[Blocked | None, None, Outcome]:
+    """`Forward.enter`, once there is room for its pages and for what it leaves: older stops leave, then sessions, and
+    where none of them can, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull where all
+    that does not do."""
+    forward, space = runtime.forward, runtime.space
+    hidden = len(frame.tokens) * forward.anatomy.hidden_size * forward.model.dtype.itemsize if plan.halts else 0
+    room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache), expected=hidden)
+    while True:
+        try:
+            room.open()
+            return forward.enter(frame, plan, cache, journal, room.admit)
+        except SlabFull:
+            space.put_back()
+            need = room.need + cache.bytes_wanted(frame.committed, frame.end)
+            blocked = space.wait_for(session, need)
+            if blocked is None and not room.refused:
+                raise
+            if blocked is None:
+                space.drop_a_stop(session, room.need)
+        yield blocked
+
+
+def _left_by_every_pass(runtime: Runtime, cache: PagedCache) -> int:
+    """Bytes of logits and states, also where a pass stops before it has them."""
+    generator = GENERATOR_BYTES if runtime.forward.device.type == "cpu" else 0
+    logits = runtime.description.vocab_size * LOGIT_BYTES
+    return generator + logits + STATES * max(runtime.forward.geometry.recurrent_state_bytes, cache.recurrent_bytes)

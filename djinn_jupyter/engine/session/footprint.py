@@ -1,0 +1,154 @@
+"""What a session has on the device: its pages, and every tensor of its stops, states and logits. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame, States
+from djinn_jupyter.engine.memory.kv.slab import Page
+from djinn_jupyter.engine.memory.kv.states import LayerState
+from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
+from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.session.residence import Storages
+from djinn_jupyter.engine.system.nested import tensors_within
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.session.history import Checkpoint
+    from djinn_jupyter.engine.session.session import Session
+
+
+def pages_of(session: Session) -> Iterator[Page]:
+    for group in session.cache.groups:
+        for number in group.table.pages:
+            yield group.slab.page(number)
+
+
+def storages_of(session: Session, blobs: Blobs) -> Storages:
+    """Those that passes write in place are marked as of the session's present version."""
+    here = session.residence
+    if here.storages_known is None or here.storages_known[0] != here.version or session.work is not None:
+        here.storages_known = (here.version, _found(session, blobs))
+    known = here.storages_known[1]
+    return Storages(own=_living(known.own), past=_living(known.past))
+
+
+def blobs_of(session: Session, blobs: Blobs) -> list[Blob]:
+    """All of them."""
+    found = storages_of(session, blobs)
+    return [*found.own, *found.past]
+
+
+def _found(session: Session, blobs: Blobs) -> Storages:
+    own = _each_once(blobs, own_tensors(session))
+    for state in session.cache.live_states().values():
+        for tensor in state.tensors():
+            blob = blobs.of(tensor)
+            if blob is not None:
+                blob.written_at(session.residence.version)
+                own[blob.identity] = blob
+    past = _each_once(blobs, past_tensors(session))
+    return Storages(own=list(own.values()), past=[blob for blob in past.values() if blob.identity not in own])
+
+
+def _each_once(blobs: Blobs, tensors: Iterable[Tensor]) -> dict[int, Blob]:
+    found = (blobs.of(tensor) for tensor in tensors)
+    return {blob.identity: blob for blob in found if blob is not None}
+
+
+def _living(blobs: list[Blob]) -> list[Blob]:
+    return [blob for blob in blobs if not blob.expired]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Belongings:
+    """Bytes of a session by where they are: on the device, of those with no copy anywhere (`dirty`), and copies."""
+
+    device: int
+    dirty: int
+    host: int
+    disk: int
+
+    @classmethod
+    def nothing(cls) -> Belongings:
+        return cls(device=0, dirty=0, host=0, disk=0)
+
+    @classmethod
+    def count(cls, session: Session, blobs: Blobs) -> Belongings:
+        device = dirty = host = disk = 0
+        for item in items_of(session, blobs):
+            size, copies = item.nbytes, item.copies
+            if item.resident:
+                device += size
+                dirty += 0 if copies else size
+            host += size if "host" in copies else 0
+            disk += size if "disk" in copies else 0
+        return cls(device=device, dirty=dirty, host=host, disk=disk)
+
+
+def items_of(session: Session, blobs: Blobs) -> list[Item]:
+    """All that a session has. Pages last: their slab grows by more than it was asked for where there is room."""
+    return [*blobs_of(session, blobs), *pages_of(session)]
+
+
+def own_items_of(session: Session, blobs: Blobs) -> list[Item]:
+    """What has to be on the device where the session is to be used."""
+    return [*storages_of(session, blobs).own, *pages_of(session)]
+
+
+def own_tensors(session: Session) -> Iterator[Tensor]:
+    """Of the present stop, and those that nobody writes of what the next pass starts from."""
+    if session.logits_1V is not None:
+        yield session.logits_1V
+    yield from _of_states(session.journal.values())
+    here = session.history.here
+    if here is not None:
+        yield from tensors_of_stop(here)
+    if session.frame is not None:
+        yield from tensors_of_frame(session.frame)
+    if session.lost:
+        yield from _of_trail(session)
+
+
+def past_tensors(session: Session) -> Iterator[Tensor]:
+    """Of all stops, the oldest first, and of what lines and passes kept on the way."""
+    for stop in session.history.stops:
+        yield from tensors_of_stop(stop)
+    for line in session.lines:
+        for kept in line.states.values():
+            yield from _of_states(kept.values())
+    yield from _of_trail(session)
+
+
+def tensors_of_stop(stop: Checkpoint) -> Iterator[Tensor]:
+    """What going back to it reads."""
+    yield stop.generator
+    yield from tensors_of_frame(stop.frame)
+    if stop.left_as is not None:
+        yield from tensors_of_frame(stop.left_as)
+
+
+def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
+    yield from tensors_within((frame.hidden, frame.raw, frame.shared))
+    for inlay in frame.inlays:
+        yield inlay.raw
+    for states in (frame.states, frame.start_states):
+        yield from tensors_of_states(states or {})
+
+
+def tensors_of_states(states: States) -> Iterator[Tensor]:
+    return _of_states(states.values())
+
+
+def _of_trail(session: Session) -> Iterator[Tensor]:
+    for passes in session.trail.passes:
+        if passes.entry is not None:
+            yield from tensors_of_frame(passes.entry)
+
+
+def _of_states(states: Iterable[LayerState]) -> Iterator[Tensor]:
+    for state in states:
+        yield from state.tensors()

@@ -1,0 +1,162 @@
+"""The stops of a session, oldest first, and where it stands among them.
+
+One line of work has one line of stops: going back and then on drops the stops that came later (fork to keep both).
+Frames of a line share its pages without copies: a later pass never writes below an earlier frame, neither in position
+nor in layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDescription
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """All that is needed to go back to a stop. `frame` is as the pass arrived, `left_as` as it was resumed with edits
+    (None when it was not edited). `tokens` are all tokens then; `generator` the sampler's state before this pass's
+    token. `number` tells it from all others of a session and its forks; None where it was kept without one."""
+
+    frame: Frame
+    line: Line
+    tokens: tuple[int, ...]
+    generator: Tensor
+    reason: PauseReason
+    breakpoint: BreakpointDescription | None = None
+    also: tuple[str, ...] = ()
+    matched: int | None = None
+    left_as: Frame | None = None
+    number: int | None = None
+
+    @property
+    def onward(self) -> Frame:
+        """The frame from which the line went on."""
+        return self.left_as or self.frame
+
+
+@dataclass(slots=True, kw_only=True)
+class History:
+    """`present` indexes the stop the session stands at; None while it runs or has finished. Of the stops the last
+    `kept` are in memory, the `on_disk` first ones on the disk (the present one wherever it has to be). `dropped` are
+    gone, the last of them because of `why`."""
+
+    kept: int
+    stops: list[Checkpoint] = field(default_factory=list)
+    present: int | None = None
+    on_disk: int = 0
+    dropped: int = 0
+    why: str = ""
+
+    def arrive(self, checkpoint: Checkpoint) -> None:
+        """A new stop after the present one. Those `beyond` have to be seen to."""
+        self.stops.append(checkpoint)
+        self.present = len(self.stops) - 1
+
+    @property
+    def beyond(self) -> int:
+        """Stops in memory that are more than are kept there."""
+        return max(0, len(self.stops) - self.on_disk - self.kept)
+
+    def drop_oldest(self, why: str) -> None:
+        """`why` is a sentence for whoever wants to go back there."""
+        self.stops.pop(0)
+        self.on_disk, self.dropped, self.why = max(0, self.on_disk - 1), self.dropped + 1, why
+        if self.present is not None:
+            self.present -= 1
+
+    def drop_through(self, last: Checkpoint, why: str) -> None:
+        """Drop a stop and all that are older, as far as the session does not stand at one of them."""
+        while any(stop is last for stop in self.stops) and self.present != 0:
+            self.drop_oldest(why)
+
+    def clear(self) -> None:
+        """A new line begins."""
+        self.stops.clear()
+        self.present, self.on_disk, self.dropped, self.why = None, 0, 0, ""
+
+    def leave(self, left_as: Frame | None) -> None:
+        """The session goes on from the present stop; later ones are dropped."""
+        if self.present is None:
+            return
+        checkpoint = self.stops[self.present]
+        self._cut(self.stops[: self.present + 1])
+        edited = left_as is not None and left_as is not checkpoint.frame
+        self.stops[self.present] = replace(checkpoint, left_as=left_as if edited else None)
+        self.present = None
+
+    def _cut(self, stops: list[Checkpoint]) -> None:
+        self.stops, self.on_disk = stops, min(self.on_disk, len(stops))
+
+    def go_back(self, count: int) -> Checkpoint:
+        """Stand at the stop `count` before the present one (before the end, when the session has finished)."""
+        self.present = self._target(count)
+        return self.stops[self.present]
+
+    def before(self, count: int) -> Checkpoint:
+        """The stop that `go_back` would lead to. UsageError where there is none, with how far it goes and why."""
+        return self.stops[self._target(count)]
+
+    def _target(self, count: int) -> int:
+        here = len(self.stops) if self.present is None else self.present
+        if here < count:
+            raise UsageError(self._too_far(here))
+        return here - count
+
+    def _too_far(self, here: int) -> str:
+        there = {0: "is no earlier stop", 1: "is one earlier stop"}.get(here, f"are {here} earlier stops")
+        gone = (
+            f"; {self.dropped} before {'is' if self.dropped == 1 else 'are'} gone: a session keeps its last "
+            f"{self.kept} in memory (--stops-kept) and older ones on the disk. {self.why}".rstrip()
+        )
+        return f"There {there} to go back to{gone if self.dropped else '.'}"
+
+    @property
+    def written(self) -> list[Checkpoint]:
+        """Those that images hold: the present one, the later ones, and what is in memory. The others lie in the disk
+        tier of this process."""
+        return self.stops[self.unwritten :]
+
+    @property
+    def unwritten(self) -> int:
+        """How many of the oldest images leave out."""
+        return self.on_disk if self.present is None else min(self.on_disk, self.present)
+
+    @property
+    def here(self) -> Checkpoint | None:
+        return None if self.present is None else self.stops[self.present]
+
+    def oldest_position(self, otherwise: int) -> int:
+        """The smallest committed length that a kept stop needs."""
+        return min((stop.frame.committed for stop in self.stops), default=otherwise)
+
+    def drop_from(self, committed: int, boundary: int) -> None:
+        """Drop the stops at or after a place of the line: a stop made there by going back takes their place."""
+        self._cut([s for s in self.stops if (s.frame.committed, s.frame.boundary) < (committed, boundary)])
+        self.present = None
+
+    def copy(self, line_of: Callable[[Line], Line]) -> History:
+        """The same stops on copies of their lines, so that a fork draws its own random numbers."""
+        stops = [replace(stop, line=line_of(stop.line)) for stop in self.stops]
+        return replace(self, stops=stops)
+
+    def describe(self) -> tuple[StopDescription, ...]:
+        return tuple(_describe(index, stop) for index, stop in enumerate(self.stops))
+
+
+def _describe(index: int, stop: Checkpoint) -> StopDescription:
+    assert stop.frame.tap is not None
+    return StopDescription(
+        index=index,
+        site=str(stop.frame.tap.site),
+        step=stop.frame.step,
+        position=stop.frame.positions[-1],
+        reason=stop.reason,
+        edited=stop.left_as is not None,
+        number=stop.number,
+    )

@@ -1,0 +1,92 @@
+"""What makes a stop other than the model alone would have it: rules, values put in place, passes before. Reads only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.session.pass_log import Passes
+from djinn_jupyter.engine.session.queries import may_be_reached
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.wire import readings
+from djinn_jupyter.wire.readings import Applies, EarlierPasses, Influences, Override, RuleAtStop
+
+
+def influences(session: Session, frame: Frame) -> Influences:
+    """All influences on the stopped pass of `frame`."""
+    return Influences(
+        rules=tuple(_rule(rule, frame) for rule in session.rules.values()),
+        edits=tuple(edit.describe() for edit in session.edits),
+        overrides=tuple(_override(inlay) for inlay in frame.inlays),
+        earlier=tuple(_earlier(session)),
+    )
+
+
+def _override(inlay: Inlay) -> Override:
+    changes = (readings.Change(what=c.what, rule=c.rule, relative_size=_finite(c)) for c in inlay.changes)
+    return Override(site=str(inlay.tap.site), changes=tuple(changes))
+
+
+def _finite(change: Change) -> float | None:
+    size = float(change.size)
+    return size if math.isfinite(size) else None
+
+
+def _rule(rule: Rule, frame: Frame) -> RuleAtStop:
+    made = next((c for inlay in frame.inlays for c in inlay.changes if c.rule == rule.number), None)
+    return RuleAtStop(
+        number=rule.number,
+        site=str(rule.site),
+        what=rule.what,
+        applies="applied" if made is not None else _why_not(rule, frame),
+        relative_size=None if made is None else _finite(made),
+        enabled=rule.enabled,
+    )
+
+
+def _why_not(rule: Rule, frame: Frame) -> Applies:
+    """Why a rule is not seen in the stopped pass. A session that was kept by a version which did not note what made a
+    value still tells where one was put."""
+    if not rule.enabled:
+        return "off"
+    if any(not inlay.changes and inlay.tap.site == rule.site.whole() for inlay in frame.inlays):
+        return "applied"
+    if rule.rows_in(frame.positions) == []:
+        return "other positions"
+    if not may_be_reached(rule.tap, frame):
+        return "ahead"
+    inside = rule.tap.boundary is None and frame.tap is not None and rule.tap.stage == frame.tap.stage
+    return "not so far" if inside and frame.inside else "next pass"
+
+
+def _earlier(session: Session) -> Iterator[EarlierPasses]:
+    """The committed passes that were not the model's alone, oldest first."""
+    for passes in session.trail.passes:
+        changes = _changes(passes)
+        if changes:
+            yield EarlierPasses(start=passes.start, end=passes.end, changes=changes)
+
+
+def _changes(passes: Passes) -> tuple[str, ...]:
+    """The rules that held and touched a position, and what was put in place besides; each once."""
+    held = [rule for rule in passes.rules if _touches(rule, passes)]
+    numbers = {rule.number for rule in held}
+    found = [f"rule {rule.number}: {rule.what}" for rule in held]
+    for inlay in passes.entry.inlays if passes.entry is not None else ():
+        found += [_spell(c) for c in inlay.changes if c.rule not in numbers]
+        found += [] if inlay.changes else [f"a value put in place at {inlay.tap.site}"]
+    return tuple(dict.fromkeys(found))
+
+
+def _touches(rule: Rule, passes: Passes) -> bool:
+    return any(
+        rule.rows_in(range(start, min(start + passes.each, passes.end))) != []
+        for start in range(passes.start, passes.end, passes.each)
+    )
+
+
+def _spell(change: Change) -> str:
+    return change.what if change.rule is None else f"rule {change.rule}, since ended: {change.what}"

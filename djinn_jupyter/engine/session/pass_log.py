@@ -1,0 +1,90 @@
+"""By which passes the committed positions of a session came to be, so that they can be run again in the same way.
+
+Keys and values depend in their last bits on how the tokens were cut into passes, and on what rules and edits did in
+them. Rules are remembered as they held; what a pass that stood still had been given on its way, as inlays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.interventions.steering import Rule
+
+
+@dataclass(slots=True, kw_only=True)
+class Passes:
+    """Positions [start, end) that were fed `each` at a time under `rules`. `entry` is the frame from which a lone pass
+    was last entered after it had stood still, reduced to its place and its inlays. `decode`: of generated tokens."""
+
+    start: int
+    end: int
+    each: int
+    decode: bool
+    rules: tuple[Rule, ...]
+    entry: Frame | None = None
+
+    def takes(self, start: int, each: int, decode: bool, rules: tuple[Rule, ...]) -> bool:
+        """Whether a pass that begins at `start` goes on just like these."""
+        alike = (self.end, self.each, self.decode) == (start, each, decode) and self.entry is None
+        return alike and same_rules(self.rules, rules)
+
+
+@dataclass(slots=True)
+class Trail:
+    """Passes in order of position, without a gap from 0 on."""
+
+    passes: list[Passes] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        return self.passes[-1].end if self.passes else 0
+
+    def count(self, start: int, end: int) -> int:
+        """How many passes fed the positions [start, end), both where a pass began or the last ended."""
+        return sum(max(0, min(one.end, end) - max(one.start, start)) // one.each for one in self.passes)
+
+    def not_alike(self) -> set[int]:
+        """Ends of passes that cannot be run again by their tokens alone: prompts, and what stood still on its way."""
+        return {one.end for one in self.passes if one.entry is not None or not one.decode}
+
+    def record(self, frame: Frame, rules: Iterable[Rule], *, whole: bool) -> None:
+        """The pass that was entered from `frame` for the last time, under `rules`, is committed. `whole`: all of it was
+        run under these rules and nothing else, be it in several entries."""
+        size, held = len(frame.tokens), tuple(rules)
+        self.cut(frame.committed)
+        entry = None if whole else _reduced(frame)
+        last = self.passes[-1] if self.passes else None
+        if entry is None and last is not None and last.takes(frame.committed, size, frame.step > 0, held):
+            last.end += size
+            return
+        made = Passes(
+            start=frame.committed,
+            end=frame.committed + size,
+            each=size,
+            decode=frame.step > 0,
+            rules=held,
+            entry=entry,
+        )
+        self.passes.append(made)
+
+    def cut(self, length: int) -> None:
+        """Forget the passes beyond `length`, which is where one of them began or the last ended."""
+        while self.passes and self.passes[-1].start >= length:
+            self.passes.pop()
+        if self.passes and self.passes[-1].end > length:
+            self.passes[-1].end = length
+
+    def copy(self) -> Trail:
+        return Trail([replace(passes) for passes in self.passes])
+
+
+def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
+    """Whether they are the very same rules, in the same order."""
+    return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
+
+
+def _reduced(frame: Frame) -> Frame:
+    """Its place and its inlays, on the host: there may be many of them."""
+    inlays = tuple(replace(inlay.read(), raw=inlay.raw.to("cpu")) for inlay in frame.inlays)
+    return replace(frame, hidden=None, raw=None, inlays=inlays, shared={}, states=None, start_states=None)

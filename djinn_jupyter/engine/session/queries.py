@@ -1,0 +1,138 @@
+"""Looking at a stopped pass: values below the stop, values ahead of it, and what the next token would be.
+
+A look runs parts of the pass on the side. It draws no random number, fires no breakpoint, records no watch, keeps no
+books of rules and commits nothing; afterwards the session's states are what they were. What it writes is in-flight KV
+only: below the stop the same bits again, above it rows that the resumed pass will overwrite."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import Completed, Halted, Yielded
+from djinn_jupyter.engine.forward.plan import Observer, Target
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.entering import entered
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.errors import IllegalMove, UnknownSite
+
+Exactness = Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A raw value of the stopped pass and how it was had."""
+
+    raw: Tensor
+    exactness: Exactness
+
+
+def replay(
+    runtime: Runtime,
+    session: Session,
+    frame: Frame,
+    targets: tuple[Target, ...],
+    *,
+    ruled: bool,
+    observers: Iterable[Observer] = (),
+) -> Generator[Blocked | None, None, Halted | Completed]:
+    """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's inlays stand for
+    what the rules did."""
+    plan = session.side_plan(targets, runtime.should_yield, ruled=ruled, observers=observers)
+    while True:
+        outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
+        runtime.counters.layers_run += outcome.layers_run
+        if not isinstance(outcome, Yielded):
+            return outcome
+        frame = outcome.frame
+        yield None
+
+
+def aside(
+    runtime: Runtime,
+    session: Session,
+    frame: Frame,
+    targets: tuple[Target, ...],
+    *,
+    ruled: bool,
+    observers: Iterable[Observer] = (),
+) -> Generator[Blocked | None, None, Halted | Completed]:
+    """A replay within the stopped pass that leaves the session as it was."""
+    live, journal, committed = session.cache.capture_all(), dict(session.journal), session.cache.length
+    try:
+        return (yield from replay(runtime, session, frame, targets, ruled=ruled, observers=observers))
+    finally:
+        session.cache.rewind(committed)
+        session.cache.restore_all(live)
+        session.journal.clear()
+        session.journal.update(journal)
+
+
+def stopped_frame(session: Session) -> Frame:
+    """The frame of a paused session; IllegalMove where nothing is stopped."""
+    if session.state != "paused" or session.frame is None:
+        raise IllegalMove(
+            f"Session {session.name!r} is {session.state}: no forward pass is stopped. "
+            "Set a breakpoint and run a prompt."
+        )
+    return session.frame
+
+
+def value_at(runtime: Runtime, session: Session, tap: Tap, ahead: bool) -> Generator[Blocked | None, None, Seen]:
+    """The raw value at `tap` in the stopped pass."""
+    frame = stopped_frame(session)
+    assert frame.tap is not None and frame.raw is not None
+    if tap.site.whole() == frame.tap.site.whole() or tap.same_tensor(frame.tap):
+        return Seen(raw=frame.raw, exactness="exact")
+    replaced = [inlay.raw for inlay in frame.inlays if tap.same_tensor(inlay.tap)]
+    if replaced:
+        return Seen(raw=replaced[-1], exactness="exact")
+    if tap.boundary is not None and tap.boundary == frame.boundary and frame.hidden is not None:
+        return Seen(raw=frame.hidden, exactness="exact")
+    if may_be_reached(tap, frame):
+        seen = yield from _below(runtime, session, frame, tap)
+        if seen is not None:
+            return seen
+    if not ahead:
+        raise UnknownSite(
+            f"{tap.site} lies ahead of the stop at {frame.tap.site}; resume or step to it, or look ahead with --ahead."
+        )
+    outcome = yield from aside(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
+    return _seen(outcome, tap, "run ahead")
+
+
+def may_be_reached(tap: Tap, frame: Frame) -> bool:
+    """Whether the stopped pass can have met the tap: it lies in a stage that has run or in the one of the stop."""
+    if tap.boundary is not None:
+        return tap.boundary <= frame.boundary
+    return tap.stage < frame.boundary or (frame.inside and frame.tap is not None and tap.stage <= frame.tap.stage)
+
+
+def _below(runtime: Runtime, session: Session, frame: Frame, tap: Tap) -> Generator[Blocked | None, None, Seen | None]:
+    """Run the pass again from its start up to the tap; None when the stop itself is met first."""
+    assert frame.tap is not None
+    targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
+    outcome = yield from aside(runtime, session, frame.at_start(), targets, ruled=False)
+    met = outcome.frame.tap if isinstance(outcome, Halted) else None
+    if met is not None and met.site != tap.site:
+        return None
+    return _seen(outcome, tap, "re-run from the committed cache")
+
+
+def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> Seen:
+    if isinstance(outcome, Completed) or outcome.frame.raw is None:
+        raise UnknownSite(f"{tap.site} was not met in this pass.")
+    return Seen(raw=outcome.frame.raw, exactness="recomputed from q and k" if tap.kind == "recomputed" else exactness)
+
+
+def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
+    """Logits [V] of the pass's last position if it went on from `frame`."""
+    outcome = yield from aside(runtime, session, frame, (), ruled=True)
+    assert isinstance(outcome, Completed)
+    return outcome.logits_1V[0]

@@ -1,0 +1,209 @@
+"""Sessions, stops and ends in the words of the wire. Reads only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.session.footprint import Belongings
+from djinn_jupyter.engine.session.influences import influences
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.system.arrays import dtype_name
+from djinn_jupyter.wire.nouns import FinishReason, LensRow, SessionDescription, StopIdentity, TopToken
+from djinn_jupyter.wire.readings import EffectReading, TokenShift
+from djinn_jupyter.wire.replies import Finished, Paused
+
+TOP = 10
+
+
+def standing(session: Session) -> StopIdentity:
+    """What is read now was read from there."""
+    stop = session.standing
+    assert stop is not None
+    return stop
+
+
+def describe(session: Session) -> SessionDescription:
+    frame = session.frame if session.state == "paused" else None
+    pages = session.cache.statistics()
+    own = Belongings.count(session, session.blobs) if session.blobs is not None else Belongings.nothing()
+    return SessionDescription(
+        name=session.name,
+        owner=session.owner,
+        holder=session.holder,
+        state=session.state,
+        tokens=len(session.tokens),
+        committed=session.committed,
+        stopped_at=str(frame.tap.site) if frame is not None and frame.tap is not None else None,
+        step=None if frame is None else frame.step,
+        breakpoints=tuple(b.describe() for b in session.breakpoints.values()),
+        rules=tuple(r.describe() for r in session.rules.values()),
+        watches=tuple(w.describe() for w in session.watches.values()),
+        stops_kept=len(session.history.stops),
+        stop=session.standing,
+        pages=pages.pages,
+        device_bytes=own.device + pages.working_bytes,
+        exactness=session.exactness,
+        idle_seconds=time.monotonic() - session.last_used,
+        residency=session.residence.state,
+        host_bytes=own.host,
+        disk_bytes=own.disk,
+        dirty_bytes=own.dirty,
+        last_transfer=session.residence.last_transfer,
+        in_use=session.holder is not None and session.used_by == session.holder,
+    )
+
+
+def paused(runtime: Runtime, session: Session) -> Paused:
+    """The present stop of a paused session."""
+    checkpoint, frame = session.history.here, session.frame
+    assert checkpoint is not None and frame is not None and frame.tap is not None and session.line is not None
+    assert frame.raw is not None and session.history.present is not None
+    value = frame.tap.read(frame.raw)
+    rows = value.shape[0]
+    texts = token_texts(runtime, session)
+    prompt_text, new_text = runtime.tokenizer.parted(session.tokens, session.line.begins)
+    met = checkpoint.breakpoint
+    return Paused(
+        session=session.name,
+        stop=standing(session),
+        site=met.site if met is not None else str(frame.tap.site),
+        reason=checkpoint.reason,
+        breakpoint=met,
+        also=checkpoint.also,
+        matched=checkpoint.matched,
+        step=frame.step,
+        layer=frame.boundary,
+        layers=runtime.forward.layers,
+        positions=tuple(frame.positions[len(frame.positions) - rows :]),
+        tokens=tuple(session.tokens),
+        texts=texts,
+        prompt_tokens=session.line.begins,
+        prompt_text=prompt_text,
+        new_text=new_text,
+        log_probabilities=_log_probabilities(session),
+        shape=tuple(value.shape),
+        axes=frame.tap.axes,
+        dtype=dtype_name(value.dtype),
+        norms=tuple(row_norms(value)),
+        edits=session.edits_in_force,
+        history_index=session.history.present,
+        history_length=len(session.history.stops),
+        layers_run=session.line.layers_run,
+        influences=influences(session, frame),
+    )
+
+
+def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Finished:
+    line = session.line
+    assert line is not None
+    texts = token_texts(runtime, session)
+    new = line.new_tokens(session.tokens)
+    shown = session.tokens[:-1] if reason == "eos" else session.tokens
+    prompt_text, text = runtime.tokenizer.parted(shown, line.begins)
+    return Finished(
+        session=session.name,
+        stop=standing(session),
+        reason=reason,
+        detail=detail,
+        tokens=tuple(new),
+        texts=texts[line.begins :],
+        text=text,
+        prompt_tokens=tuple(session.tokens[: line.begins]),
+        prompt_texts=texts[: line.begins],
+        prompt_text=prompt_text,
+        log_probabilities=_log_probabilities(session),
+        top=() if session.logits_1V is None else top_tokens(runtime, session.logits_1V[0], TOP),
+        rules=tuple(rule.describe() for rule in session.rules.values()),
+        ignored_defaults=line.ignored_defaults,
+        layers_run=line.layers_run,
+        passes=line.passes,
+    )
+
+
+def _log_probabilities(session: Session) -> tuple[float | None, ...]:
+    assert session.line is not None
+    return tuple(session.line.probabilities_of(len(session.line.new_tokens(session.tokens))))
+
+
+def token_texts(runtime: Runtime, session: Session) -> tuple[str, ...]:
+    """One text a token; only those that are new since the last time are looked up."""
+    known = len(session.texts)
+    session.texts.extend(runtime.tokenizer.text_of(token) for token in session.tokens[known:])
+    return tuple(session.texts)
+
+
+def row_norms(value: Tensor) -> list[float]:
+    """L2 norm of each row over all other axes, computed in fp32."""
+    return list(value.to(torch.float32).flatten(1).norm(dim=1).tolist())
+
+
+def top_tokens(runtime: Runtime, logits_V: Tensor, count: int) -> tuple[TopToken, ...]:
+    """The most likely tokens under the softmax of fp32 logits."""
+    logits_V = logits_V.to(torch.float32)
+    most_likely = torch.topk(logits_V, min(count, logits_V.shape[-1])).indices
+    return token_readings(runtime, logits_V, most_likely)
+
+
+def token_readings(runtime: Runtime, logits_V: Tensor, ids: Tensor) -> tuple[TopToken, ...]:
+    """These tokens under the softmax of fp32 logits."""
+    logits_V = logits_V.to(torch.float32)
+    probabilities_V = torch.softmax(logits_V, dim=-1)
+    rows = zip(ids.tolist(), probabilities_V[ids].tolist(), logits_V[ids].tolist(), strict=True)
+    return tuple(TopToken(token=t, text=runtime.tokenizer.text_of(t), probability=p, logit=x) for t, p, x in rows)
+
+
+def lens_rows(
+    runtime: Runtime, logits_TV: Tensor, positions: list[int], tokens: list[int], count: int, chosen: Sequence[int]
+) -> list[LensRow]:
+    ids = torch.tensor(chosen, dtype=torch.long, device=logits_TV.device)
+    return [
+        LensRow(
+            position=p,
+            token=t,
+            text=runtime.tokenizer.text_of(t),
+            top=top_tokens(runtime, logits_V, count),
+            chosen=token_readings(runtime, logits_V, ids),
+        )
+        for p, t, logits_V in zip(positions, tokens, logits_TV, strict=True)
+    ]
+
+
+def effect(
+    runtime: Runtime, before_V: Tensor, after_V: Tensor, count: int, chosen: Sequence[int] = ()
+) -> EffectReading:
+    """What the edits change about the next token; `chosen` are read besides the `count` most probable."""
+    before, after = before_V.to(torch.float32), after_V.to(torch.float32)
+    log_before, log_after = torch.log_softmax(before, -1), torch.log_softmax(after, -1)
+    kl = (log_after.exp() * (log_after - log_before)).sum()
+    tops = (top_tokens(runtime, before, count), top_tokens(runtime, after, count))
+    return EffectReading(
+        before=tops[0],
+        after=tops[1],
+        kl=max(0.0, float(kl)),
+        top1_changed=bool(before.argmax() != after.argmax()),
+        logit_difference_norm=float((after - before).norm()),
+        shifts=token_shifts(runtime, before, after, [t.token for t in (*tops[1], *tops[0])]),
+        chosen=token_shifts(runtime, before, after, chosen),
+    )
+
+
+def token_shifts(runtime: Runtime, before_V: Tensor, after_V: Tensor, tokens: Sequence[int]) -> tuple[TokenShift, ...]:
+    """Each of these tokens once, under both distributions."""
+    ids = torch.tensor(list(dict.fromkeys(tokens)), dtype=torch.long, device=before_V.device)
+    without, with_it = (token_readings(runtime, logits_V, ids) for logits_V in (before_V, after_V))
+    return tuple(
+        TokenShift(
+            token=old.token,
+            text=old.text,
+            probability_before=old.probability,
+            probability_after=new.probability,
+            logit_before=old.logit,
+            logit_after=new.logit,
+        )
+        for old, new in zip(without, with_it, strict=True)
+    )

@@ -1,0 +1,232 @@
+"""Runs: pass after pass until a stop or the end. Each `yield` is a place to give way, the value returned the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import (
+    Completed,
+    Halted,
+    Hit,
+    Yielded,
+)
+from djinn_jupyter.engine.forward.plan import Target, make_plan
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.model.loading.tokenizer import Stream
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.entering import GENERATOR_BYTES, entered
+from djinn_jupyter.engine.session.footprint import tensors_of_states
+from djinn_jupyter.engine.session.history import Checkpoint
+from djinn_jupyter.engine.session.line import STATE_PERIOD
+from djinn_jupyter.engine.session.pass_log import same_rules
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.wire.nouns import FinishReason, PauseReason
+from djinn_jupyter.wire.replies import Reply, SessionFinished, SessionPaused, TokenSampled
+from djinn_jupyter.wire.sites import Site
+
+
+def run(
+    runtime: Runtime,
+    session: Session,
+    *,
+    free: bool = False,
+    targets: Iterable[Target] = (),
+    reason: PauseReason = "step",
+) -> Steps:
+    """Go on from `session.frame`. `reason` is what a halt at one of `targets` is called."""
+    targets = tuple(targets)
+    assert session.line is not None
+    stream = runtime.tokenizer.stream(session.tokens)
+    version, plan = -1, make_plan()
+    rules: tuple[Rule, ...] = ()
+    begun_under: tuple[Rule, ...] | None = None
+    while True:
+        frame = session.frame
+        assert frame is not None and session.line is not None
+        if session.pause_requested and frame.hidden is None:
+            targets = (*targets, Target(tap=runtime.resolve(Site(point="resid_pre", layer=0)), step=frame.step))
+            version, reason = -1, "interrupt"
+        if version != session.plan_version:
+            plan = session.plan(free=free, targets=targets, yields=runtime.should_yield)
+            version, rules = session.plan_version, session.rules_in_force
+        if frame.hidden is None and frame.tap is None:
+            begun_under = rules
+        try:
+            outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
+        except SlabFull as full:
+            if not session.line.new_tokens(session.tokens):
+                raise
+            return finish(runtime, session, "slab_full", str(full))
+        session.line.layers_run += outcome.layers_run
+        runtime.counters.layers_run += outcome.layers_run
+        match outcome:
+            case Yielded():
+                session.yield_at(outcome.frame)
+                runtime.counters.preemptions += 1
+                yield None
+                if session.pause_requested:
+                    return (yield from _paused_between(runtime, session))
+            case Halted():
+                return pause(runtime, session, outcome, reason)
+            case Completed():
+                whole = begun_under is not None and same_rules(begun_under, rules)
+                session.trail.record(frame, rules, whole=whole)
+                ended = _after_pass(runtime, session, outcome, stream)
+                if ended is not None:
+                    return ended
+                yield None
+
+
+def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: Stream) -> Reply | None:
+    """Commit is done: sample when the pass reached the last token, and say whether that was the end."""
+    line = session.line
+    assert line is not None
+    line.passes += 1
+    runtime.counters.passes += 1
+    session.cache.release_behind(session.history.oldest_position(session.cache.length))
+    _keep_states(runtime, session)
+    if session.cache.length < len(session.tokens):
+        session.begin_pass(one_by_one=runtime.one_by_one)
+        return None
+    _keep_logits(session, outcome.logits_1V)
+    if line.max_new_tokens > len(line.new_tokens(session.tokens)):
+        _sample(runtime, session, stream)
+    ending = _ending(runtime, session)
+    if ending is not None:
+        return finish(runtime, session, *ending)
+    session.begin_pass(one_by_one=runtime.one_by_one)
+    return None
+
+
+def _keep_logits(session: Session, logits_1V: Tensor) -> None:
+    """In memory of their own, where the model gives those of all positions."""
+    logits_1V = logits_1V.to(torch.float32)
+    if logits_1V.untyped_storage().nbytes() > logits_1V.nbytes:
+        logits_1V = logits_1V.clone()
+    session.keep_logits(logits_1V)
+
+
+def _keep_states(runtime: Runtime, session: Session) -> None:
+    """States every so many tokens, and after every pass that was edited: from there going back by tokens runs again."""
+    line, frame = session.line, session.frame
+    assert line is not None and frame is not None
+    if runtime.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.inlays or frame.step == 0):
+        kept = session.cache.capture_all()
+        runtime.space.note_tensors(tensors_of_states(kept))
+        if line.keep_states(session.cache.length, kept, session.trail.not_alike()):
+            runtime.space.let_go()
+
+
+def _sample(runtime: Runtime, session: Session, stream: Stream) -> None:
+    line = session.line
+    assert line is not None and session.logits_1V is not None
+    tokens_1T = torch.tensor([session.tokens], device=session.logits_1V.device)
+    if line.sampler.draws:
+        line.drawn.append(line.sampler.generator.get_state())
+    token = line.sampler.choose(tokens_1T, session.logits_1V)
+    session.draw(token)
+    runtime.counters.tokens_sampled += 1
+    step = len(line.new_tokens(session.tokens))
+    line.note_probability(session.logits_1V, token, step)
+    text = "" if token in line.eos else stream.add(token)
+    runtime.publish(TokenSampled(session=session.name, step=step, token=token, text=text))
+
+
+def _ending(runtime: Runtime, session: Session) -> tuple[FinishReason, str | None] | None:
+    line = session.line
+    assert line is not None
+    new = line.new_tokens(session.tokens)
+    if new and new[-1] in line.eos:
+        return "eos", None
+    if line.stop:
+        tail = runtime.tokenizer.decode(new[-line.stop_window :])
+        for text in line.stop:
+            if text in tail:
+                return "stop_string", text
+    if len(new) >= line.max_new_tokens:
+        return "length", None
+    context = runtime.description.context_length
+    if context is not None and len(session.tokens) > context:
+        return "context", f"The model has {context} positions and all are taken."
+    if runtime.forward.crosses(session.cache.length, len(session.tokens)):
+        return "context", (
+            f"The model changes its rotary frequencies at {runtime.forward.switches_at} positions; "
+            "run all tokens as one prompt to go on."
+        )
+    return None
+
+
+def _paused_between(runtime: Runtime, session: Session) -> Steps:
+    """Stand where the pass stepped aside; of states it needs copies."""
+    yield from runtime.space.set_aside(session, GENERATOR_BYTES + session.cache.recurrent_bytes)
+    return pause(runtime, session, _halted_between(runtime, session), "interrupt")
+
+
+def _halted_between(runtime: Runtime, session: Session) -> Halted:
+    """The yielded frame as a stop: it stands between two layers, where a residual site is."""
+    frame = session.frame
+    assert frame is not None and frame.hidden is not None
+    tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
+    live = session.cache.capture_all()
+    stopped = replace(
+        frame,
+        tap=tap,
+        raw=frame.hidden,
+        states=live or None,
+        start_states={**live, **session.journal} or None,
+    ).read()
+    return Halted(frame=stopped, hits=(), layers_run=0)
+
+
+def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReason) -> Reply:
+    """The session stands at the halt; breakpoints met there are counted, and gone if they were for once."""
+    met = [hit for hit in halted.hits if isinstance(hit.halt, Breakpoint)]
+    for hit in met:
+        assert isinstance(hit.halt, Breakpoint)
+        session.count_hit(hit.halt)
+    arrive_at(runtime, session, halted.frame, "breakpoint" if met else reason, met)
+    reply = reports.paused(runtime, session)
+    runtime.publish(
+        SessionPaused(session=session.name, stop=reply.stop, site=reply.site, step=reply.step, reason=reply.reason)
+    )
+    return reply
+
+
+def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseReason, met: list[Hit]) -> None:
+    """Make `frame` the session's present stop."""
+    assert session.line is not None
+    breakpoints = [hit.halt for hit in met if isinstance(hit.halt, Breakpoint)]
+    session.history.arrive(
+        Checkpoint(
+            frame=frame,
+            line=session.line,
+            tokens=tuple(session.tokens),
+            generator=session.line.sampler.generator.get_state(),
+            reason=reason,
+            breakpoint=breakpoints[0].describe() if breakpoints else None,
+            also=tuple(str(b.site) for b in breakpoints[1:]),
+            matched=met[0].position if met else None,
+            number=session.next_stop_number(),
+        )
+    )
+    runtime.space.bound(session)
+    session.arrive(frame)
+
+
+def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Reply:
+    """The run is over; the session is idle, its line can be extended or gone back on."""
+    assert session.line is not None
+    session.finish()
+    new = len(session.line.new_tokens(session.tokens))
+    reply = reports.finished(runtime, session, reason, detail)
+    runtime.publish(SessionFinished(session=session.name, stop=reply.stop, reason=reason, new_tokens=new))
+    return reply

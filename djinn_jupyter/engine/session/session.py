@@ -1,0 +1,363 @@
+"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules and watches. Moves by the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import Journal
+from djinn_jupyter.engine.forward.plan import (
+    Observer,
+    Plan,
+    Target,
+    make_plan,
+)
+from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.interventions.watches import Watch
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.session import states
+from djinn_jupyter.engine.session.history import Checkpoint, History
+from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.pass_log import Trail
+from djinn_jupyter.engine.session.residence import Residence
+from djinn_jupyter.engine.session.steps import JobKind
+from djinn_jupyter.engine.session.stop_edits import StopEdit
+from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.wire.names import label
+from djinn_jupyter.wire.nouns import Exactness, Origin, SessionState, StopIdentity
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
+    stands, None between runs. `blobs` is the engine's account of tensors that are not pages, once the session is one of
+    its. `lost`: its rows and states went with an earlier process, and are made again from the trail before they are
+    needed. `runs` counts the prompts that it was given. `stop` and `edition` number where it stands and what value is
+    there, None while it runs. `used_by` is the holder whose magics act on it."""
+
+    name: str
+    owner: str
+    holder: str | None
+    cache: PagedCache
+    history: History
+    state: SessionState = "idle"
+    tokens: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    journal: Journal = field(default_factory=dict)
+    trail: Trail = field(default_factory=Trail)
+    exactness: Exactness = "exact"
+    lost: bool = False
+    frame: Frame | None = None
+    edits: list[StopEdit] = field(default_factory=list)
+    line: Line | None = None
+    logits_1V: Tensor | None = None
+    breakpoints: dict[int, Breakpoint] = field(default_factory=dict)
+    rules: dict[int, Rule] = field(default_factory=dict)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    numbers_given: int = 0
+    runs: int = 0
+    forked_from: Origin | None = None
+    used_by: str | None = None
+    stop: int | None = None
+    edition: int | None = None
+    last_edition: int = 0
+    rule_numbers_given: int = 0
+    plan_version: int = 0
+    work: JobKind | None = None  # what is being done with it now; the scheduler's to set
+    pause_requested: bool = False
+    residence: Residence = field(default_factory=Residence)
+    blobs: Blobs | None = None
+    last_used: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.last_edition = max(self.last_edition, self.edition or 0)
+        if self.stop is None:
+            self.stand()
+
+    @property
+    def committed(self) -> int:
+        """Positions that are committed, also where their rows are lost."""
+        return self.trail.end if self.lost else self.cache.length
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines of its stops and its own, each once."""
+        lines = {id(stop.line): stop.line for stop in self.history.stops}
+        if self.line is not None:
+            lines[id(self.line)] = self.line
+        return list(lines.values())
+
+    def lose_rows(self) -> None:
+        """Its rows and states cannot be had again; they will be made again."""
+        self.cache.free()
+        for line in self.lines:
+            line.states = {length: {} for length in line.states}
+        if self.blobs is not None:
+            self.blobs.untidy = True
+        self.residence.storages_known = None  # a copy under way may hold storages that are its no more
+        self.lost, self.exactness = True, "recomputed"
+
+    def break_off(self) -> None:
+        """A run that does not go on leaves it at the last committed step, idle."""
+        self.cache.restore_all(self.journal)
+        self.journal.clear()
+        self.frame = None
+        self.history.present = None
+        self.move("fail")
+        self.residence.touch()
+
+    def move(self, move: states.Move) -> None:
+        self.state = states.after(self.state, move, self.name)
+        self.last_used = time.monotonic()
+        self.stand()
+
+    def stand(self) -> None:
+        """It has come to stand somewhere, under a number that no other stop of its name has; none while it runs."""
+        self.stop = self.edition = None if self.state == "running" else self._next_edition()
+
+    def change_value(self, frame: Frame) -> None:
+        """The same stop with another value."""
+        self.frame = frame
+        self.edition = self._next_edition()
+
+    def _next_edition(self) -> int:
+        """Microseconds of the clock, and always more than before: numbers of a session that was closed, or lost with
+        its journal, are not met again by one of the same name. Below 2^53, as JavaScript needs it."""
+        self.last_edition = max(self.last_edition + 1, time.time_ns() // 1000)
+        return self.last_edition
+
+    @property
+    def standing(self) -> StopIdentity | None:
+        """What a view that reads from it now has read from; None while it runs."""
+        if self.stop is None or self.edition is None:
+            return None
+        return StopIdentity(session=self.name, number=self.stop, edition=self.edition)
+
+    def check_move(self, move: states.Move) -> None:
+        """Raise what `move` would raise, and change nothing."""
+        states.after(self.state, move, self.name)
+
+    def check_stop(self, seen: StopIdentity) -> None:
+        """IllegalMove where it does not stand, or stands no more, at the stop and the edition that somebody sees."""
+        if self.standing == seen:
+            return
+        name = label(self.name)
+        if self.stop == seen.number and self.frame is not None:
+            raise IllegalMove(
+                f"Session {name!r} was edited meanwhile: the stop you see is gone. Look again, then go on."
+            )
+        now = f"stands at {self._place}" if self._place is not None else f"is {self.state}"
+        raise IllegalMove(f"Session {name!r} has moved on meanwhile and {now}: the stop you see is gone.")
+
+    @property
+    def _place(self) -> str | None:
+        """The site that a pass is stopped at, and its step."""
+        frame = self.frame if self.state == "paused" else None
+        return None if frame is None or frame.tap is None else f"{frame.tap.site}, step {frame.step}"
+
+    # --- what happens in its passes --------------------------------------------------------------------------------
+
+    def set_breakpoint(self, made: Breakpoint) -> None:
+        self.breakpoints[made.number] = made
+        self.plan_version += 1
+
+    def arm(self, there: Breakpoint, *, enabled: bool, once: bool) -> None:
+        there.enabled, there.once = enabled, once
+        self.plan_version += 1
+
+    def clear_breakpoints(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self.breakpoints[number]
+        self.plan_version += 1
+
+    def count_hit(self, met: Breakpoint) -> None:
+        """It is gone where it was for once."""
+        met.hits += 1
+        if met.once and met.number in self.breakpoints:
+            self.clear_breakpoints([met.number])
+
+    def steer(self, rule: Rule) -> None:
+        self.rules[rule.number] = rule
+        self.plan_version += 1
+
+    def enable_rule(self, rule: Rule, enabled: bool) -> None:
+        rule.enabled = enabled
+        self.plan_version += 1
+
+    def unsteer(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            del self.rules[number]
+        self.plan_version += 1
+
+    def watch(self, watch: Watch) -> None:
+        self.watches[str(watch.site)] = watch
+        self.plan_version += 1
+
+    def unwatch(self, sites: Iterable[str]) -> None:
+        for site in sites:
+            del self.watches[site]
+        self.plan_version += 1
+
+    # --- how its line goes on --------------------------------------------------------------------------------------
+
+    def begin_anew(self) -> None:
+        """Another prompt: nothing is left of the line before, and rules and watches count from here."""
+        self.history.clear()
+        self.trail.cut(0)
+        self.exactness, self.lost = "exact", False
+        self.texts.clear()
+        for rule in self.rules.values():
+            rule.reset()
+        self.runs += 1
+        for watch in self.watches.values():
+            watch.run = self.runs
+
+    def take_line(self, line: Line, tokens: list[int], *, one_by_one: bool) -> None:
+        """Stand before the first pass of a line, of which tokens may be committed already."""
+        self.journal.clear()
+        self.tokens, self.line, self.logits_1V = tokens, line, None
+        self.begin_pass(one_by_one=one_by_one)
+
+    def set_off(self, move: states.Move) -> None:
+        """Leave the stop that it is at, if any."""
+        self.pause_requested = False
+        self.move(move)
+        self.history.present = None
+
+    def begin_pass(self, *, one_by_one: bool) -> None:
+        self.frame = self.next_frame(one_by_one=one_by_one)
+
+    def yield_at(self, frame: Frame) -> None:
+        """Its pass has given way to others and goes on from there."""
+        self.frame = frame
+
+    def keep_logits(self, logits_1V: Tensor) -> None:
+        """A pass has reached the last token; the logits before go out of the books."""
+        before = None if self.logits_1V is None or self.blobs is None else self.blobs.known(self.logits_1V)
+        self.logits_1V = logits_1V
+        if self.blobs is not None:
+            self.blobs.let_go(before)
+
+    def draw(self, token: int) -> None:
+        self.tokens.append(token)
+
+    def arrive(self, frame: Frame) -> None:
+        """Stop there."""
+        self.frame = frame
+        self.edits.clear()
+        self.pause_requested = False
+        self.move("stop")
+
+    def finish(self) -> None:
+        """The line is at its end, for now."""
+        self.frame = None
+        self.history.present = None
+        self.pause_requested = False
+        self.move("finish")
+
+    def request_pause(self) -> bool:
+        """Whether there is a run that will pause."""
+        self.pause_requested = self.state == "running"
+        return self.pause_requested
+
+    def edit(self, frame: Frame, edit: StopEdit) -> None:
+        self.change_value(frame)
+        self.edits.append(edit)
+
+    def set_edits(self, frame: Frame, edits: list[StopEdit]) -> None:
+        """The stopped value is what these edits make of it."""
+        self.edits = edits
+        self.change_value(frame)
+
+    def take_rows(self, cache: PagedCache) -> PagedCache:
+        """Rows and states that were lost are these; returns the cache that it had."""
+        cache, self.cache, self.lost = self.cache, cache, False
+        return cache
+
+    def next_number(self) -> int:
+        """Numbers of breakpoints are never used twice."""
+        self.numbers_given += 1
+        return self.numbers_given
+
+    @property
+    def rules_in_force(self) -> tuple[Rule, ...]:
+        """Its rules without those that are turned off."""
+        return tuple(rule for rule in self.rules.values() if rule.enabled)
+
+    @property
+    def edits_in_force(self) -> tuple[str, ...]:
+        """The edits of the present stop in words, without those that are turned off."""
+        return tuple(edit.what for edit in self.edits if edit.enabled)
+
+    def next_stop_number(self) -> int:
+        """Of a stop of the history: never used twice, and kept by forks for the stops that they share."""
+        return self._next_edition()
+
+    def next_rule_number(self) -> int:
+        """Rules have numbers of their own, never used twice."""
+        self.rule_numbers_given += 1
+        return self.rule_numbers_given
+
+    def next_frame(self, *, one_by_one: bool = False) -> Frame:
+        """The pass over the tokens that are not committed; over the first of them where a family has to be fed
+        singly."""
+        committed = self.cache.length
+        pending = self.tokens[committed:]
+        fed = pending[:1] if one_by_one and committed else pending
+        return Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
+
+    def step_at(self, end: int) -> int:
+        """0 while a pass feeds prompt tokens, n when it feeds the n-th generated one."""
+        return 0 if self.line is None else max(0, end - self.line.begins)
+
+    def plan(self, *, free: bool, targets: Iterable[Target], yields: Callable[[], bool]) -> Plan:
+        armed = [] if free else [b for b in self.breakpoints.values() if b.enabled]
+        return make_plan(
+            rules=self.rules_in_force, observers=self.watches.values(), halts=(*armed, *targets), yields=yields
+        )
+
+    def side_plan(
+        self,
+        targets: Iterable[Target],
+        yields: Callable[[], bool],
+        *,
+        ruled: bool,
+        observers: Iterable[Observer] = (),
+    ) -> Plan:
+        """For looking: no watches, no breakpoints, rules without their books (none at all where the pass is run again:
+        there the inlays of the frame say what the rules made)."""
+        rules = self.rules_in_force if ruled else ()
+        return make_plan(rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields)
+
+    def stand_at(self, checkpoint: Checkpoint) -> None:
+        """Take everything back to how it was at a stop."""
+        self.line = checkpoint.line
+        self.line.sampler.generator.set_state(checkpoint.generator)
+        self.cut(list(checkpoint.tokens), checkpoint.frame.committed)
+        self.frame = checkpoint.frame
+        self.edits.clear()
+
+    def recount(self, layers: int) -> None:
+        """The books of a line that went back to the present frame are those of the way that leads there, through a
+        model of so many layers."""
+        assert self.line is not None and self.frame is not None
+        self.line.passes = self.trail.count(self.line.fed_from, self.frame.committed)
+        self.line.layers_run = self.line.passes * layers + self.frame.boundary
+
+    def cut(self, tokens: list[int], committed: int) -> None:
+        """Make the line shorter: `tokens` are what stays of it, the first `committed` of them committed."""
+        assert self.line is not None
+        self.tokens = tokens
+        del self.texts[len(tokens) :]
+        new = max(0, len(tokens) - self.line.begins)
+        del self.line.drawn[new:], self.line.log_probabilities[new:]
+        for length in [length for length in self.line.states if length > committed]:
+            del self.line.states[length]  # what comes there now may be something else
+        self.cache.rewind(committed)
+        self.trail.cut(committed)

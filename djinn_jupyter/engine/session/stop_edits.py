@@ -1,0 +1,113 @@
+"""The edits of one stop, each of which can be turned off and on again. Knows frames, no sessions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.wire.edits import Edit, PatchFrom, Set
+from djinn_jupyter.wire.readings import EditAtStop
+from djinn_jupyter.wire.sites import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopEdit:
+    """An edit of the stopped value. `edit` takes nothing from elsewhere: of a patch it is the values that were put
+    there. It is None in sessions kept by versions that noted `what` alone. `size` is NaN or infinite where the value
+    was zero; `positions` are absolute, None for all of the pass."""
+
+    number: int
+    what: str
+    site: Site
+    edit: Edit | None
+    positions: tuple[int, ...] | None
+    size: float
+    enabled: bool = True
+
+    def describe(self) -> EditAtStop:
+        size = self.size if math.isfinite(self.size) else None
+        return EditAtStop(
+            number=self.number, site=str(self.site), what=self.what, relative_size=size, enabled=self.enabled
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A frame after an edit, and the part of its value [n, m, ...] that was touched, before and after."""
+
+    frame: Frame
+    before: Tensor
+    after: Tensor
+    positions: tuple[int, ...]
+    noted: StopEdit
+
+
+def make(
+    frame: Frame,
+    edit: Edit,
+    site: Site,
+    positions: tuple[int, ...] | None,
+    *,
+    number: int,
+    patched: Tensor | None = None,
+    what: str | None = None,
+) -> Made:
+    """Apply an edit to the stopped value of `frame`; `patched` is what a `patch_from` takes, `what` its words where
+    they are not those of the edit. Raises InvalidEdit."""
+    assert frame.tap is not None and frame.raw is not None
+    value = frame.tap.read(frame.raw)
+    edits.check(edit, value.shape[-1])
+    available = available_in(frame, value)
+    rows = edits.rows_of(positions, available)
+    before = edits.take(value, rows, site.selector)
+    after = edits.change(before, edit, site.selector, lambda edit, selector: _given(patched))
+    if not bool(torch.isfinite(after).all()):
+        raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
+    touched = tuple(available if rows is None else (available[row] for row in rows))
+    noted = StopEdit(
+        number=number,
+        what=what or edits.spell_at(edit, site, touched),
+        site=site,
+        edit=Set(value=to_array(after)) if isinstance(edit, PatchFrom) else edit,
+        positions=positions,
+        size=float(edits.relative_size(before, after)),
+    )
+    raw = frame.tap.write(frame.raw, edits.put(value, after, rows, site.selector))
+    changed = frame.with_value(raw, Change(what=noted.what, size=noted.size))
+    return Made(frame=changed, before=before, after=after, positions=touched, noted=noted)
+
+
+def available_in(frame: Frame, value: Tensor) -> range:
+    """The absolute positions of the value's rows."""
+    return frame.positions[len(frame.positions) - value.shape[0] :]
+
+
+def with_edits(arrived: Frame, made: Iterable[StopEdit]) -> tuple[Frame, list[StopEdit]]:
+    """The frame as the pass brought it with the enabled edits made again, in order, and the edits with their sizes as
+    they are now. With none enabled it is the very frame that arrived."""
+    frame, noted = arrived, []
+    for one in made:
+        if one.enabled:
+            if one.edit is None:
+                raise InvalidEdit(
+                    f"Edit {one.number} was kept by a version that noted its words alone, so the edits of this stop "
+                    "cannot be made anew; undo them all, or step on with them."
+                )
+            again = make(frame, one.edit, one.site, one.positions, number=one.number, what=one.what)
+            frame, one = again.frame, again.noted
+        noted.append(one)
+    return frame, noted
+
+
+def _given(patched: Tensor | None) -> Tensor:
+    assert patched is not None
+    return patched

@@ -1,0 +1,158 @@
+"""From a configuration to an engine that may serve: load, study, build, and prove it on this very model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from djinn_jupyter._version import __version__
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.growth import Growth
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.weights.flat import return_freed
+from djinn_jupyter.engine.model.discovery.model_map import study
+from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_device, load_model
+from djinn_jupyter.engine.model.loading.other_parts import leave_out
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.recovery import Recovery
+from djinn_jupyter.engine.process_memory import Footprint, footprint_of
+from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
+from djinn_jupyter.engine.startup.describe import describe
+from djinn_jupyter.engine.startup.selftest import Proof, prove
+from djinn_jupyter.engine.startup.weight_plan import (
+    LEAST_PAGES,
+    Settled,
+    foresee,
+    least_page_bytes,
+    page_positions,
+    settle,
+)
+from djinn_jupyter.engine.system.device import own_and_mapped
+from djinn_jupyter.engine.system.device_limit import impose, make_current
+from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, WireError
+from djinn_jupyter.wire.codec import encode
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.replies import Event, Welcome
+
+Progress = Callable[[str], None]
+
+
+def open_engine(
+    config: EngineConfig, publish: Callable[[Event], None] = lambda event: None, progress: Progress = lambda text: None
+) -> Engine:
+    """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
+    device = choose_device(config.device)
+    make_current(device)
+    impose(config.card_memory, device)
+    foreseen = foresee(config, progress)
+    runtime, _ = own_and_mapped()
+    progress(f"loading {config.model}")
+    loaded = load_model(config)
+    for note in loaded.notes:
+        progress(note)
+    settled = settle(config, loaded, progress, lambda: leave_out(load_model(config).model), foreseen)
+    engine = build_engine(config, loaded, publish, progress, settled, runtime)
+    if config.journal:
+        brought_back = open_journal(engine)
+        if brought_back:
+            progress(f"brought back {len(brought_back)} sessions: {', '.join(brought_back)}")
+    return engine
+
+
+def open_journal(engine: Engine) -> tuple[str, ...]:
+    """From now on the engine keeps its sessions; the names of those of earlier processes that are its own now."""
+    recovery = Recovery(
+        engine.config,
+        engine.runtime,
+        keeping=engine.keeping,
+        sessions=engine.sessions,
+        tiers=engine.tiers,
+        blobs=engine.blobs,
+        wake=engine.mailbox.wake,
+    )
+    brought_back = recovery.open_journal()
+    engine.bulletin.publish(all_sessions=True)
+    return brought_back
+
+
+@torch.inference_mode()
+def build_engine(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    publish: Callable[[Event], None],
+    progress: Progress,
+    settled: Settled | None = None,
+    runtime: int | None = None,
+) -> Engine:
+    """The engine of a model that is in memory already; its weights are settled here where they are not."""
+    where = torch.device(loaded.device)
+    settled = settled or settle(config, loaded, progress)
+    weights = settled.weights
+    progress("finding the layers and the points")
+    geometry = probe_geometry(loaded.model, where, page_positions(config))
+    _require_pages(loaded.name, geometry, settled)
+    anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
+    forward = Forward(loaded.model, anatomy, geometry, weights)
+    tokenizer = TokenText(loaded.tokenizer)
+    process = TokenizerProcess(config, loaded.source) if loaded.source is not None else None
+
+    def engine(description: ModelDescription, publish: Callable[[Event], None], footprint: Footprint | None) -> Engine:
+        """Whose sessions nobody has used yet: the engine that serves has its own, after that which proved the model."""
+        growth = Growth()
+        budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
+        serves = footprint is not None
+        return Engine(
+            config=config,
+            forward=forward,
+            tokenizer=tokenizer,
+            description=description,
+            budget=budget,
+            slabs=tuple(Slab(group, where, budget) for group in geometry.groups),
+            keeping=Keeping(config, settled.identity, where),
+            publish=publish,
+            host=open_host(config, where, growth) if serves else None,
+            disk=open_disk(config, where) if serves else None,
+            tokenizer_process=process if serves else None,
+            footprint=footprint,
+        )
+
+    progress("proving that a stopped pass goes on bit for bit")
+    proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))
+    description = describe(loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_one_by_one)
+    _require_tellable(description)
+    return_freed(where)  # what allocators have kept of loading and of the self-test
+    return engine(description, publish, footprint_of(loaded.model, where, runtime))
+
+
+def _prove(engine: Engine) -> Proof:
+    """An engine of its own, of which nothing is left afterwards."""
+    try:
+        return prove(engine)
+    finally:
+        engine.close()
+
+
+def _require_tellable(model: ModelDescription) -> None:
+    """ModelRefused where a configuration says what no greeting of a client could carry."""
+    try:
+        encode(0, Welcome(version=__version__, model=model, attached=()))
+    except WireError as error:
+        raise ModelRefused(f"{model.name} cannot be described to anybody: {error}") from None
+
+
+def _require_pages(name: str, geometry: CacheGeometry, settled: Settled) -> None:
+    """ModelDoesNotFit where what the weights leave is less than a few pages of each group."""
+    least = least_page_bytes(geometry)
+    if settled.page_bytes < least:
+        raise ModelDoesNotFit(
+            f"The weights of {name} leave {settled.page_bytes / 2**20:.1f} MiB of the allowed memory for pages, and "
+            f"{LEAST_PAGES} pages of each kind take {least / 2**20:.1f} MiB; allow more with --device-memory, or make "
+            "pages smaller with --page-positions."
+        )

@@ -1,0 +1,109 @@
+"""What an engine says of the model it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from transformers import PreTrainedModel
+
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
+from djinn_jupyter.engine.model.discovery.model_map import Anatomy
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.model.loading.load import LoadedModel
+from djinn_jupyter.wire.nouns import CheckResult, ModelDescription
+from djinn_jupyter.wire.texts import sendable
+
+UNREACHABLE: Final = 2**53  # positions: a number that only says that there is no limit
+_SAMPLING: Final = (
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "repetition_penalty",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "penalty_alpha",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "bad_words_ids",
+    "max_new_tokens",
+    "max_length",
+    "min_length",
+)
+
+
+def describe(
+    loaded: LoadedModel,
+    anatomy: Anatomy,
+    geometry: CacheGeometry,
+    checks: Sequence[CheckResult],
+    weight_bytes: int,
+    one_by_one: bool = False,
+) -> ModelDescription:
+    """`one_by_one`: two chunks do not match one shot on this family, so prompts are fed token by token."""
+    model = loaded.model
+    text = model.config.get_text_config()
+    logits = anatomy.taps["logits", None]
+    assert isinstance(logits, Tap)
+    return ModelDescription(
+        name=sendable(loaded.name),
+        revision=loaded.revision,
+        architecture=type(model).__name__,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        device=str(loaded.device),
+        attention=str(model.config._attn_implementation),
+        layers=len(anatomy.layers),
+        hidden_size=anatomy.hidden_size,
+        vocab_size=logits.width or 0,
+        context_length=_positions(text),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        weight_bytes=weight_bytes,
+        has_tokenizer=loaded.tokenizer is not None,
+        has_chat_template=bool(getattr(loaded.tokenizer, "chat_template", None)),
+        eos_token_ids=tuple(token for token in eos_tokens(model) if 0 <= token < (logits.width or 0)),
+        points=anatomy.points(),
+        cache_groups=tuple(group.describe() for group in geometry.groups),
+        recurrent_state_bytes=geometry.recurrent_state_bytes,
+        feeding="token by token" if one_by_one else "chunks",
+        generation_defaults=generation_defaults(model),
+        checks=tuple(checks),
+        notes=(*loaded.notes, *_absent(anatomy.stack.absent)),
+    )
+
+
+def _absent(paths: Sequence[str]) -> tuple[str, ...]:
+    """That the layers are counted otherwise here than in the model."""
+    if not paths:
+        return ()
+    shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
+    return (f"A text does not run {shown}: these layers are absent, and layers are counted without them.",)
+
+
+def eos_tokens(model: PreTrainedModel) -> tuple[int, ...]:
+    """The tokens that end a text, as generation knows them."""
+    found = model.generation_config.eos_token_id if model.generation_config else None
+    if found is None:
+        return ()
+    return (found,) if isinstance(found, int) else tuple(found)
+
+
+def generation_defaults(model: PreTrainedModel) -> dict[str, str]:
+    """The sampling fields that the model's authors set and that a plain run does not apply."""
+    given: dict[str, Any] = model.generation_config.to_diff_dict() if model.generation_config else {}
+    return {name: sendable(str(given[name])) for name in _SAMPLING if given.get(name) is not None}
+
+
+def _positions(configuration: Any) -> int | None:
+    """How many positions the model has; None where it has no limit of its own (state-space models). Dynamic rotary
+    frequencies stretch beyond the trained length, by their factor."""
+    found = getattr(configuration, "max_position_embeddings", None)
+    if not isinstance(found, int) or found <= 0:
+        return None
+    rotary = getattr(configuration, "rope_parameters", None) or {}
+    reached = found * rotary["factor"] if rotary.get("rope_type") == "dynamic" else found
+    return int(reached) if reached < UNREACHABLE else None

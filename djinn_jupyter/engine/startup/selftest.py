@@ -1,0 +1,259 @@
+"""The load-time self-test: the engine proves on this very model that stopping, going on and sharing change no bit.
+
+It speaks to the engine in requests, as a client would, and compares with the model's own `generate`. What fails refuses
+the model by name. Short prompts: about thirty passes of a dozen tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import msgspec
+import torch
+from torch import Tensor
+from transformers import GenerationConfig
+
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import ModelRefused
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Scale
+from djinn_jupyter.wire.nouns import CheckResult
+from djinn_jupyter.wire.replies import BreakpointSet, Closed, Edited, Finished, Logits, Opened, Paused, Reply, ReplyBase
+
+if TYPE_CHECKING:
+    from djinn_jupyter.engine.engine import Engine
+
+SessionAsk = TypeVar(
+    "SessionAsk",
+    ask.Open,
+    ask.Close,
+    ask.Fork,
+    ask.Run,
+    ask.Resume,
+    ask.Back,
+    ask.SetBreakpoint,
+    ask.ApplyEdit,
+    ask.ReadLogits,
+)
+LENGTH: Final = 11
+STEPS: Final = 3
+_SEED: Final = 20260925
+HOLDER: Final = Holder(name="self-test", user="self-test")
+Expected = TypeVar("Expected", bound=ReplyBase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """What was checked. `feeds_one_by_one`: two chunks of a prompt do not give what one shot gives, so extensions are
+    fed token by token."""
+
+    checks: tuple[CheckResult, ...]
+    feeds_one_by_one: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    tokens: tuple[int, ...]
+    logits: Tensor
+
+    def same(self, other: Outcome) -> bool:
+        return self.tokens == other.tokens and torch.equal(self.logits, other.logits)
+
+
+def prove(engine: Engine) -> Proof:
+    """Run all checks; ModelRefused names the first that fails."""
+    trial = _Trial(engine)
+    try:
+        checks = tuple(_checked(engine, name, check) for name, check in trial.checks())
+        in_chunks = trial.chunks_match()
+    finally:
+        trial.clean_up()
+    found = "match" if in_chunks else "do not match: this family is fed token by token"
+    chunks = CheckResult(name="two chunks against one shot", passed=in_chunks, detail=found)
+    return Proof(checks=(*checks, chunks), feeds_one_by_one=not in_chunks)
+
+
+def _checked(engine: Engine, name: str, check: Callable[[], bool]) -> CheckResult:
+    if not check():
+        raise ModelRefused(
+            f"{engine.description.architecture} cannot be served exactly: the load-time self-test failed at {name!r}."
+        )
+    return CheckResult(name=name, passed=True, detail="bitwise equal")
+
+
+@contextmanager
+def _plain_settings(model: Any) -> Iterator[None]:
+    """What a checkpoint wishes for in `generate` (forced or forbidden tokens, penalties, beams, another cache) is no
+    part of the forward pass."""
+    wished, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = wished
+
+
+class _Trial:
+    """A prompt, what the plain model makes of it, and sessions to try things on."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.layers = engine.forward.layers
+        generator = torch.Generator().manual_seed(_SEED)
+        size = engine.description.vocab_size
+        self.prompt = tuple(torch.randint(size, (LENGTH,), generator=generator).tolist())
+        self.other = tuple(torch.randint(size, (LENGTH - 4,), generator=generator).tolist())
+        self.plain = self._plain()
+        self._opened: set[str] = set()
+
+    def checks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
+        yield "forward is deterministic", lambda: self._plain().same(self.plain)
+        index = isinstance(self.engine.anatomy.keep_last.get("logits_to_keep"), Tensor)
+        over = " over all positions" if index else ""  # by itself it drops all but the last on the way
+        yield f"uninterrupted run equals generate{over}", lambda: self.run("a").same(self.plain)
+        for layer in sorted({min(1, self.layers - 1), self.layers // 2, self.layers - 1}):
+            yield (
+                f"stop before layer {layer}, edited branch, then unedited",
+                partial(self.stopped, f"resid_pre.{layer}"),
+            )
+        inside = self._inside_site()
+        if inside is not None:
+            yield f"stop inside a layer at {inside}", partial(self.stopped, inside)
+        yield "stop in a decode step", self.stopped_in_decode
+        yield "fork of a stopped prefill", self.forked
+        yield "two interleaved sessions", self.interleaved
+
+    def _plain(self) -> Outcome:
+        """Tokens and last logits of the model's own greedy `generate`, cache in use."""
+        model: Any = self.engine.model
+        try:
+            with _plain_settings(model):
+                made = self._generated(model)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            raise ModelRefused(
+                f"{type(model).__name__} cannot be served exactly: its own generate fails on a text ({error!r})."
+            ) from error
+        return Outcome(
+            tokens=tuple(made.sequences[0, LENGTH:].tolist()), logits=made.logits[-1][0].to("cpu", torch.float32)
+        )
+
+    def _generated(self, model: Any) -> Any:
+        return model.generate(
+            torch.tensor([self.prompt], device=self.engine.forward.device),
+            attention_mask=torch.ones((1, LENGTH), dtype=torch.long, device=self.engine.forward.device),
+            max_new_tokens=STEPS,
+            use_cache=True,  # MPT's own configuration leaves it out, and recomputing all rows is another arithmetic
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+            return_dict_in_generate=True,
+            output_logits=True,
+            **self.engine.anatomy.keep_last,
+        )
+
+    def _inside_site(self) -> str | None:
+        """A site within the middle layer that this architecture has."""
+        middle = self.layers // 2
+        for point in ("mlp_in", "z", "attn_out", "mlp_out"):
+            found = next(p for p in self.engine.anatomy.points() if p.point == point)
+            if found.editable and found.layers and middle in found.layers:
+                return f"{point}.{middle}"
+        return None
+
+    # --- what is tried ---------------------------------------------------------------------------------------------
+
+    def run(self, name: str) -> Outcome:
+        self.open(name)
+        return self.outcome(name, self.say(self.run_request(name), Finished))
+
+    def stopped(self, site: str) -> bool:
+        """Stop, go on edited; go back, go on unedited: the second must be the plain run, three tokens long."""
+        self.open("a")
+        self.say(ask.SetBreakpoint(session="a", site=site, when="step == 0"), BreakpointSet)
+        self.say(self.run_request("a"), Paused)
+        self.say(ask.ApplyEdit(session="a", edit=Scale(factor=0.5)), Edited)
+        self.say(ask.Resume(session="a"), Finished)
+        self.say(ask.Back(session="a"), Paused)
+        return self.outcome("a", self.say(ask.Resume(session="a"), Finished)).same(self.plain)
+
+    def stopped_in_decode(self) -> bool:
+        self.open("a")
+        self.say(ask.SetBreakpoint(session="a", site=f"resid_post.{self.layers // 2}", when="step == 1"), BreakpointSet)
+        self.say(self.run_request("a"), Paused)
+        self.say(ask.ApplyEdit(session="a", edit=Scale(factor=0.5)), Edited)
+        self.say(ask.Resume(session="a"), Finished)
+        self.say(ask.Back(session="a"), Paused)
+        return self.outcome("a", self.say(ask.Resume(session="a"), Finished)).same(self.plain)
+
+    def forked(self) -> bool:
+        """A fork goes on edited and first; then the parent, unedited."""
+        self.open("a")
+        self.say(ask.SetBreakpoint(session="a", site=f"resid_post.{self.layers // 2}", when="step == 0"), BreakpointSet)
+        self.say(self.run_request("a"), Paused)
+        self.say(ask.Fork(session="a", name=self.name("b")), Opened)
+        self.say(ask.ApplyEdit(session="b", edit=Scale(factor=0.5)), Edited)
+        self.say(ask.Resume(session="b"), Finished)
+        return self.outcome("a", self.say(ask.Resume(session="a"), Finished)).same(self.plain)
+
+    def interleaved(self) -> bool:
+        """Two runs at once, another prompt beside this one, equal to each alone."""
+        self.open("a")
+        self.open("b")
+        alone = self.outcome("b", self.say(self.run_request("b", self.other), Finished))
+        replies: dict[str, Reply] = {}
+        for name, prompt in (("a", self.prompt), ("b", self.other)):
+            request = self.renamed(self.run_request(name, prompt))
+            self.engine.submit(request, HOLDER, partial(replies.__setitem__, name))
+        while len(replies) < 2 and self.engine.tick():
+            pass
+        first, second = (self.outcome(name, cast(Finished, replies[name])) for name in ("a", "b"))
+        return first.same(self.plain) and second.same(alone)
+
+    def chunks_match(self) -> bool:
+        """Whether the prompt in two chunks gives the logits of one shot, within what other matrix shapes may change."""
+        self.open("a")
+        whole = self.outcome("a", self.say(self.run_request("a", steps=0), Finished)).logits
+        self.say(self.run_request("a", self.prompt[:-4], steps=0), Finished)
+        rest = ask.Run(session="a", tokens=self.prompt[-4:], max_new_tokens=0, extend=True)
+        parts = self.outcome("a", self.say(rest, Finished)).logits
+        tolerance = 1e-3 if self.engine.model.dtype == torch.float32 else 5e-2
+        return bool((parts - whole).norm() <= tolerance * whole.norm())
+
+    # --- how it speaks ---------------------------------------------------------------------------------------------
+
+    def name(self, name: str) -> str:
+        return f"self-test {name}"
+
+    def renamed(self, request: SessionAsk) -> SessionAsk:
+        renamed: SessionAsk = msgspec.structs.replace(request, session=self.name(request.session))
+        return renamed
+
+    def open(self, name: str) -> None:
+        if self.name("b") in self.engine.sessions and name == "a":
+            self.say(ask.Close(session="b"), Closed)
+        self.say(ask.Open(session=name, fresh=True), Opened)
+        self._opened.add(name)
+
+    def run_request(self, name: str, prompt: tuple[int, ...] | None = None, steps: int = STEPS) -> ask.Run:
+        return ask.Run(session=name, tokens=prompt or self.prompt, max_new_tokens=steps, ignore_eos=True)
+
+    def say(self, request: SessionAsk, expected: type[Expected]) -> Expected:
+        reply = self.engine.ask(self.renamed(request), HOLDER)
+        if not isinstance(reply, expected):
+            raise ModelRefused(
+                f"{self.engine.description.architecture} cannot be served exactly: "
+                f"the self-test was answered {type(reply).__name__} where {expected.__name__} is due."
+            )
+        return reply
+
+    def outcome(self, name: str, finished: Finished) -> Outcome:
+        logits = self.say(ask.ReadLogits(session=name), Logits).logits
+        return Outcome(tokens=finished.tokens, logits=to_tensor(logits))
+
+    def clean_up(self) -> None:
+        for name in [name for name in self.engine.sessions if name.startswith("self-test ")]:
+            self.engine.ask(ask.Close(session=name), HOLDER)

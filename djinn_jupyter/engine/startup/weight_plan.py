@@ -1,0 +1,140 @@
+"""Where a model's weights go when it is opened: to the device as a whole, or through a ring. Says so before it loads.
+
+The layers are found by running the model once on the host, where its weights are mapped from their files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
+from djinn_jupyter.engine.memory.weights.flat import HOST
+from djinn_jupyter.engine.memory.weights.link import measure_link
+from djinn_jupyter.engine.memory.weights.placement import Placement, fits, place
+from djinn_jupyter.engine.memory.weights.residence import Reload, ResidentWeights, Weights
+from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
+from djinn_jupyter.engine.model.discovery.layer_list import find_stack
+from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_tokens
+from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_device, empty_model
+from djinn_jupyter.engine.model.loading.other_parts import leave_out
+from djinn_jupyter.engine.persistence.identity import ModelIdentity, identity_of
+from djinn_jupyter.engine.system.amounts import amount
+from djinn_jupyter.engine.system.device import free_for_pages
+from djinn_jupyter.engine.system.device_limit import free_on
+from djinn_jupyter.errors import ModelDoesNotFit
+
+Tell = Callable[[str], None]
+DEMO_PAGE_POSITIONS = 16
+LEAST_PAGES = 4  # the self-test has two sessions and a fork
+DEVICE_HEADROOM = 9 / 10  # of what a CUDA device has free, where nobody said how much may be taken
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A model's weights where they belong, what is left for pages, in bytes, and which model it is, read off before its
+    weights went their way."""
+
+    identity: ModelIdentity
+    weights: Weights
+    page_bytes: int
+
+
+def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
+    """What will stay and what will stream, from the configuration alone; None where all fits. Tells it. ModelDoesNotFit
+    before anything is loaded. An estimate: which modules are the layers is seen when the model runs."""
+    device = choose_device(config.device)
+    allowed = _allowed(config, device)
+    if allowed is None:
+        return None
+    model = leave_out(empty_model(config))
+    layers: list[nn.Module] = max(
+        (list(module) for module in model.modules() if isinstance(module, nn.ModuleList)),
+        key=lambda group: sum(parameter.numel() for layer in group for parameter in layer.parameters()),
+        default=[],
+    )
+    sizes = sizes_of(model, layers)
+    if fits(sizes.total, allowed):
+        return None
+    placement = place(sizes, allowed, link=measure_link(device, allowed))
+    for line in placement.lines():
+        tell(line)
+    return placement
+
+
+def settle(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    tell: Tell = lambda line: None,
+    reload: Reload | None = None,
+    foreseen: Placement | None = None,
+) -> Settled:
+    """Bring a loaded model's weights to where they will be computed with. ModelDoesNotFit, ModelRefused."""
+    allowed = _allowed(config, loaded.device)
+    identity = identity_of(loaded.model, loaded.device)  # of the whole: journals know it by that
+    leave_out(loaded.model)
+    total = sizes_of(loaded.model, ()).total
+    if allowed is None or fits(total, allowed):
+        weights = ResidentWeights(_on_device(loaded), loaded.device, reload)
+        bound = _bound(config, loaded.device)
+        pages = free_for_pages(loaded.device, config.card_memory) if bound is None else bound - total
+        return Settled(identity=identity, weights=weights, page_bytes=pages)
+    with torch.inference_mode():
+        stack, _ = find_stack(loaded.model, spread_tokens(loaded.model, LENGTHS[0])[None])
+    sizes = sizes_of(loaded.model, stack.layers)
+    link = measure_link(loaded.device, allowed) if foreseen is None else foreseen.link
+    geometry = probe_geometry(loaded.model, HOST, page_positions(config))
+    placement = place(sizes, allowed, link=link, pages=least_page_bytes(geometry))
+    if foreseen is None or _layers(placement) != _layers(foreseen):
+        for line in placement.lines():
+            tell(line)
+    streamed = StreamedWeights(loaded.model, stack.layers, placement, loaded.device)
+    if streamed.held_on_host and loaded.device.type == "cpu":
+        tell(
+            f"{amount(streamed.held_on_host)} of what streams were converted or drawn while loading, and host memory "
+            "holds them beside the slots; saved once as they are served, by model.save_pretrained(folder, "
+            "save_original_format=False), they are mapped from the file"
+        )
+    return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)
+
+
+def _layers(placement: Placement) -> tuple[tuple[int, ...], int]:
+    """Which stream, of how many: by this a plan is another one. Some bytes of alignment are seen only when loaded."""
+    return placement.streaming, len(placement.sizes.layers)
+
+
+def page_positions(config: EngineConfig) -> int | None:
+    """Small pages for the demo: with those of a large model its short texts would never fill one."""
+    return DEMO_PAGE_POSITIONS if config.page_positions is None and config.model == "demo" else config.page_positions
+
+
+def least_page_bytes(geometry: CacheGeometry) -> int:
+    """What an engine cannot do without: a few pages of each group."""
+    return LEAST_PAGES * sum(group.page_bytes for group in geometry.groups)
+
+
+def _allowed(config: EngineConfig, device: torch.device) -> int | None:
+    """Bytes for weights and pages together; None where nothing bounds them but the host's own memory."""
+    if device.type != "cuda" or _bound(config, device) is not None:
+        return _bound(config, device)
+    return int(free_on(device, config.card_memory) * DEVICE_HEADROOM)
+
+
+def _bound(config: EngineConfig, device: torch.device) -> int | None:
+    """Bytes that the user named for weights and pages. A card is imposed on a GPU by its allocator, elsewhere here."""
+    return config.card_memory if config.device_memory is None and device.type != "cuda" else config.device_memory
+
+
+def _on_device(loaded: LoadedModel) -> nn.Module:
+    model: nn.Module = loaded.model
+    try:
+        return model.to(loaded.device)
+    except torch.OutOfMemoryError as error:
+        raise ModelDoesNotFit(
+            f"{loaded.name} does not fit on {loaded.device}: {str(error).splitlines()[0]} "
+            "Allow less than is free with --device-memory, and what does not fit will stream."
+        ) from error

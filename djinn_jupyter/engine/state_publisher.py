@@ -1,0 +1,156 @@
+"""What everyone may read of an engine from any thread: its books and its sessions, as one frozen value.
+
+A request's effect is on the bulletin before its reply goes out. Only sessions that were touched are described anew, so
+that fifty idle ones cost nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from msgspec.structs import replace
+
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.memory.weights.residence import Weights
+from djinn_jupyter.engine.process_memory import Footprint
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system import device
+from djinn_jupyter.engine.system.counters import Counters
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.wire.holdings import ProcessMemory
+from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
+
+PERIOD: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReading:
+    """The books and the sessions at one moment; replaced as a whole, so any thread may read it. `used` is when each of
+    `described` was last used, by the monotonic clock."""
+
+    statistics: EngineStatistics
+    described: tuple[SessionDescription, ...]
+    used: tuple[float, ...]
+
+    @property
+    def sessions(self) -> tuple[SessionDescription, ...]:
+        """As described, idle until now: nobody describes a session anew because it goes on doing nothing."""
+        now = time.monotonic()
+        return tuple(replace(one, idle_seconds=now - used) for one, used in zip(self.described, self.used, strict=True))
+
+
+class Bulletin:
+    """Keeps `reading` up to date: describes anew the sessions that the table says were touched."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        slabs: Sequence[Slab],
+        scheduler: Scheduler,
+        where: torch.device,
+        weights: Weights,
+        tiers: Tiers,
+        residency: Residency,
+        faults: Faults,
+        budget: Budget,
+        counters: Counters,
+        footprint: Footprint | None,
+    ) -> None:
+        self._sessions, self._slabs, self._scheduler, self._where = sessions, slabs, scheduler, where
+        self._weights, self._tiers, self._residency, self._faults = weights, tiers, residency, faults
+        self._budget, self._counters, self._footprint = budget, counters, footprint
+        self._described: dict[str, SessionDescription] = {}
+        self._published = 0.0
+        self._outside = device.Usage.read(where)
+        self._journal_trouble: str | None = None
+        self._unkept: frozenset[str] = frozenset()
+        self.reading = self._read()
+
+    @property
+    def outside(self) -> device.Usage:
+        """What the machine said when it was last asked."""
+        return self._outside
+
+    @property
+    def due(self) -> bool:
+        """Whether the last full measurement is a period old."""
+        return time.monotonic() - self._published > PERIOD
+
+    def publish(self, *, all_sessions: bool = False) -> None:
+        """Put up a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
+        touched = self._sessions.take_touched()
+        stale = set(self._sessions) if all_sessions else touched
+        before, self._described = self._described, {}
+        for name, session in self._sessions.items():
+            if name in before:
+                self._described[name] = before[name]
+            if name in stale or name not in before:
+                with self._faults.during(f"it described session {name!r}"):
+                    self._described[name] = self._describe(session)
+        if self.due:  # asking the system costs as much as answering a request
+            self._published = time.monotonic()
+            with self._faults.during("it measured memory"):  # opens files, of which there may be too many
+                self._outside = device.Usage.read(self._where)
+        self.reading = self._read()
+
+    def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
+        """Told at once: an engine that has nothing to do may not publish for seconds."""
+        if (trouble, unkept) != (self._journal_trouble, self._unkept):
+            for session in unkept ^ self._unkept:
+                self._sessions.touch(session)
+            self._journal_trouble, self._unkept = trouble, unkept
+            self.publish()
+
+    def _describe(self, session: Session) -> SessionDescription:
+        described = reports.describe(session)
+        return replace(described, kept=False) if session.name in self._unkept else described
+
+    def _read(self) -> EngineReading:
+        described = tuple(self._described.values())
+        used = tuple(self._sessions[one.name].last_used for one in described)
+        return EngineReading(statistics=self._statistics(), described=described, used=used)
+
+    def _process(self, weights: WeightsStatistics) -> ProcessMemory:
+        assert self._footprint is not None
+        return self._footprint.reading(self._outside, weights, self._budget, self._tiers)
+
+    def _statistics(self) -> EngineStatistics:
+        weights = self._weights.statistics()
+        return EngineStatistics(
+            pid=os.getpid(),
+            uptime_seconds=time.monotonic() - self._counters.started,
+            sessions=len(self._sessions),
+            sessions_running=self._scheduler.running,
+            passes=self._counters.passes,
+            layers_run=self._counters.layers_run,
+            tokens_sampled=self._counters.tokens_sampled,
+            requests_answered=self._counters.requests_answered,
+            preemptions=self._counters.preemptions,
+            weight_bytes=self._weights.total,
+            slabs=tuple(slab.statistics() for slab in self._slabs),
+            process_bytes=self._outside.process_bytes,
+            device_bytes_in_use=self._outside.device_in_use,
+            device_bytes_total=self._outside.device_total,
+            weights=weights,
+            other_bytes=self._outside.other_bytes,
+            tiers=self._tiers.statistics(),
+            prefetches=self._residency.statistics(),
+            journal_trouble=self._journal_trouble,
+            faults=self._faults.count,
+            last_fault=self._faults.last,
+            recovered_exact=self._counters.recovered_exact,
+            recovered_recomputed=self._counters.recovered_recomputed,
+            budget=self._budget.statistics(),
+            process=None if self._footprint is None else self._process(weights),
+        )

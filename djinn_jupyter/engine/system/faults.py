@@ -1,0 +1,78 @@
+"""Errors that the engine did not foresee: logged with their traces, counted where they belong to no request, told in
+the statistics. Repairs nothing, and knows neither sessions nor requests."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+
+from djinn_jupyter.engine.system.books_broken import BooksBroken
+from djinn_jupyter.errors import DjinnError, EngineBroken
+from djinn_jupyter.wire.replies import Failed
+
+log = logging.getLogger(__name__)
+
+
+class Faults:
+    """`count` and `last` are of errors that belonged to no request. `suspected`: what the error left behind may be
+    wrong, so the memory's books are to be checked before anything is made of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last: str | None = None
+        self.suspected = False
+        self._said: str | None = None
+
+    def reply_to(self, error: Exception) -> Failed:
+        """What the asker is told of the error that ended a request."""
+        if isinstance(error, DjinnError) and not isinstance(error, BooksBroken):
+            return Failed(code=error.code, message=str(error))
+        self.suspected = True
+        log.error("A request met an error that the engine does not know", exc_info=error)
+        return Failed(
+            code="DjinnError", message=f"The engine met an error it does not know ({in_short(error)}); see %djinn_log."
+        )
+
+    def note(self, doing: str, error: Exception) -> None:
+        """An error that no request met. What repeats itself is logged, and the books checked for it, once."""
+        self.count += 1
+        self.last = f"while {doing}: {in_short(error)}"
+        if self.last != self._said:
+            self._said, self.suspected = self.last, True
+            log.error("An error that belongs to no request, %s", self.last, exc_info=error)
+
+    def during(self, doing: str) -> Part:
+        """A part of the engine's work, `it measured memory`, whose errors end only that part."""
+        return Part(self, doing)
+
+
+class Part:
+    """A class and not a generator: the engine enters several in every slice."""
+
+    __slots__ = ("_doing", "_faults")
+
+    def __init__(self, faults: Faults, doing: str) -> None:
+        self._faults, self._doing = faults, doing
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._faults.note(self._doing, error)
+        return True
+
+
+def broken(error: Exception) -> EngineBroken:
+    """The sentence for everybody: nothing that this engine says is to be trusted any more."""
+    return EngineBroken(
+        f"The engine's own account of its memory contradicts itself ({in_short(error)}), so it begins anew: load the "
+        "model again; its sessions come back as they were last kept."
+    )
+
+
+def in_short(error: Exception) -> str:
+    """One line of it."""
+    return (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0].removesuffix(": ")
