@@ -62,7 +62,7 @@ def module_sites(desk: Desk, layers: tuple[int | None, ...]) -> list[str]:
 
 def resolves(desk: Desk, site: str) -> bool:
     try:
-        desk.engine.resolve(parse_site(site))
+        desk.engine.runtime.resolve(parse_site(site))
     except UnknownSite:
         return False
     return True
@@ -87,7 +87,7 @@ def test_a_walk_through_every_point_meets_each_once_and_changes_no_bit(desk: Des
     assert sorted(met) == sorted(str(parse_site(site)) for site in sites)
     assert tuple(desk.session().tokens[len(PROMPT) :]) == plain.tokens
     assert torch.equal(desk.logits(), plain.logits)
-    stages = [desk.engine.resolve(parse_site(site)) for site in met]
+    stages = [desk.engine.runtime.resolve(parse_site(site)) for site in met]
     order = [tap.boundary if tap.boundary is not None else tap.stage + 0.5 for tap in stages]
     assert order == sorted(order), "stops come in the order in which the model computes"
 
@@ -101,7 +101,7 @@ def test_back_to_each_of_several_stops_within_a_layer(desk: Desk, plain: Outcome
         paused = desk.back(count, name="b")
         assert (paused.step, paused.history_index, paused.history_length) == (step, stops - count, stops)
         assert paused.site in met
-        if desk.engine.resolve(parse_site(paused.site)).editable:
+        if desk.engine.runtime.resolve(parse_site(paused.site)).editable:
             desk.edit(strong_edit(paused), name="b")
             desk.resume("b", free=True)
             desk.back(name="b")
@@ -115,7 +115,7 @@ def test_an_edit_at_each_point_moves_the_logits_and_can_be_taken_back(desk: Desk
         desk.clear()
         desk.stop_at(site, f"step == {step}")
         paused = desk.run(PROMPT, NEW)
-        if not desk.engine.resolve(parse_site(site)).editable:
+        if not desk.engine.runtime.resolve(parse_site(site)).editable:
             with pytest.raises(InvalidEdit, match="can be looked at, not changed"):
                 desk.edit()
             continue
