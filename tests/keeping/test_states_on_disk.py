@@ -81,7 +81,7 @@ def states(desk: Desk, name: str) -> list[Any]:
     kept = [state for line in session.lines for states in line.states.values() for state in states.values()]
     now = list(session.cache.live_states().values())
     every = [[list(state.tensors()) for state in states] for states in (now, session.journal.values(), kept)]
-    return [[[values_of(engine, t).clone() for t in state] for state in states] for states in every]
+    return [[[values_of(engine.blobs, t).clone() for t in state] for state in states] for states in every]
 
 
 def spots(desk: Desk, name: str) -> dict[str, list[Blob]]:

@@ -30,7 +30,8 @@ def stopped() -> Desk:
 
 
 def rebuilt(desk: Desk, image: SessionImage) -> Session:
-    return rebuild(desk.engine, image, name="again", owner="tester", holder=None)
+    kept = desk.engine.config.stops_kept
+    return rebuild(desk.engine.runtime, image, name="again", owner="tester", holder=None, stops_kept=kept)
 
 
 def test_a_recovered_session_stands_where_it_stood_and_counts_on(stopped: Desk, tmp_path: Path) -> None:
