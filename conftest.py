@@ -56,7 +56,8 @@ def _place(item: pytest.Item) -> Path:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A kernel that nbval starts gets the name that a Jupyter server would have given it."""
-    os.environ.update(JUPYTER_RUNTIME_DIR=str(_place(item) / "run"), JUPYTER_DATA_DIR=str(_place(item) / "data"))
+    if _place(item) != HOME:  # else it stands, or is a fixture's
+        _live_in(_place(item))
     if item.path.suffix == ".ipynb":
         os.environ["JPY_SESSION_NAME"] = str(item.path)
     else:
@@ -69,6 +70,11 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     place = _place(item)
     if place != HOME and (nextitem is None or _place(nextitem) != place):
         _end(_started_in(place))
+        _live_in(HOME)
+
+
+def _live_in(place: Path) -> None:
+    os.environ.update(JUPYTER_RUNTIME_DIR=str(place / "run"), JUPYTER_DATA_DIR=str(place / "data"))
 
 
 def pytest_unconfigure() -> None:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from djinn_jupyter.cli.engines import _add_start
-from djinn_jupyter.client import loading
+from djinn_jupyter.client import loading, spelling
 from djinn_jupyter.client.amounts import parse_bytes
 from djinn_jupyter.client.launcher import _require_options
 from djinn_jupyter.client.limits import check_options
@@ -42,8 +42,10 @@ def test_every_option_of_an_engine_can_be_given_where_one_is_loaded() -> None:
 
 @pytest.mark.parametrize("written", ["cuda", "cuda:0"])
 def test_who_names_the_gpu_means_the_engine_that_found_itself_there(
-    written: str, monkeypatch: pytest.MonkeyPatch
+    written: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr(spelling, "DEV", tmp_path)
     found = choose_device_of_a_machine_with_a_gpu(monkeypatch)
     running = msgspec.structs.replace(entry_for("c", "e"), found=Identity(model="fake", device=str(found)))
     wanted: list[Identity] = []

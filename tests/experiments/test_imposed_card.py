@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.client import launcher
+from djinn_jupyter.client import launcher, spelling
 from djinn_jupyter.engine.__main__ import engine_config, parser
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.startup import build
@@ -31,7 +31,10 @@ class Started(Exception):
 
 
 @pytest.fixture
-def a_gpu(monkeypatch: Patch) -> None:
+def a_gpu(monkeypatch: Patch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    devices_of_linux = tmp_path_factory.mktemp("dev")
+    (devices_of_linux / "nvidia0").touch()
+    monkeypatch.setattr(spelling, "DEV", devices_of_linux)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (CARD - TAKEN, CARD))

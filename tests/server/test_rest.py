@@ -176,7 +176,7 @@ async def test_what_fails_has_a_fitting_status(engine: Served, jupyter: Jupyter)
 
 
 async def test_a_request_that_takes_too_long_says_so(engine: Served, root: Path) -> None:
-    engine.engine.submit = lambda request, holder, reply: None  # type: ignore[assignment,method-assign]
+    engine.engine.accept = lambda request, holder, reply: None  # type: ignore[assignment,method-assign]
     async with jupyter_server(root, ask_seconds=0.1) as jupyter:
         for request in ("Describe", "Resume"):
             status, failed = await ask(jupyter, request, session="paris")

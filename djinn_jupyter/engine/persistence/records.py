@@ -213,7 +213,7 @@ class Reader:
 def _head(said: bytes) -> ArrayHead:
     try:
         return msgspec.msgpack.decode(said, type=ArrayHead)
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):  # msgspec lets the second through
         raise Damaged from None
 
 

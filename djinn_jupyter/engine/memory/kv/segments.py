@@ -54,7 +54,7 @@ class Segments:
         self.geometry = geometry
         self.device = device
         self.budget = budget
-        most = min(SEGMENT_BYTES, budget.limit // SEGMENTS_LEAST)
+        most = min(SEGMENT_BYTES, budget.free // SEGMENTS_LEAST)
         self.segment_slots = segment_slots or max(1, most // geometry.page_bytes)
         self.poison = poison
         self._segments: dict[int, Segment] = {}
