@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -183,7 +184,9 @@ def line_of(session: RemoteSession) -> tuple[int, ...]:
         fork.close()
 
 
-def kills(house: House, count: int, seed: int) -> None:
+def kills(house: House, count: int, seed: int) -> Counter[str]:
+    """How often what was counted: kills, acknowledged operations, sessions that came back exact, or recomputed."""
+    counted: Counter[str] = Counter()
     twin, chance = Twin(house.model), random.Random(seed)
     diaries = [Diary(name) for name in NAMES]
     engine = house.engine()
@@ -195,6 +198,7 @@ def kills(house: House, count: int, seed: int) -> None:
     for turn in range(count):
         engine = house.engine(forcing=FORCING[turn % 3])
         assert {one.holder for one in engine.sessions()} == {None}
+        counted.update(one.exactness for one in engine.sessions() if one.tokens)
         for diary in diaries:
             diary.check(engine)
         assert [b.when for b in engine.session("edited").breakpoints() if b.when != NEVER] == ["step == 1"]
@@ -208,8 +212,10 @@ def kills(house: House, count: int, seed: int) -> None:
             kill(engine)
             for one in at_work:
                 one.result()
-        log.info("%d kills, %d operations acknowledged, none lost", turn + 1, sum(one.answered for one in diaries))
+        counted["kills"], counted["acknowledged"] = turn + 1, sum(one.answered for one in diaries)
+        log.info("none lost so far: %s", dict(counted))
     assert found_at_work >= count // 2
+    return counted
 
 
 def kill(engine: RemoteEngine) -> None:
@@ -217,14 +223,21 @@ def kill(engine: RemoteEngine) -> None:
     os.kill(engine.entry.pid, signal.SIGKILL)
 
 
-def test_killed_twenty_times_it_loses_nothing_that_was_acknowledged(house: House) -> None:
-    kills(house, 20, seed=1)
+def test_killed_twenty_times_it_loses_nothing_that_was_acknowledged(
+    house: House, record_property: Callable[[str, object], None]
+) -> None:
+    for counted, times in kills(house, 20, seed=1).items():
+        record_property(counted, times)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_killed_a_thousand_times_it_loses_nothing_that_was_acknowledged(house: House) -> None:
-    kills(house, int(os.environ.get("DJINN_KILLS", "1000")), seed=2)
+def test_killed_a_thousand_times_it_loses_nothing_that_was_acknowledged(
+    house: House, record_property: Callable[[str, object], None]
+) -> None:
+    seed = int(os.environ.get("DJINN_KILLS_SEED", "2"))
+    for counted, times in kills(house, int(os.environ.get("DJINN_KILLS", "1000")), seed).items():
+        record_property(counted, times)
 
 
 def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_told(house: House) -> None:
