@@ -1,1 +1,1 @@
-"""Sessions that outlive the process: images of them, files that hold images, and the way back."""
+"""Sessions that outlive the process: their images, the files that hold images, and recovery."""

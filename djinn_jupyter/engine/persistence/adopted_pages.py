@@ -1,7 +1,6 @@
-"""The disk tier's file of an engine with a journal: it keeps its name, images say which pages and states lie where in
-it, and the next engine takes them over. Whether a place still holds what an image says is for its checksum to tell, on
-the way in.
-"""
+"""Adopt the disk tier's file of an earlier engine with a journal: the file keeps its name, images say where in it pages
+and states lie, and the next engine adopts them. At swap-in the checksum tells if a place still holds what an image
+says."""
 
 from __future__ import annotations
 
@@ -40,8 +39,8 @@ SUFFIX: Final = ".pages"
 
 
 class KeptPages:
-    """Invariant: a page is adopted once, by all sessions that had it; who cannot have all of its pages and states gets
-    none."""
+    """Invariant: each on-disk page is adopted once and shared by the sessions that referenced it. A session adopts all
+    its pages and states, or none."""
 
     def __init__(self, path: Path, tier: DiskTier) -> None:
         self.path, self._tier = path, tier
@@ -55,7 +54,8 @@ class KeptPages:
         return self.path.stem
 
     def sync(self) -> None:
-        """Return when what images say of the file, and its name, would survive a loss of power. Raises OSError."""
+        """Return when the bytes that images refer to, and the file's name, would survive a loss of power. Raises
+        OSError."""
         if not self._named:
             force_names(self.path.parent)
             self._named = True
@@ -65,14 +65,14 @@ class KeptPages:
             raise OSError(str(failed)) from failed
 
     def remove(self) -> None:
-        """Nobody will look for it; the open file goes on until it is closed."""
+        """Delete the file, which no engine will look for; it stays usable until it is closed."""
         self.path.unlink(missing_ok=True)
 
     # ---------------------------------------------------------------------------------------------- into an image
 
     def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
-        """Where all rows and states of a session are, of which this is the image; None where some of them are not in
-        the file, or there are none."""
+        """Return where all rows and states of a session lie, given its image; None where some of them are not in the
+        file, or there are none."""
         if session.lost or session.work is not None or session.blobs is None:
             return None
         try:
@@ -89,21 +89,21 @@ class KeptPages:
     # ------------------------------------------------------------------------------------------- out of an image
 
     def begin_with(self, images: Iterable[SessionImage]) -> None:
-        """The file is as long as those need who had something in it. Raises TierFull where it may not be."""
+        """Make the file as long as the images' pages and states need. Raises TierFull."""
         places = [image.places for image in images if image.places is not None and image.places.file == self.file]
         ends = [at + group.page_bytes for one in places for group in one.groups for at, _ in group.pages]
         ends += [at + nbytes for one in places for at, nbytes, _ in one.storages.values()]
         self._tier.begin_with(max(ends, default=0))
 
     def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage) -> bool:
-        """Give a session that was rebuilt without rows and states those that the image names, all of them on disk
-        still; whether it has them now."""
+        """Give a session that was rebuilt without rows and states those that the image names, all of them still on
+        disk. True where it has them now."""
         places = image.places
         if not session.lost or places is None or places.file != self.file or not _fits(runtime, image, places):
             return False
         cache = runtime.new_cache()
         if not self._fill(cache, runtime, blobs, session, image):
-            blobs.purge()  # states that it was given before one was missing
+            blobs.purge()  # states adopted before one was refused
             return False
         cache.stand_at(image.committed)
         session.take_rows(cache)
@@ -150,8 +150,8 @@ class KeptPages:
 def keep_pages(
     tiers: Tiers, blobs: Blobs, open_file: Callable[[Path], DiskTier | None], folder: Path, there: Sequence[Path]
 ) -> KeptPages | None:
-    """From now on the disk tier is a file in `folder`, the first of those that are `there` or a new one. None where
-    there is no disk tier. Raises StorageFailed."""
+    """Make the disk tier a file in `folder`: the first of the paths `there` (the others are deleted) or a new one. None
+    where there is no disk tier. Raises StorageFailed."""
     if tiers.disk is None:
         return None
     blobs.purge()
@@ -166,7 +166,7 @@ def keep_pages(
 
 
 def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
-    """Raises NotThere."""
+    """Return where the group's pages lie. Raises NotThere."""
     if group.working is not None and group.working.dirty:
         raise NotThere
     pages: list[tuple[int, int]] = []
@@ -189,7 +189,7 @@ def _places(group: GroupCache, tier: DiskTier) -> GroupPlaces:
 
 
 def _fits(runtime: Runtime, image: SessionImage, places: PlacesImage) -> bool:
-    """Whether pages of this engine have the shape of those, and the numbers do not contradict each other."""
+    """True where this engine's pages have the shape of those, and the numbers do not contradict each other."""
     groups = runtime.forward.geometry.groups
     shapes = [(tuple(la.cache_layer for la in g.layers), g.page_positions, g.page_bytes) for g in groups]
     return [(g.layers, g.page_positions, g.page_bytes) for g in places.groups] == shapes and all(

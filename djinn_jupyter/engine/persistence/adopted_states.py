@@ -1,7 +1,8 @@
-"""States that are not pages, by where they lie in the disk tier's file: named for an image, taken over from an image.
+"""States that are not pages, by their place in the disk tier's file: named for an image, adopted from an image.
 
-What the layers have now is a session's alone, because the next pass writes it; what lines kept on the way is never
-written, and one storage for all sessions that name it. Whether a place still holds it is for its checksum to tell.
+The current states of the layers belong to one session, because the next pass writes them; states kept along a line are
+never written, and all sessions that name one share its storage. At swap-in the checksum tells if a place still holds
+it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Spot = tuple[int, int, int]
 
 
 class NotThere(Exception):
-    """A state is not, or not any more, in the file."""
+    """A page or state is not, or no longer, in the file."""
 
 
 # ------------------------------------------------------------------------------------------------- into an image
@@ -59,21 +60,21 @@ class NamedStates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Named:
-    """A state of which nothing is written any more, as images have it: views of the storages of these blobs, whose
-    identities are their numbers."""
+    """A state that is never written again, as images store it: views of the storages of these blobs, numbered by their
+    identities."""
 
     kept: Kept
     blobs: tuple[Blob, ...]
 
 
 Names = MutableMapping[LayerState, Named]
-"""A long line has thousands of states, each the same in every image: it is named once."""
+"""A long line has thousands of states, each the same in every image, so each is named once."""
 
 
 def name_states(session: Session, image: SessionImage, blobs: Blobs, tier: DiskTier, names: Names) -> NamedStates:
-    """Where the states of a session are that nobody works with. Raises NotThere unless all of them are in the file.
-    `names` are kept from image to image."""
-    blobs_of(session, blobs)  # copies of what passes have written since are given up
+    """Return where the states of a session without work under way lie. Raises NotThere unless all of them are in the
+    file. `names` are kept from image to image."""
+    blobs_of(session, blobs)  # drops the copies of storages that passes have written since
     naming = _Naming(blobs, tier)
     try:
         states = naming.states(session.cache.live_states(), {})
@@ -88,7 +89,7 @@ def name_states(session: Session, image: SessionImage, blobs: Blobs, tier: DiskT
 
 
 class _Naming:
-    """One image's. `storages` are those that were met."""
+    """Names the states of one image. `storages` are those met so far."""
 
     def __init__(self, blobs: Blobs, tier: DiskTier) -> None:
         self._blobs, self._tier = blobs, tier
@@ -142,7 +143,7 @@ def _view(tensor: Tensor, blob: Blob) -> Kept:
 
 
 def lines_of(session: Session, image: SessionImage) -> dict[int, Line]:
-    """A session's lines by their numbers in an image of it."""
+    """Return a session's lines by their numbers in its image."""
     pairs = [(stop.line, own.line) for stop, own in zip(image.history.stops, session.history.written, strict=True)]
     lines = dict(pairs)
     if image.line is not None and session.line is not None:
@@ -156,16 +157,17 @@ Held = tuple[Blob, UntypedStorage]
 
 
 class StatesTakenOver:
-    """Those of session after session. Invariant: a place is of one blob; one that passes write is of one session."""
+    """Adopts the states of session after session. Invariant: a place belongs to one blob; a blob that passes write, to
+    one session."""
 
     def __init__(self, tier: DiskTier) -> None:
         self._tier = tier
         self._common: dict[Spot, Blob] = {}
 
     def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage, cache: PagedCache) -> None:
-        """Give an empty cache the states that the image names, and the session's lines what they had kept; all of it is
-        away. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing: what it had
-        taken by then is free when the blobs are purged."""
+        """Give an empty cache the states that the image names, and the session's lines those they had kept; all are
+        swapped out. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing: purging
+        the blobs frees what it had adopted by then."""
         places = image.places
         assert places is not None
         taking = _Taking(self, blobs, places, session.residence.version)
@@ -200,14 +202,14 @@ def _line_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetc
 
 
 class _Taking:
-    """One session's storages, held until all of its tensors are made."""
+    """Holds one session's storages until all of its tensors are made."""
 
     def __init__(self, everybodys: StatesTakenOver, blobs: Blobs, places: PlacesImage, version: int) -> None:
         self._everybodys, self._blobs, self._spots, self._version = everybodys, blobs, places.storages, version
         self._held: dict[int, Held] = {}
 
     def own(self, stored: KeptStored) -> Tensor:
-        """A tensor that passes write."""
+        """Return a tensor that passes write."""
         return self._tensor(stored, lambda spot: self._everybodys.own(self._blobs, spot, self._version))
 
     def common(self, stored: KeptStored) -> Tensor:

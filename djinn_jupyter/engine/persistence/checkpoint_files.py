@@ -1,6 +1,6 @@
 """The checkpoints of a user: one file each, in the user data folder. Written whole or not at all; checked when read.
 
-Works on any thread but the engine's, which goes on serving. Knows images and files, no session.
+Works on any thread but the engine's, which goes on serving. Handles images and files, no sessions.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ SUFFIX: Final = ".djinn"
 LONGEST_NAME: Final = 100
 ABANDONED_SECONDS: Final = 24 * 3600.0  # a file that is being written changes all the time
 CRAFTED: Final = (ArithmeticError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError)
-"""What files bring about that say what no session can be, with sound check sums."""
+"""Errors caused by files with sound checksums whose content no session can have."""
 _NO_LINKS: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}  # file systems without hard links
 
 
 class Label(Frozen, frozen=True):
-    """The first record of a file: what it holds and which model it is for. `bytes_stored` is filled in on reading."""
+    """The first record of a file: its checkpoint's description and its model. `bytes_stored` is filled in on
+    reading."""
 
     checkpoint: CheckpointDescription
     model: ModelIdentity
@@ -63,18 +64,18 @@ class Label(Frozen, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A checkpoint that was read."""
+    """A checkpoint read from a file."""
 
     label: Label
     image: SessionImage
 
 
 class Abandoned(Exception):
-    """Nobody waits for the file any more."""
+    """No job waits for the file any more."""
 
 
 class CheckpointFolder:
-    """Names to files. The folder is made when something is saved."""
+    """Maps names to files. The first save creates the folder."""
 
     def __init__(self, folder: Path, identity: ModelIdentity, device: torch.device) -> None:
         self.folder, self.identity, self.device = folder, identity, device
@@ -82,7 +83,7 @@ class CheckpointFolder:
     # --------------------------------------------------------------------------------------------- names
 
     def file_of(self, name: str) -> Path:
-        """Where a checkpoint to be saved under `name` lies. UsageError for what is no name."""
+        """Return the path of a checkpoint to be saved under `name`. Raises UsageError for an invalid name."""
         strange = {c for c in name if c in '/\\:*?"<>|' or not c.isprintable()}
         if strange or name.startswith(".") or len(name.encode()) > LONGEST_NAME or name != name.strip():
             raise UsageError(
@@ -92,7 +93,8 @@ class CheckpointFolder:
         return self.folder / f"{name}{SUFFIX}"
 
     def find(self, name: str) -> Path:
-        """The file of a saved checkpoint, by its name or by a path. UnknownCheckpoint names those there are."""
+        """Return the file of a saved checkpoint, by its name or by a path. UnknownCheckpoint lists the existing
+        names."""
         if "/" in name:
             return _file_at(name)
         wanted = name.removesuffix(SUFFIX)
@@ -112,7 +114,8 @@ class CheckpointFolder:
         return self.folder.glob(f"*{SUFFIX}")
 
     def _clear(self) -> None:
-        """What engines were writing here when they were killed; others may be writing now."""
+        """Delete files that engines were writing here when they were killed; spare those that others may be writing
+        now."""
         for path in self.folder.glob(f".*{PART}"):
             with suppress(OSError):
                 if time.time() - path.stat().st_mtime > ABANDONED_SECONDS:
@@ -129,8 +132,8 @@ class CheckpointFolder:
         replace: bool,
         abandoned: threading.Event,
     ) -> tuple[CheckpointDescription, Path]:
-        """Write the file: aside, then under its name when it is whole and on the disk. StorageFailed when the disk
-        refuses; then nothing is left of it. UsageError when the name was taken meanwhile."""
+        """Write the file under a temporary name, then give it its name when it is whole and on the disk. Raises
+        StorageFailed when the disk refuses, leaving nothing behind; UsageError when the name was taken meanwhile."""
         path = self.file_of(name)
         body, arrays = Shelf(self.device).encode(image)
         label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
@@ -151,7 +154,8 @@ class CheckpointFolder:
         return msgspec.structs.replace(entry, bytes_stored=writer.written), path
 
     def read(self, path: Path) -> Kept:
-        """The checkpoint in a file, every byte of it checked. CheckpointRefused says why it is none of this model."""
+        """Return the checkpoint in a file, every byte of it checked. CheckpointRefused says why it is not one of this
+        model."""
         with _storage(f"{path} could not be read"), open_plain(path) as file:
             try:
                 return self._read(file)
@@ -176,7 +180,8 @@ class CheckpointFolder:
         return Kept(label=label, image=image)
 
     def list(self) -> tuple[CheckpointDescription, ...]:
-        """Those in the folder, newest first; files that are none or damaged at their beginning are left out."""
+        """Return the folder's checkpoints, newest first; leaves out other files and those damaged at their
+        beginning."""
         found = [entry for path in self._files() if (entry := _told(path)) is not None]
         return tuple(sorted(found, key=lambda entry: -entry.saved))
 
@@ -189,7 +194,7 @@ class CheckpointFolder:
 
 
 def describe(name: str, image: SessionImage, model: str, dtype: str) -> CheckpointDescription:
-    """What a list of checkpoints says of one that is about to be written."""
+    """Return the list entry of a checkpoint that is about to be written."""
     frame = None if image.frame is None else image.frames[image.frame]
     return CheckpointDescription(
         name=name,
@@ -213,14 +218,14 @@ def _label(reader: Reader) -> Label:
 
 
 def _required(found: Found | None) -> Found:
-    """Raises Torn where the file has ended."""
+    """Return `found`. Raises Torn where the file has ended."""
     if found is None:
         raise Torn
     return found
 
 
 def _told(path: Path) -> CheckpointDescription | None:
-    """By the file's own name: it may have been renamed or come from elsewhere."""
+    """Return a file's list entry under the file's own name, since it may have been renamed or come from elsewhere."""
     try:
         with open_plain(path) as file:
             entry = _label(Reader(file)).checkpoint
@@ -231,16 +236,16 @@ def _told(path: Path) -> CheckpointDescription | None:
 
 
 def _shown(path: Path) -> str:
-    """The name of a checkpoint by its file, as it can be told and asked for: not all that names a file is text."""
+    """Return a checkpoint's name by its file, as it can be shown and asked for: not every file name is text."""
     return shown(sendable(path.name.removesuffix(SUFFIX)))
 
 
 def _file_at(name: str) -> Path:
-    """The file of a checkpoint that is named by its path."""
+    """Return the file of a checkpoint that is given by its path."""
     try:
         path = Path(name).expanduser()
         there = path.is_file()
-    except (OSError, ValueError, RuntimeError) as error:  # a path too long, with a null, of a user who is not there
+    except (OSError, ValueError, RuntimeError) as error:  # path too long, with a null, of an unknown user
         raise UnknownCheckpoint(f"There is no file {shown(name)!r}: {str(error).rstrip('.')}.") from None
     if not path.is_absolute():
         raise UsageError(f"{name!r} is neither the name of a checkpoint nor a full path.")
@@ -251,7 +256,7 @@ def _file_at(name: str) -> Path:
 
 @contextmanager
 def _sentences() -> Iterator[None]:
-    """What is wrong with a file, in words."""
+    """Turn a file's errors into sentences (CheckpointRefused)."""
     try:
         yield
     except NotOurs:
@@ -278,7 +283,7 @@ def _storage(what: str) -> Iterator[None]:
 
 @contextmanager
 def _aside(path: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """A new file beside `path`, gone at the end unless it was renamed."""
+    """Yield a new file beside `path`, deleted at the end unless it was renamed."""
     descriptor, name = tempfile.mkstemp(prefix=".", suffix=PART, dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""From a session to its image. Reads only; the image shares the session's tensors, none of which is ever written to."""
+"""Make the image of a session. Reads only; the image shares the session's tensors, none of which is ever written to."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ STATES: Final = "a recurrent layer"
 
 
 class TakenFrames:
-    """Images of frames, from one image of a session to its next: frames are values, and a history has many. Holds no
-    frame longer than the next image does."""
+    """Reuses frame images from one image of a session to its next: frames are immutable, and a history has many.
+    Releases a frame when the next image does not contain it."""
 
     def __init__(self) -> None:
         self._taken: dict[int, tuple[Frame, FrameImage]] = {}
@@ -63,16 +63,16 @@ class TakenFrames:
         return known[1]
 
     def forget_unmet(self) -> None:
-        """The image is taken."""
+        """Release the frames that the finished image does not contain."""
         self._taken, self._met = self._met, {}
 
 
 def take_image(session: Session, rows: tuple[GroupRows, ...] | None, frames: TakenFrames | None = None) -> SessionImage:
-    """The session as it stands: stopped, idle, or idle at its last committed step where it runs. `frames` are those of
-    the image before.
+    """Return the image of a session: stopped, idle, or idle at its last committed step where it runs. `frames` are
+    those of the previous image.
 
-    Without `rows` the image is light: recurrent states between the stops are left out too, and everything that running
-    the tokens gives again. CheckpointRefused where a stop holds a kind of value that is not known.
+    Without `rows` the image is light: it also leaves out recurrent states between the stops and everything that
+    recomputing the tokens gives again. Raises CheckpointRefused where a stop holds a value of an unknown kind.
     """
     frames = frames or TakenFrames()
     image = _Taking(session, frames, light=rows is None).image(rows)
@@ -83,7 +83,7 @@ def take_image(session: Session, rows: tuple[GroupRows, ...] | None, frames: Tak
 def with_values(
     image: SessionImage, away: Callable[[Tensor], bool], value_of: Callable[[Tensor], Tensor]
 ) -> SessionImage:
-    """The same image, with copies in place of the tensors that are away."""
+    """Return the same image with copies in place of the tensors that are swapped out (`away`)."""
     made: dict[int, Tensor] = {}
 
     def there(value: Any) -> Any:
@@ -116,7 +116,7 @@ def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
 
 
 class _Taking:
-    """One image under way: frames and lines get their numbers as they are met."""
+    """One image in progress: numbers frames and lines as they are met."""
 
     def __init__(self, session: Session, taken: TakenFrames, *, light: bool) -> None:
         self.session, self.light = session, light
@@ -164,7 +164,7 @@ class _Taking:
         )
 
     def _live_states(self) -> StatesImage:
-        """Those of the committed length; where a pass stands still, those it has now."""
+        """Return the states at the committed length; where a pass is stopped, its present states."""
         live = self.session.cache.capture_all()
         return _states(live if self.paused else {**live, **self.session.journal})
 
@@ -192,7 +192,8 @@ class _Taking:
         )
 
     def _tokens(self, tokens: tuple[int, ...]) -> TokensImage:
-        """Stops of a line are nearly always at a beginning of the session's own tokens."""
+        """Store the tokens by their number where they begin the session's own tokens, as nearly all stops of a line
+        do."""
         shared = len(tokens) if self._own_tokens[: len(tokens)] == tokens else 0
         return TokensImage(shared=shared, rest=tokens[shared:])
 

@@ -1,4 +1,4 @@
-"""Work on files, done by a thread of its own while the engine's thread goes on. Knows neither sessions nor files."""
+"""File work, done by a thread of its own while the engine's thread goes on. Independent of sessions and files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST_WAIT_SECONDS: Final = 0.05
 
 
 class Errands:
-    """One thread, made when it is first needed; what it is given it does in order."""
+    """One thread, started when first needed; it does its work in order."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -26,15 +26,15 @@ class Errands:
         return self._thread.submit(work)
 
     def close(self) -> None:
-        """Returns when everything is done."""
+        """Return when all work is done."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
 
 
 def until_done(mailbox: Mailbox, scheduler: Scheduler, errand: Future[Outcome]) -> Generator[None, None, Outcome]:
-    """Steps of a job that waits for an errand: gives way to the others, and rests when all of them wait. Raises what
-    the errand raised."""
+    """Steps of a job that waits for file work: gives way to other jobs, and sleeps when all of them wait. Raises the
+    work's error."""
     errand.add_done_callback(lambda _: mailbox.wake())
     scheduler.waiting += 1
     try:

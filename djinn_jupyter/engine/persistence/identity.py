@@ -1,4 +1,4 @@
-"""What makes two engines serve the same model, so that a session of one goes on bit for bit in the other."""
+"""Identity of a model: where two engines have the same, a session of one continues bit for bit in the other."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _NOT_THE_MODEL: Final = {
 
 
 class ModelIdentity(Frozen, frozen=True):
-    """`configuration` and `weights` are digests. The weights' is over every tensor's name, shape and dtype and
-    16 x 4 KiB of its bytes (all bytes of smaller ones): two models that differ in a training step differ in it, a
-    single changed number in a large matrix may not."""
+    """`configuration` and `weights` are digests. The digest of the weights covers every tensor's name, shape and dtype
+    and 16 x 4 KiB of its bytes (all bytes of smaller ones): it tells two models that differ in a training step apart,
+    but may miss a single changed number in a large matrix."""
 
     architecture: str
     configuration: str
@@ -41,7 +41,7 @@ class ModelIdentity(Frozen, frozen=True):
 
 
 def identity_of(model: PreTrainedModel, device: torch.device) -> ModelIdentity:
-    """Read off the model in memory; about 64 KiB of each tensor are copied to the host."""
+    """Compute the identity of the model in memory; copies about 64 KiB of each tensor to the host."""
     return ModelIdentity(
         architecture=type(model).__name__,
         configuration=_configuration_digest(model),
@@ -53,7 +53,8 @@ def identity_of(model: PreTrainedModel, device: torch.device) -> ModelIdentity:
 
 
 def check_identity(saved: ModelIdentity, here: ModelIdentity) -> None:
-    """CheckpointRefused, saying what differs and what to do, unless a session saved there goes on here bit for bit."""
+    """Raise CheckpointRefused, saying what differs and what to do, unless a session saved there continues here bit for
+    bit."""
     if saved.architecture != here.architecture:
         raise CheckpointRefused(f"It is of a {saved.architecture}, and this engine serves a {here.architecture}.")
     if saved.configuration != here.configuration or (saved.weights != here.weights and saved.dtype == here.dtype):
@@ -74,7 +75,7 @@ def _configuration_digest(model: PreTrainedModel) -> str:
 
 
 def _of_the_model(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without what says how a model is loaded, also in the configurations of its parts."""
+    """Return the fields without those that say how a model is loaded, also in the configurations of its parts."""
     return {
         str(name): _of_the_model(value) if isinstance(value, dict) else value
         for name, value in fields.items()
@@ -93,12 +94,12 @@ def _weights_digest(model: nn.Module) -> str:
 
 
 def _weights(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and the buffers that are saved with a model."""
+    """Yield the parameters and the buffers that are saved with a model."""
     yield from sorted(model.state_dict().items())
 
 
 def _sampled(tensor: Tensor) -> Tensor:
-    """Chunks spread evenly over the tensor; all of a small one."""
+    """Return chunks spread evenly over the tensor; all of a small one."""
     flat = tensor.detach().reshape(-1)
     chunk = CHUNK_BYTES // tensor.element_size()
     if flat.numel() <= SAMPLED_CHUNKS * chunk:

@@ -1,7 +1,8 @@
-"""A session as a value: structs and tensors, nothing that refers to the engine it lived in and nothing that runs.
+"""A session as plain data: structs and tensors, without references to its engine and without executable content.
 
-A tap is kept as its site and kind, and found again in the anatomy of the engine that reads. Frames and lines are kept
-once and referred to by number, because sessions compare them by identity. Texts are not kept; they follow from tokens.
+A tap is stored as its site and kind and resolved again in the anatomy of the engine that reads. Frames and lines are
+stored once and referred to by number, because sessions compare them by identity. Texts are not stored; they follow from
+the tokens.
 
 Shapes: n layers of a run, H key-value heads, T positions, D features of a head.
 """
@@ -22,7 +23,7 @@ StatesImage = dict[int, Kept]
 
 
 class Part(Frozen):
-    """Base of everything here."""
+    """Base class of all structs here."""
 
 
 class TapImage(Part, frozen=True):
@@ -37,7 +38,8 @@ class ChangeImage(Part, frozen=True):
 
 
 class InlayImage(Part, frozen=True):
-    """`changes` say what made the value; none where it was kept by a version that did not note them."""
+    """An override. `changes` are the edits and rules that made the value; empty in images of versions that did not
+    record them."""
 
     tap: TapImage
     raw: Tensor
@@ -45,7 +47,7 @@ class InlayImage(Part, frozen=True):
 
 
 class FrameImage(Part, frozen=True):
-    """The fields of a frame, by the same names."""
+    """The fields of a frame, under the same names."""
 
     tokens: tuple[int, ...]
     committed: int
@@ -61,8 +63,8 @@ class FrameImage(Part, frozen=True):
 
 
 class LineImage(Part, frozen=True):
-    """A line with its sampler. `states` may be left out of an image whose rows are; `state_lengths` says where they
-    were, so that running the tokens again makes them anew."""
+    """A line with its sampler. A light image (without rows) leaves `states` empty; `state_lengths` are the committed
+    lengths that had states, so that recomputing makes them again."""
 
     begins: int
     fed_from: int
@@ -82,14 +84,14 @@ class LineImage(Part, frozen=True):
 
 
 class TokensImage(Part, frozen=True):
-    """So many of the session's tokens, then `rest`."""
+    """The first `shared` tokens of the session, then `rest`."""
 
     shared: int
     rest: tuple[int, ...]
 
 
 class StopImage(Part, frozen=True):
-    """A stop of the history. `frame`, `left_as` and `line` are numbers of the image's frames and lines."""
+    """A stop of the history. `frame`, `left_as` and `line` index the image's frames and lines."""
 
     frame: int
     line: int
@@ -121,7 +123,7 @@ class BreakpointImage(Part, frozen=True):
 
 
 class RuleImage(Part, frozen=True):
-    """A rule and its books; `sizes` are all relative sizes of the run, oldest first."""
+    """A rule and its accounting; `sizes` are all relative sizes of the run, oldest first."""
 
     number: int
     tap: TapImage
@@ -152,11 +154,11 @@ class WatchImage(Part, frozen=True):
     positions: tuple[tuple[int, ...], ...]
     bytes_held: int
     passes_left_out: int
-    runs: tuple[int, ...] = ()  # empty in images of a time when a watch kept one run only
+    runs: tuple[int, ...] = ()  # empty in images of versions whose watches kept one run only
 
 
 class HeldRule(Part, frozen=True):
-    """A rule as it held in passes that are over; it may be gone from the session."""
+    """A rule as it stood in past passes; the session may have removed it since."""
 
     number: int
     tap: TapImage
@@ -165,7 +167,7 @@ class HeldRule(Part, frozen=True):
 
 
 class EntryImage(Part, frozen=True):
-    """Where a pass was last entered after it had stood still, and what had been put in place of computed values."""
+    """Where a stopped pass was last entered, and the overrides (`inlays`) of its computed values."""
 
     boundary: int
     tap: TapImage | None
@@ -173,7 +175,8 @@ class EntryImage(Part, frozen=True):
 
 
 class PassesImage(Part, frozen=True):
-    """Positions [start, end) that were fed `each` at a time under the same rules (a number of the trail's rules)."""
+    """Positions [start, end) that were fed `each` at a time under the same rules (`rules` indexes those of the pass
+    log)."""
 
     start: int
     end: int
@@ -184,21 +187,21 @@ class PassesImage(Part, frozen=True):
 
 
 class TrailImage(Part, frozen=True):
-    """By which passes the committed positions came to be."""
+    """The pass log: the passes that produced the committed positions."""
 
     rules: tuple[tuple[HeldRule, ...], ...]
     passes: tuple[PassesImage, ...]
 
 
 class RunRows(Part, frozen=True):
-    """Keys [n, H, T, D] and values [n, H, T, D] of layers that have one shape."""
+    """Keys [n, H, T, D] and values [n, H, T, D] of n layers with one shape."""
 
     keys: Tensor
     values: Tensor
 
 
 class GroupRows(Part, frozen=True):
-    """The rows of a page group for the positions [first, end), in flight ones too; `layers` are cache layers."""
+    """Rows of a page group for the positions [first, end), including in-flight ones; `layers` are cache layers."""
 
     layers: tuple[int, ...]
     window: int | None
@@ -208,8 +211,8 @@ class GroupRows(Part, frozen=True):
 
 
 class GroupPlaces(Part, frozen=True):
-    """Where the pages of a group lie in the disk tier's file: (first byte, checksum) of each, in order of position, the
-    first being the page number `behind`. Rows of [known_from, written) are in them, in flight ones too."""
+    """Where the pages of a group lie in the disk tier's file: (first byte, checksum) of each, in order of position,
+    beginning with page number `behind`. They hold the rows [known_from, written), including in-flight ones."""
 
     layers: tuple[int, ...]
     page_positions: int
@@ -221,10 +224,11 @@ class GroupPlaces(Part, frozen=True):
 
 
 class PlacesImage(Part, frozen=True):
-    """All rows and states of a session, by where they lie in the file of that name. The file may have changed since.
+    """Where all rows and states of a session lie in the disk tier's file of that name. The file may have changed since.
 
-    `storages` are (first byte, bytes, checksum) by their numbers, of which the tensors in `states` (of the layers as
-    they stand) and `lines` (kept on the way, by number of the line and committed length) are views."""
+    `storages` are (first byte, bytes, checksum) by number. The tensors in `states` (current states of the layers) and
+    `lines` (states kept along a line, by number of the line and committed length) are views of them.
+    """
 
     file: str
     groups: tuple[GroupPlaces, ...]
@@ -234,11 +238,11 @@ class PlacesImage(Part, frozen=True):
 
 
 class SessionImage(Part, frozen=True):
-    """All of a session. `committed` positions are in the cache; `rows` is None where they have to be made again by
-    running the tokens, or `places` says where they and the states may still be. `lost`: they had to be made again
-    before this image already, so that `exactness` knows of it. A session that runs is kept as idle at its last
-    committed step. `stop` and `edition` number where it stands: None where it ran, and in images written
-    before there were such numbers."""
+    """A whole session. `committed` positions are in the cache. `rows` is None where the rows have to be recomputed from
+    the tokens, or `places` says where they and the states may still be. `lost`: they were missing already when this
+    image was taken, so that `exactness` accounts for it. A running session is stored as idle at its last committed
+    step. `stop` and `edition` number where it stands: None where it ran, and in images written before these numbers
+    existed."""
 
     name: str
     owner: str
@@ -268,4 +272,4 @@ class SessionImage(Part, frozen=True):
     rule_numbers_given: int = 0
     runs: int = 0
     forked_from: Origin | None = None
-    edits_made: tuple[EditImage, ...] = ()  # empty in images of a time when `edits` in force were noted alone
+    edits_made: tuple[EditImage, ...] = ()  # empty in images of versions that recorded only `edits` in force

@@ -1,4 +1,4 @@
-"""The arrays of a file, read when an image asks for them, each once, where it belongs."""
+"""The arrays of a file, each read once, when an image first refers to it, onto its own device."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from djinn_jupyter.engine.persistence.records import Found, Reader
 
 
 class Arrays(Mapping[int, Tensor]):
-    """By their numbers in the file. `device` is the engine's; a tensor on it has memory of its own, which the tiers can
-    give back. Looking one up raises CheckpointRefused where there is no memory for it."""
+    """Arrays by their numbers in the file. `device` is the engine's; a tensor on it owns its memory, so that the tiers
+    can free it. A look-up raises CheckpointRefused where memory is short."""
 
     def __init__(self, reader: Reader, found: Mapping[int, Found], device: torch.device) -> None:
         self._reader, self._found, self._device = reader, found, device

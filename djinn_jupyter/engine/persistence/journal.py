@@ -1,9 +1,8 @@
-"""What lets every session survive the process: images of them in files.
+"""The journal: images of all sessions in files, so that every session survives the process.
 
-What a reply says has been written before the reply goes out, for the system to keep: the death of the process takes
-nothing of it. A session that runs is written four times a second beside that. A thread forces to the disk what was
-written, at once where the session is at rest and every few seconds where it runs: a loss of power takes what that had
-not come to.
+Before a reply goes out, the state that it reports has been written to the system: the death of the process loses none
+of it. A running session is also written four times a second. A thread forces to the disk what was written, at once
+where the session is at rest and every few seconds where it runs: a loss of power loses what was not yet forced.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ RETRY_SECONDS: Final = 1.0
 
 @dataclass(slots=True, kw_only=True)
 class _Account:
-    """One session: its files, when the next image of it is due while it runs (None: it does not) or has trouble, and
-    when that is forced."""
+    """Journal accounting of one session: its files, when the next image of it is due while it runs (None: it does not)
+    or has trouble, and when that is forced."""
 
     ledger: Ledger
     frames: TakenFrames = field(default_factory=TakenFrames)  # of the last image
     due: float | None = None
     force_due: float = 0.0
     forcing: Future[None] | None = None  # under way
-    unforced: bool = False  # written since that began, and to be forced then
-    names_places: bool = False  # the last image does, of pages in another file
+    unforced: bool = False  # written since `forcing` began, and to be forced next
+    names_places: bool = False  # the last image names pages in another file
     unwritten: str | None = None  # why the last image could not be written
     refused: str | None = None  # why what was written could not be forced to the disk
 
@@ -62,7 +61,7 @@ class _Account:
 
 @dataclass(slots=True, kw_only=True)
 class JournalStatistics:
-    """Images written since the start, and the seconds that the engine's thread gave for them."""
+    """Images written since the start, and the seconds of the engine's thread that they took."""
 
     images: int = 0
     bytes_written: int = 0
@@ -70,7 +69,7 @@ class JournalStatistics:
 
 
 class Journal:
-    """Used on the engine's thread. `wake` is called when something has been forced, on the thread that did it."""
+    """Used on the engine's thread. `wake` is called when something has been forced, on the forcing thread."""
 
     def __init__(self, berth: Berth, model: ModelIdentity, device: torch.device, wake: Callable[[], None]) -> None:
         self._berth, self._model, self._device, self._wake = berth, model, device, wake
@@ -87,16 +86,16 @@ class Journal:
 
     @property
     def folder(self) -> Path:
-        """Where its files are."""
+        """The folder of its files."""
         return self._berth.folder
 
     def files(self, suffix: str) -> list[Path]:
-        """Plain files of its folder."""
+        """Return the plain files of its folder with that suffix."""
         return self._berth.files(suffix)
 
     @property
     def unkept(self) -> frozenset[str]:
-        """Sessions whose last state is not in the journal; closed ones that are still in it."""
+        """Sessions whose last state is not in the journal, and closed ones that are still in it."""
         if self.trouble is None:
             return frozenset()
         troubled = {name for name, account in self._accounts.items() if account.trouble is not None}
@@ -105,15 +104,15 @@ class Journal:
     # ------------------------------------------------------------------------------------------- at the start
 
     def recover(self) -> list[LeftBehind]:
-        """What earlier processes left, oldest first. What cannot be used is set aside and said in the log."""
+        """Return what earlier processes left, oldest first. Unusable files are set aside and logged."""
         return take_stock(self._berth, self._model, self._device)
 
     def set_aside(self, path: Path, why: Exception) -> None:
         self._berth.put_aside(path, why)
 
     def adopt(self, session: str, found: LeftBehind) -> None:
-        """A recovered session goes on; its next image replaces what was found. That is forced to the disk: the process
-        that wrote it may not have come to that."""
+        """Continue a recovered session; its next image replaces the files found. Forces those to the disk, because the
+        process that wrote them may not have done so."""
         ledger = self._ledger(name_of(found.newest))
         ledger.take_over(found.files)
         self._accounts[session] = _Account(ledger=ledger)
@@ -125,17 +124,17 @@ class Journal:
     # ------------------------------------------------------------------------------------------- while it runs
 
     def touch(self, session: str) -> None:
-        """It may be other than its last image."""
+        """Note that the session may differ from its last image."""
         self._touched.add(session)
 
     def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
-        """Return when the system has the present state of these, or it is known why not (`unkept`)."""
+        """Return when the system has the present state of these sessions, or the reason why not is known (`unkept`)."""
         for name in names:
             if name in self._touched and name in sessions:
                 self._write(sessions[name])
 
     def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
-        """Write what was touched and is due; `idle`: files that are mostly waste, too."""
+        """Write the touched sessions that are due; with `idle`, compact files that are mostly unreferenced, too."""
         now = time.monotonic()
         while not self._ended.empty():
             self._settle(self._ended.get())
@@ -152,7 +151,7 @@ class Journal:
         self._force_what_was_written()
 
     def forget(self, session: str) -> None:
-        """It was closed: it does not come back."""
+        """Delete a closed session's files, so that it does not come back."""
         self._touched.discard(session)
         account = self._accounts.pop(session, None)
         if account is not None:
@@ -171,7 +170,7 @@ class Journal:
         self._tell()
 
     def _close(self, ledger: Ledger) -> None:
-        """That its files have gone is on the disk."""
+        """Close the ledger and force the deletion of its files to the disk."""
         ledger.close()
         try:
             self._berth.force_names()
@@ -179,7 +178,8 @@ class Journal:
             log.warning("A closed session may come back after a loss of power: %s", _reason(error))
 
     def _is_due(self, session: Session, now: float) -> bool:
-        """A session at rest is written at once, one that runs a while after it began to, or after its last image."""
+        """True for a session at rest at once (after trouble: when its retry is due), for a running one RUNNING_SECONDS
+        after it was first seen running, or after its last image."""
         account = self._accounts.get(session.name)
         if session.state != "running":
             return account is None or account.trouble is None or now >= (account.due or 0.0)
@@ -200,7 +200,7 @@ class Journal:
         except CheckpointRefused as refused:
             self._has_trouble(session.name, account, unwritten=str(refused))
             return
-        except Exception as error:  # noqa: BLE001  whatever keeps an image from being written is told
+        except Exception as error:  # noqa: BLE001  any error that prevents an image is reported
             self._has_trouble(session.name, account, unwritten=_reason(error))
             self._again(session.name, account)
             return
@@ -232,7 +232,8 @@ class Journal:
     # ------------------------------------------------------------------------------------------- forcing
 
     def _force_what_was_written(self) -> None:
-        """Have the thread do it; once more afterwards, where it is at it already."""
+        """Have the thread force what was written; a session that it is forcing already is forced once more
+        afterwards."""
         for name in tuple(self._unforced):
             self._unforced.discard(name)
             account = self._accounts.get(name)
@@ -250,7 +251,7 @@ class Journal:
         self._wake()
 
     def _settle(self, name: str) -> None:
-        """How the forcing of a session went. Where it failed, what the disk has is not known: all of it is written
+        """Handle the result of forcing a session. After a failure the disk's content is unknown: all of it is written
         again."""
         account = self._accounts.get(name)
         if account is None or account.forcing is None or not account.forcing.done():
@@ -283,14 +284,15 @@ class Journal:
         self._touched.add(name)
 
     def _tell(self) -> None:
-        """What a user should know."""
+        """Update `trouble`, the message for the user."""
         troubled = {name: account.trouble for name, account in self._accounts.items() if account.trouble is not None}
         self.trouble = _sentence(troubled) if troubled else _may_come_back(self._lingering)
 
     # ------------------------------------------------------------------------------------------- at the end
 
     def close(self, sessions: Mapping[str, Session], *, forget: bool) -> None:
-        """The last images of all, or no trace of them, forced to the disk; returns when that is done."""
+        """Write the last images of all sessions, or delete all of their files, and return when that is forced to the
+        disk."""
         for name in tuple(self._accounts) if forget else ():
             self.forget(name)
         for name in () if forget else tuple(self._touched | self.unkept):
@@ -311,19 +313,19 @@ class Journal:
         self._berth.release()
 
     def abandon(self) -> None:
-        """Returns when what was written is forced. The files stay for the next engine."""
+        """Return when what was written is forced. The files stay for the next engine."""
         self._thread.close()
         for account in self._accounts.values():
             account.ledger.close()
         self._berth.release()
 
     def _wait(self) -> None:
-        """Until the thread has done what it was given."""
+        """Wait until the thread has done its queued work."""
         self._thread.start(lambda: None).result()
 
 
 def _force(ledger: Ledger, pages: KeptPages | None) -> None:
-    """Pages first: what an image on the disk says of them is to be true."""
+    """Force pages first, so that what an image on the disk says of them is true."""
     if pages is not None:
         pages.sync()
     ledger.force()

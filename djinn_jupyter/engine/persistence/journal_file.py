@@ -1,9 +1,8 @@
-"""A session's files in the journal, as the engine that has it writes them: images appended to each other, of which the
-last whole one counts.
+"""Write a session's files in the journal: images are appended to each other, and the last whole one counts.
 
-Arrays are written once, however many images refer to them. When most of a file is no longer referred to, a new one is
-begun (`ledger_names`), and the old one goes when the new one has been forced to the disk: at each moment the last
-image that was written is found after the death of the process, and the last that was forced after a loss of power.
+An array is written once, however many images refer to it. When most of a file is no longer referred to, a new one is
+begun (`journal_names`), and the old one is deleted when the new one has been forced to the disk: at each moment the
+last image that was written survives the death of the process, and the last that was forced survives a loss of power.
 """
 
 from __future__ import annotations
@@ -42,9 +41,10 @@ class JournalLabel(Frozen, frozen=True):
 
 
 class LedgerFile:
-    """One file that images are appended to, and those it takes the place of (`replaced`) once it is on the disk.
+    """One file that images are appended to, and the files that it replaces (`replaced`) once it is on the disk.
 
-    `append` and `remove` are for the engine's thread, `force` and `close` for the one that forces."""
+    The engine's thread calls `append` and `remove`, the forcing thread `force` and `close`.
+    """
 
     def __init__(self, path: Path, replaced: tuple[Path, ...]) -> None:
         self.path, self.replaced = path, replaced
@@ -53,7 +53,7 @@ class LedgerFile:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
     def append(self, write: Callable[[Writer], None]) -> None:
-        """What `write` writes, all or nothing of it. Raises OSError."""
+        """Append what `write` writes, all of it or nothing. Raises OSError."""
         sink = _Sink(self._descriptor, self.length)
         try:
             write(Writer(sink))
@@ -70,7 +70,7 @@ class LedgerFile:
             self.broken = True
 
     def force(self) -> None:
-        """Return when what has been appended would survive a loss of power. Raises OSError."""
+        """Return when everything appended would survive a loss of power; deletes `replaced`. Raises OSError."""
         force(self._descriptor)
         if not self._named:
             force_names(self.path.parent)
@@ -80,8 +80,8 @@ class LedgerFile:
         self.replaced = ()
 
     def remove(self) -> None:
-        """No process that begins from now on finds it: the oldest first, for an older image may not come back either.
-        Raises OSError."""
+        """Delete the files, so that no later process finds them: oldest first, so that no older image comes back
+        either. Raises OSError."""
         for path in (*self.replaced, self.path):
             path.unlink(missing_ok=True)
 
@@ -91,8 +91,8 @@ class LedgerFile:
 
 
 class _Sink:
-    """Gathers what is small, so that an image of a few arrays is a few writes; what is large is written from where it
-    is."""
+    """Buffers small parts, so that an image of a few arrays takes a few writes; writes large parts from their own
+    memory."""
 
     def __init__(self, descriptor: int, at: int) -> None:
         self._descriptor, self.end = descriptor, at
@@ -119,8 +119,8 @@ class _Sink:
 
 
 class Ledger:
-    """Invariant: `write` either returns and the image is the last of the session's files, or raises and the image
-    before it still is. `values` gives those of a tensor on the host, wherever they are."""
+    """Invariant: `write` either returns and the image is the last of the session's files, or raises and the previous
+    image still is. `values` returns a tensor's values on the host, whichever tier holds them."""
 
     def __init__(self, name: LedgerName, model: ModelIdentity, device: torch.device, values: Values) -> None:
         self._name, self._device, self._values = name, device, values
@@ -133,7 +133,7 @@ class Ledger:
         self.bytes_written = 0
 
     def take_over(self, found: tuple[Path, ...]) -> None:
-        """Files of an earlier process, oldest first: the last counts until a new file replaces them."""
+        """Adopt files of an earlier process, oldest first: the last counts until a new file replaces them."""
         self._found = found
 
     @property
@@ -142,12 +142,13 @@ class Ledger:
         return self._file is not None and self._file.length > 2 * self._shelf.bytes_met + SLACK_BYTES
 
     def begin_anew(self) -> None:
-        """What was written cannot be forced to the disk: the next image goes into a new file, with all its arrays."""
+        """Have the next image written to a new file, with all its arrays: what was written cannot be forced to the
+        disk."""
         self._anew = True
 
     def write(self, image: SessionImage, *, compact: bool = False) -> None:
-        """For the system to keep, not yet forced. Raises OSError, CheckpointRefused for what cannot be kept, and
-        whatever keeps values from being read."""
+        """Hand the image to the system, not yet forced. Raises OSError, CheckpointRefused for values that cannot be
+        stored, and any error of reading values."""
         file = self._file
         if file is None or file.broken or self._anew or compact or self._excessive(file):
             self._write_anew(image)
@@ -194,8 +195,7 @@ class Ledger:
     # ---------------------------------------------------------------------------- on the thread that forces
 
     def force(self) -> None:
-        """Return when the image that was last written, and its file's name, would survive a loss of power. Raises
-        OSError."""
+        """Return when the last image written, and its file's name, would survive a loss of power. Raises OSError."""
         file = self._file
         if file is None:
             for path in self._found[-1:]:
@@ -214,8 +214,8 @@ class Ledger:
     # ---------------------------------------------------------------------------------------- at its end
 
     def remove(self) -> None:
-        """The session does not come back after the death of the process, and its tensors are held no more. Raises
-        OSError."""
+        """Delete the files, so that the session does not come back after the death of the process, and release its
+        tensors. Raises OSError."""
         self._shelf = Shelf(self._device)
         if self._file is not None:
             self._file.remove()

@@ -1,4 +1,4 @@
-"""What files of the journal are called: a session's own name in it, then the number of the file, which goes up."""
+"""Names of journal files: a session's stem, then the number of the file, which increases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME: Final = re.compile(rf"(?P<stem>.+?)(\.(?P<number>[0-9]{{1,9}}))?{re.escap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerName:
-    """Of the files of one `stem` the one with the highest number that holds a whole image counts."""
+    """Among the files of one `stem`, the one with the highest number that holds a whole image counts."""
 
     folder: Path
     stem: str
@@ -30,19 +30,19 @@ class LedgerName:
 
 
 def new_name(folder: Path) -> LedgerName:
-    """Of no file yet: `next` is the first."""
+    """Return a name without a file yet: `next` gives the first."""
     return LedgerName(folder=folder, stem=secrets.token_hex(8), number=-1)
 
 
 def name_of(path: Path) -> LedgerName:
-    """A file without a number, as the first version wrote them, is the first of its stem."""
+    """Parse a file's name. A file without a number, as the first version wrote them, is the first of its stem."""
     found = _NAME.fullmatch(path.name)
     assert found is not None
     return LedgerName(folder=path.parent, stem=found["stem"], number=int(found["number"] or 0))
 
 
 def by_session(paths: Iterable[Path]) -> list[list[Path]]:
-    """The files of each session, the one that counts first; sessions in the order in which they are met."""
+    """Group the files by session, highest number first; sessions in the order in which they are met."""
     groups: dict[str, list[Path]] = {}
     for path in paths:
         groups.setdefault(name_of(path).stem, []).append(path)

@@ -1,5 +1,5 @@
-"""The last whole image in a session's file of the journal. A process that was killed leaves an end that is torn; that
-is no damage."""
+"""Read the last whole image in a session's journal file. A process that was killed leaves a torn end; that is no
+damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from djinn_jupyter.errors import CheckpointRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLedger:
-    """What a file of the journal gave. `damaged`: bytes within it are not those that were written."""
+    """The content of a journal file. `damaged`: bytes within it are not those that were written."""
 
     image: SessionImage
     damaged: bool
@@ -41,8 +41,8 @@ class Unfinished(CheckpointRefused):
 
 
 def read_ledger(path: Path, model: ModelIdentity, device: torch.device) -> ReadLedger:
-    """CheckpointRefused where there is no image (Unfinished: not yet), or one of another model or format. Raises
-    OSError."""
+    """Return the last image of a file. Raises CheckpointRefused where there is none (Unfinished: not yet), or one of
+    another model or format; OSError."""
     with open_plain(path, linked=False) as file:
         try:
             reader = Reader(file)
@@ -58,7 +58,7 @@ def read_ledger(path: Path, model: ModelIdentity, device: torch.device) -> ReadL
 
 
 def _last(reader: Reader, model: ModelIdentity) -> tuple[Found | None, dict[int, Found], bool]:
-    """The last image before an end that is torn or damaged, the arrays before it, and whether there was damage."""
+    """Return the last image before a torn or damaged end, the arrays before it, and True where there was damage."""
     last: Found | None = None
     arrays: dict[int, Found] = {}
     labelled = False

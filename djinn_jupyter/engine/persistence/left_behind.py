@@ -1,5 +1,5 @@
-"""What earlier processes left in a folder of the journal: the newest whole image of each session. What cannot be used
-is set aside, each file for itself, so that no file keeps an engine from starting."""
+"""Find what earlier processes left in a journal folder: the newest whole image of each session. Each unusable file is
+set aside on its own, so that no file keeps an engine from starting."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftBehind:
-    """A session of an earlier process: the file its image is in comes last of `files`, after those it was to replace.
-    `newest` is the highest that there was of it."""
+    """A session of an earlier process. The last of `files` holds its image, after those it was to replace. `newest` is
+    the session's file with the highest number."""
 
     image: SessionImage
     files: tuple[Path, ...]
@@ -35,19 +35,19 @@ class LeftBehind:
 
 
 def take_stock(berth: Berth, model: ModelIdentity, device: torch.device) -> list[LeftBehind]:
-    """Sessions in the order in which they were last written."""
+    """Return the sessions, in the order in which they were last written."""
     found = [_newest(berth, files, model, device) for files in by_session(berth.files(SUFFIX))]
     there = [one for one in found if one is not None]
     return sorted(there, key=lambda one: _written(one.path))
 
 
 def _newest(berth: Berth, files: Sequence[Path], model: ModelIdentity, device: torch.device) -> LeftBehind | None:
-    """Of one session's files, newest first."""
+    """Return the newest usable image among one session's files (newest first)."""
     failed: list[tuple[Path, Exception]] = []
     for number, path in enumerate(files):
         try:
             read = read_ledger(path, model, device)
-        except Exception as error:  # noqa: BLE001  the start's edge: whatever a file does, the others come back
+        except Exception as error:  # noqa: BLE001  the start's edge: one file's error must not stop the others
             failed.append((path, error))
             continue
         if read.damaged:
@@ -61,7 +61,8 @@ def _newest(berth: Berth, files: Sequence[Path], model: ModelIdentity, device: t
 
 
 def _do_away_with(berth: Berth, path: Path, why: Exception) -> None:
-    """With a file that was to replace one that is used. One that ends before its first image has nothing in it."""
+    """Remove a file that was to replace the one used. A file that ends before its first image holds nothing and is
+    deleted."""
     if isinstance(why, Unfinished):
         with suppress(OSError):
             path.unlink()

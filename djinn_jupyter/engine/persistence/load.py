@@ -1,4 +1,4 @@
-"""From an image to a session of this engine: taps found again, samplers made again, values on the device.
+"""Rebuild a session of this engine from an image: resolve taps, make samplers again, put values on the device.
 
 Refuses an image that contradicts itself or this model, before anything of the engine is changed.
 """
@@ -46,8 +46,8 @@ BEYOND_NUMBERS: Final = 2**53  # browsers count no further
 def rebuild(
     runtime: Runtime, image: kept.SessionImage, *, name: str, owner: str, holder: str | None, stops_kept: int
 ) -> Session:
-    """A session like the image, not yet among the engine's and without rows. CheckpointRefused where it cannot be one
-    of this engine."""
+    """Return a session like the image, not yet in the engine's table and without rows. Raises CheckpointRefused where
+    it does not fit this engine."""
     try:
         check(runtime, image)
         return _Rebuilding(runtime, image, stops_kept).session(name, owner, holder)
@@ -58,7 +58,7 @@ def rebuild(
 
 
 def check(runtime: Runtime, image: kept.SessionImage) -> None:
-    """CheckpointRefused where numbers of the image contradict each other or the model."""
+    """Raise CheckpointRefused where numbers of the image contradict each other or the model."""
     vocabulary, length = runtime.description.vocab_size, len(image.tokens)
     wrong = [
         not 0 <= image.committed <= length,
@@ -74,7 +74,7 @@ def check(runtime: Runtime, image: kept.SessionImage) -> None:
 
 
 def rows_of(runtime: Runtime, image: kept.SessionImage) -> tuple[Rows, ...]:
-    """The image's rows, checked against the page groups of this engine."""
+    """Return the image's rows, checked against the page groups of this engine."""
     groups = runtime.forward.geometry.groups
     given = image.rows or ()
     rows = tuple(Rows(first=g.first, end=g.end, runs=tuple((r.keys, r.values) for r in g.runs)) for g in given)
@@ -89,12 +89,12 @@ def rows_of(runtime: Runtime, image: kept.SessionImage) -> tuple[Rows, ...]:
 def states_of(
     runtime: Runtime, states: kept.StatesImage, fetch: Callable[[KeptStored], Tensor] = nowhere
 ) -> dict[int, LayerState]:
-    """`fetch` makes the tensors of those that lie elsewhere."""
+    """Return the states by layer; `fetch` makes the tensors that are stored elsewhere."""
     return {layer: _layer_state(runtime, layer, value, fetch) for layer, value in states.items()}
 
 
 class _Rebuilding:
-    """One session under way: each frame and line is made once."""
+    """One session in progress: each frame and line is made once."""
 
     def __init__(self, runtime: Runtime, image: kept.SessionImage, stops_kept: int) -> None:
         self.stops_kept = stops_kept
@@ -171,7 +171,8 @@ class _Rebuilding:
         )
 
     def _kept_states(self, image: kept.LineImage, length: int) -> dict[int, LayerState]:
-        """Empty where the image is light: they are on disk, or made again with the rows."""
+        """Return the states a line kept at `length`; empty where the image is light: they are on disk, or recomputed
+        with the rows."""
         return {} if self.image.rows is None else states_of(self.runtime, image.states[length])
 
     def _frame(self, image: kept.FrameImage) -> Frame:
@@ -241,7 +242,8 @@ class _Rebuilding:
         return rule
 
     def _edits(self) -> list[StopEdit]:
-        """Those of the present stop; of an image that has their words alone, without what would make them again."""
+        """Return the edits of the present stop; from an image that recorded their words alone, without the `edit` to
+        repeat them."""
         image = self.image
         if image.edits_made:
             return [StopEdit(**msgspec.structs.asdict(one)) for one in image.edits_made]

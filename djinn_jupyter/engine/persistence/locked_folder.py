@@ -1,10 +1,10 @@
-"""A folder that one engine process has to itself as long as it lives, and finding those whose process has gone.
+"""A folder that one engine process locks while it lives, and the search for folders whose process has ended.
 
-    ROOT/HOST-0/lock            held by the process (flock); it ends with the process, however that ends
-    ROOT/HOST-0/*.session       what the process keeps there (`ledger_names`), and what of it
-    ROOT/HOST-0/*.pages         is of use only together with the others there
-    ROOT/HOST-0/.*.part         was being written when its process ended, and is of no use
-    ROOT/aside/                 what could not be used; nothing is ever deleted from it
+    ROOT/HOST-0/lock            held by the process (flock); released when the process ends, however it ends
+    ROOT/HOST-0/*.session       the journal files of the process (`journal_names`)
+    ROOT/HOST-0/*.pages         the disk tier's file, of use only together with those
+    ROOT/HOST-0/.*.part         was being written when its process ended; of no use
+    ROOT/aside/                 unusable files; nothing is ever deleted from it
 
 Folders of other hosts are left alone: their locks cannot be trusted over a network file system.
 """
@@ -31,13 +31,14 @@ _KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "
 
 
 class Berth:
-    """Invariant: while it is open nobody else uses the folder."""
+    """A locked folder. Invariant: while it is open no other process uses it."""
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder, self._lock = folder, lock
 
     def files(self, suffix: str) -> list[Path]:
-        """Plain files of that suffix. What else bears it (a link, a pipe, a folder) is not ours and set aside."""
+        """Return the plain files with that suffix. Anything else with it (a link, a pipe, a folder) is not ours and set
+        aside."""
         found = sorted(self.folder.glob(f"*{suffix}"))
         for path in found:
             if not is_plain(path):
@@ -45,19 +46,19 @@ class Berth:
         return [path for path in found if path.exists() and is_plain(path)]
 
     def force_names(self) -> None:
-        """Return when files that came and went are so on the disk. Raises OSError."""
+        """Return when created and deleted files are so on the disk too. Raises OSError."""
         force_names(self.folder)
 
     def release(self) -> None:
-        """Let it go, and remove the folder where nothing is left in it."""
+        """Release the lock, and remove the folder where nothing is left in it."""
         if not [path for path in self.folder.iterdir() if path.name != LOCK]:
             (self.folder / LOCK).unlink(missing_ok=True)
-            with suppress(OSError):  # somebody who starts now has made a lock in it
+            with suppress(OSError):  # an engine that starts now has made a lock in it
                 self.folder.rmdir()
         os.close(self._lock)
 
     def put_aside(self, path: Path, why: Exception) -> None:
-        """Set it aside, and say so in the log; where it cannot even be moved, it stays where it is."""
+        """Set a file aside and log it; a file that cannot be moved stays where it is."""
         try:
             log.warning("A session of the journal is set aside as %s: %s", self.set_aside(path), why)
         except OSError as error:
@@ -65,7 +66,7 @@ class Berth:
             log.warning("%s cannot be used (%s) nor set aside (%s); it stays where it is", path, why, said)
 
     def set_aside(self, path: Path) -> Path:
-        """Move a file to where nobody uses it and nobody deletes it. Raises OSError."""
+        """Move a file where no process uses or deletes it; return its new path. Raises OSError."""
         folder = self.folder.parent / ASIDE
         make_folder(folder)
         target = _unused(folder / path.name)
@@ -74,7 +75,7 @@ class Berth:
         return target
 
     def take_over(self, other: Berth, suffix: str, scraps: str) -> None:
-        """The files of a berth whose process has gone, without the `scraps`."""
+        """Take in the files of a folder whose process has ended; delete its `scraps` and release it."""
         for path in other.files(suffix):
             path.rename(_unused(self.folder / path.name))
         self.force_names()
@@ -88,8 +89,8 @@ class Berth:
 
 
 def take_berth(root: Path, host: str, suffix: str, scraps: str) -> Berth:
-    """A berth with the files of all berths of this host that nobody holds any more; what ends in `scraps` stays with
-    its own berth. What is there then is there also after a loss of power. Raises OSError."""
+    """Return a locked folder with the files of all folders of this host that no process holds; files that end in
+    `scraps` are not moved. Its contents then survive a loss of power. Raises OSError."""
     make_folder(root)
     free = list(_free(root, host))
     own = free[0] if free else _new(root, host)
@@ -127,7 +128,7 @@ def _new(root: Path, host: str) -> Berth:
 
 
 def _locked(folder: Path) -> Berth | None:
-    """None where somebody holds it, or it went away meanwhile."""
+    """Return the folder, locked; None where another process holds it, or it was removed meanwhile."""
     import fcntl  # not where engines cannot run
 
     try:

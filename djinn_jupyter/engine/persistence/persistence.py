@@ -1,4 +1,4 @@
-"""What an engine has for keeping sessions: where, for which model, and the thread that works on the files."""
+"""An engine's persistence: its folders, the model's identity, and the thread that works on the files."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ JOURNALS: Final = "journals"
 
 
 class Keeping:
-    """`checkpoints` may be used from any thread; `errands` are started by jobs of the engine. `journal` is there once
-    the engine has taken over what was left; with `forgets` nothing of it stays at the end."""
+    """`checkpoints` may be used from any thread; jobs of the engine start `errands`. `journal` is set once the engine
+    has adopted what earlier processes left; with `forgets` its files are deleted at the end."""
 
     def __init__(self, config: EngineConfig, identity: ModelIdentity, device: torch.device) -> None:
         folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
@@ -40,7 +40,7 @@ class Keeping:
         self._journals = folder / JOURNALS
 
     def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
-        """The journal of this engine, with what earlier processes of its kind left. Raises StorageFailed."""
+        """Return the journal of this engine, with what earlier processes of its kind left. Raises StorageFailed."""
         try:
             berth = take_berth(self._journals / slug, host_name(), SUFFIX, adopted_pages.SUFFIX)
         except OSError as error:
@@ -52,7 +52,7 @@ class Keeping:
 
     @property
     def trouble(self) -> str | None:
-        """What the user should know of the journal: that it cannot be written, why, and what that means."""
+        """The journal's problem in words for the user (it cannot be written, why, and what that means), or None."""
         return None if self.journal is None else self.journal.trouble
 
     def touch(self, session: str) -> None:
@@ -65,28 +65,28 @@ class Keeping:
 
     @property
     def unkept(self) -> frozenset[str]:
-        """Sessions whose last state is not in the journal, so that the death of the process takes it."""
+        """Sessions whose last state is not in the journal, so that it is lost if the process dies."""
         return frozenset() if self.journal is None else self.journal.unkept
 
     def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
-        """Before a reply says what became of these."""
+        """Write these sessions, before a reply reports their state."""
         if self.journal is not None:
             self.journal.write(sessions, names)
 
     def attend(self, sessions: Mapping[str, Session], *, idle: bool = False) -> None:
-        """After each slice of work."""
+        """Write what is due, after each slice of work."""
         if self.journal is not None:
             self.journal.attend(sessions, idle=idle)
 
     def close(self, sessions: Mapping[str, Session]) -> None:
-        """Returns when all files are as they will be found."""
+        """Return when all files are in their final state."""
         self.errands.close()
         if self.journal is not None:
             self.journal.close(sessions, forget=self.forgets)
             self.journal = None
 
     def abandon(self) -> None:
-        """As `close`, but nothing more is written."""
+        """Like `close`, but write nothing more."""
         self.errands.close()
         if self.journal is not None:
             self.journal.abandon()

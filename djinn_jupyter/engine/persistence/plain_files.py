@@ -1,5 +1,4 @@
-"""Files in folders where anybody may have put anything: only those that are plain files are opened, and none is waited
-for."""
+"""Open files in folders where any user may have put anything: only plain files are opened, and no open blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ def is_plain(path: Path) -> bool:
 
 
 def open_plain(path: Path, *, linked: bool = True) -> BinaryIO:
-    """Open a regular file to read, by a link to it where `linked`. Raises OSError; a pipe is not waited for."""
+    """Open a regular file to read, through a link where `linked`. Raises OSError; a pipe does not block."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if linked else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
     try:

@@ -1,7 +1,7 @@
-"""Rows and states of a session that went with an earlier process, made again: its tokens are run once more, in the same
-passes, under the rules that held and with the values that had been put in place.
+"""Recompute the rows and states that a session lost with an earlier process: run its tokens once more, in the same
+passes, under the rules then in force and with the overrides then in place.
 
-Draws no random number, fires no breakpoint, records no watch, keeps no books of rules.
+Draws no random number, fires no breakpoint, records no watch, does no accounting of rules.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Steps = Generator[Blocked | None, None, None]
 
 
 def recompute(runtime: Runtime, session: Session) -> Steps:
-    """Gives way as a prefill does. What fails leaves the session lost, as it was."""
+    """Steps that give way as a prefill does. An error leaves the session lost, as it was."""
     cache = runtime.new_cache()
     try:
         yield from _Recomputing(runtime, session, cache).run()
@@ -43,7 +43,7 @@ def recompute(runtime: Runtime, session: Session) -> Steps:
 
 
 class _Recomputing:
-    """One session's passes, into a cache that becomes its own at the end."""
+    """Runs one session's passes into a cache that the session takes over at the end."""
 
     def __init__(self, runtime: Runtime, session: Session, cache: PagedCache) -> None:
         self.runtime, self.session, self.cache = runtime, session, cache
@@ -77,7 +77,7 @@ class _Recomputing:
         yield from self._enter(frame, self._plan(rules=passes.rules))
 
     def _to_the_stop(self, stopped: Frame) -> Steps:
-        """The rows in flight below the present stop; the stop itself is as it was kept."""
+        """Recompute the in-flight rows below the present stop; the stop itself is as it was stored."""
         assert stopped.tap is not None
         target = Target(tap=stopped.tap, step=stopped.step)
         reached = yield from self._enter(stopped.at_start(), self._plan(halts=(target,)))
@@ -99,7 +99,7 @@ class _Recomputing:
             frame = outcome.frame
 
     def _keep_states(self) -> None:
-        """Where lines had kept recurrent states on the way."""
+        """Capture the states at the lengths where lines had kept recurrent states."""
         length = self.cache.length
         for line in self.session.lines:
             if length in line.states and not line.states[length]:

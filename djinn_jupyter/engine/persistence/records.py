@@ -1,13 +1,13 @@
-"""Files of records, each with its own checksum: what checkpoints and journals are made of. Knows no session.
+"""Files of records, each with its own checksum: the format of checkpoints and journals. Independent of sessions.
 
     file     magic (8 bytes)  format (u32)  record  record ...
     record   kind (4 bytes)  length of the body (u64)  body  checksum (16 bytes)
     array    length of the head (u32)  head (msgpack, `ArrayHead`)  raw values, row-major
 
 Numbers are little-endian; the checksum is XXH3 (128 bits) over kind, length and body, in format 1 BLAKE2b. No pickle,
-nothing that runs.
+no executable content.
 
-A record is believed, and memory taken for it, only when its checksum holds and this machine has the memory.
+The reader trusts a record, and allocates memory for it, only when its checksum matches and the machine has the memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LENGTH = struct.Struct("<I")
 _DIGEST_BYTES: Final = 16
 _PIECE: Final = 1 << 20
 _HEAD_LIMIT: Final = 1 << 16
-_LONGEST_SHAPE: Final = 64  # axes: what torch knows
+_LONGEST_SHAPE: Final = 64  # axes: torch's limit
 
 
 class Digest(Protocol):
@@ -58,18 +58,18 @@ class Taker(Protocol):
 
 
 def digest_of(number: int, head: bytes) -> Digest:
-    """The checksum of a record in files of that format, `head` being summed."""
+    """Return the checksum of a record in files of format `number`, already updated with `head`."""
     if number == 1:
         return hashlib.blake2b(head, digest_size=_DIGEST_BYTES)
     return cast(Digest, xxhash.xxh3_128(head))
 
 
 class NotOurs(Exception):
-    """The file does not begin as files of records do."""
+    """The file does not begin with the prefix of a record file."""
 
 
 class OtherFormat(Exception):
-    """The file has another format; its number is the argument."""
+    """The file has an unsupported format; its number is the argument."""
 
 
 class Torn(Exception):
@@ -81,7 +81,7 @@ class Damaged(Exception):
 
 
 class Writer:
-    """Appends records to a binary file, or what takes bytes as one does. `written` counts them."""
+    """Appends records to a binary file, or to an object that takes bytes like one. `written` counts the bytes."""
 
     def __init__(self, file: Taker) -> None:
         self._file = file
@@ -94,7 +94,7 @@ class Writer:
         self._record(kind, len(body), (body,))
 
     def array(self, head: ArrayHead, tensor: Tensor) -> None:
-        """The values of `tensor`, which may be a copy on the host of what the head speaks of."""
+        """Append the values of `tensor`, which may be a host copy of the tensor that `head` describes."""
         said = msgspec.msgpack.encode(head)
         lead = _LENGTH.pack(len(said)) + said
         self._record(ARRAY, len(lead) + tensor.nbytes, itertools.chain((lead,), raw_pieces(tensor)))
@@ -115,7 +115,8 @@ class Writer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A whole record of a file: its kind, where its content begins and how long that is. `head` of an array."""
+    """A whole record of a file: its kind, where its content begins and its length in bytes. `head` is set for
+    arrays."""
 
     kind: bytes
     start: int
@@ -124,8 +125,8 @@ class Found:
 
 
 class Reader:
-    """Finds the records of a binary file and checks each, piece by piece, without keeping it; then reads those that are
-    asked for. Raises NotOurs and OtherFormat at once.
+    """Finds the records of a binary file and checks each, piece by piece, without storing it; then reads those
+    requested. The constructor raises NotOurs and OtherFormat.
 
     `good` is where the last whole record ended.
     """
@@ -142,7 +143,7 @@ class Reader:
         self.good = _PREFIX.size
 
     def next(self) -> Found | None:
-        """The next record; None at the end of the file. Raises Torn and Damaged."""
+        """Return the next record; None at the end of the file. Raises Torn and Damaged."""
         self._file.seek(self.good)
         head = self._file.read(_RECORD.size)
         if not head:
@@ -159,13 +160,13 @@ class Reader:
         return Found(kind=kind, start=start + len(lead), nbytes=length - len(lead), head=array)
 
     def body(self, found: Found) -> bytes:
-        """The content of a record that is no array. Raises CheckpointRefused where there is no memory for it."""
+        """Return the content of a record that is no array. Raises CheckpointRefused where memory is short."""
         require_memory(found.nbytes)
         self._file.seek(found.start)
         return self._file.read(found.nbytes)
 
     def values(self, found: Found) -> Tensor:
-        """The values of an array, on the host. Raises Torn, and CheckpointRefused where there is no memory for it."""
+        """Return the values of an array, on the host. Raises Torn, and CheckpointRefused where memory is short."""
         assert found.head is not None
         dtype, shape = DTYPES[found.head.dtype], found.head.shape
         if not found.nbytes:
@@ -184,7 +185,8 @@ class Reader:
             raise CheckpointRefused(f"Its values of dtype {found.head.dtype} are no plain numbers.") from None
 
     def _array(self, length: int) -> tuple[ArrayHead, bytes]:
-        """An array's head and the bytes before its values, not yet believed, but possible."""
+        """Return an array's head and the bytes before its values: sizes are checked, the checksum is not yet. Raises
+        Damaged."""
         lead = self._file.read(min(length, _LENGTH.size))
         size = _LENGTH.unpack(lead)[0] if len(lead) == _LENGTH.size else _HEAD_LIMIT
         if size > min(_HEAD_LIMIT - 1, length - len(lead)):
@@ -196,7 +198,7 @@ class Reader:
         return head, lead + said
 
     def _check(self, head: bytes, lead: bytes, length: int) -> None:
-        """Damaged unless the rest of a record, of which `lead` has been read, has the checksum behind it."""
+        """Raise Damaged unless the checksum after a record matches; `lead` is the part of its body already read."""
         digest = digest_of(self.format, head)
         digest.update(lead)
         left = length - len(lead)
@@ -218,7 +220,7 @@ def _head(said: bytes) -> ArrayHead:
 
 
 def _nbytes(head: ArrayHead) -> int:
-    """How many bytes such an array has. Raises Damaged where torch could have none like it."""
+    """Return the byte size of such an array. Raises Damaged where torch can have none like it."""
     if head.dtype not in DTYPES or len(head.shape) > _LONGEST_SHAPE or any(not 0 <= n < 1 << 62 for n in head.shape):
         raise Damaged
     if math.prod(max(n, 1) for n in head.shape) >= 1 << 62:  # torch counts strides of empty arrays too
@@ -227,7 +229,8 @@ def _nbytes(head: ArrayHead) -> int:
 
 
 def require_memory(nbytes: int) -> None:
-    """CheckpointRefused unless so many bytes can be had now: the system gives them, and ends who uses them."""
+    """Raise CheckpointRefused unless so many bytes are available: the system overcommits, and kills the process that
+    uses them."""
     if nbytes < _PIECE:
         return
     available = main_memory().available
@@ -238,7 +241,7 @@ def require_memory(nbytes: int) -> None:
 
 
 def raw_pieces(tensor: Tensor) -> Iterator[memoryview]:
-    """The values of a tensor, row-major, as bytes, piece by piece; each is to be used before the next is asked for."""
+    """Yield the values of a tensor, row-major, as bytes, piece by piece; use each before requesting the next."""
     if not tensor.numel():
         return
     flat = tensor.detach().to("cpu").contiguous()
@@ -248,6 +251,6 @@ def raw_pieces(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def _lent(tensor: Tensor) -> memoryview:
-    """The bytes of a contiguous tensor on the host, by address: memory that was lent out as an array can no longer be
-    given back by the tiers. Valid as long as the tensor is."""
+    """Return the bytes of a contiguous host tensor, by address: the tiers can no longer free memory that was exported
+    as an array. Valid as long as the tensor is."""
     return memoryview((ctypes.c_char * tensor.nbytes).from_address(tensor.data_ptr())).cast("B")

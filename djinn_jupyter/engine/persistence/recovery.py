@@ -1,4 +1,4 @@
-"""At the start of an engine: the sessions of earlier processes of its kind become its own, held by nobody."""
+"""At the start of an engine: adopt the sessions of earlier processes of its kind, without holders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """`wake` is called when the journal has something to say."""
+    """`wake` is called when the journal has forced something to the disk."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class Recovery:
 
     @torch.inference_mode()
     def open_journal(self) -> tuple[str, ...]:
-        """From now on the engine's sessions are in its journal; the names of those that were brought back.
+        """Journal the engine's sessions from now on. Return the names of those that were brought back.
 
-        What does not fit this engine is set aside. Raises StorageFailed.
+        Sets aside what does not fit this engine. Raises StorageFailed.
         """
         journal = self._keeping.open_journal(self._config.identity.slug(), self._wake)
         journal.values = partial(values_of, self._blobs)
@@ -65,12 +65,12 @@ class Recovery:
         return tuple(self._sessions)
 
     def _bring_back(self, journal: Journal, found: LeftBehind) -> tuple[Session, SessionImage] | None:
-        """None where the image does not fit this engine, and is set aside."""
+        """Return the session and its image; None where the image does not fit this engine and is set aside."""
         image, name = found.image, _free_name(found.image.name, self._sessions)
         kept = self._config.stops_kept
         try:
             session = rebuild(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
-        except Exception as error:  # noqa: BLE001  the start's edge: whatever is in a file, the others come back
+        except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
             journal.set_aside(found.path, error)
             return None
         journal.adopt(name, found)
@@ -78,8 +78,8 @@ class Recovery:
         return session, image
 
     def _adopt(self, pages: KeptPages, brought_back: Sequence[tuple[Session, SessionImage]]) -> None:
-        """The pages that had reached the disk, the last written image first: where two name one place, it is that
-        one's."""
+        """Adopt the pages that had reached the disk, the last written image first: where two images name one place, it
+        belongs to the later one."""
         try:
             pages.begin_with(image for _, image in brought_back)
         except TierFull as full:
@@ -90,7 +90,7 @@ class Recovery:
 
 
 def _free_name(name: str, taken: Container[str]) -> str:
-    """Two engines that ran at once may both have had a session of that name; neither is lost."""
+    """Return a free name: two engines that ran at once may both have had a session of that name; neither is lost."""
     number, found = 1, name
     while found in taken:
         number += 1

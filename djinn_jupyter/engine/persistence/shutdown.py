@@ -1,4 +1,5 @@
-"""An engine that ends in order: its sessions go to the disk, where the next one of the model finds them bit for bit."""
+"""Orderly shutdown of an engine: its sessions move to the disk, where the next engine of the model finds them bit for
+bit."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _ENDED: Final = (
 
 
 class Parting:
-    """`hear` waits for mail for so many seconds at most, and reads it; `moving` says whether bytes are on their way."""
+    """`hear` waits for mail for so many seconds at most, and reads it; `moving` is True while copies are under way."""
 
     def __init__(
         self,
@@ -41,9 +42,9 @@ class Parting:
         self._moving, self._hear, self._clock = moving, hear, clock
 
     def put_away(self, seconds: float = PARTING_SECONDS) -> None:
-        """Return when every session that nobody looks at lies on the disk, or the time is over: the last used first,
-        one at a time, so that the end waits for one at most. Runs are broken off. Whoever stays behind is made again
-        from its tokens."""
+        """Return when every session without work under way is on the disk, or the time is over: the last used first,
+        one at a time, so that the end waits for one move at most. Breaks off runs. The next engine recomputes the
+        sessions left behind from their tokens."""
         deadline, tried = self._clock() + seconds, set[str]()
         for job in self._scheduler.jobs:
             if job.kind == "run":

@@ -1,5 +1,5 @@
-"""Values of a session's tensors wherever they are: on the device, or in the host's or the disk's copy of what has left
-it. So an image of any session can be written at any moment."""
+"""Read a session's tensors wherever they are: on the device, or in the host or disk copy of a swapped-out one. So an
+image of any session can be written at any moment."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from djinn_jupyter.engine.system.books_broken import BooksBroken
 
 
 def values_of(blobs: Blobs, tensor: Tensor) -> Tensor:
-    """The values of a tensor on the host, to be used at once: the memory may be lent. Raises StorageFailed where the
-    disk does not give them."""
-    blob = blobs.of(tensor) if blobs.is_away(tensor) else None  # what is only passing is not counted
+    """Return the values of a tensor on the host, for immediate use: the memory may be a tier's. Raises StorageFailed
+    where the disk does not give them."""
+    blob = blobs.of(tensor) if blobs.is_away(tensor) else None  # `of` would count a short-lived tensor
     if blob is None:
         return tensor.detach().to("cpu")
     raw = _copy(blob).view(tensor.dtype)
@@ -24,7 +24,7 @@ def values_of(blobs: Blobs, tensor: Tensor) -> Tensor:
 
 
 def _copy(blob: Blob) -> Tensor:
-    """The bytes of a storage that is away, `uint8[nbytes]`."""
+    """Return the bytes of a swapped-out storage, `uint8[nbytes]`."""
     host, disk = (blob.copies.get(tier) for tier in ("host", "disk"))
     if host is not None and isinstance(host.place, HostPlace) and isinstance(host.keeper, HostTier):
         return host.keeper.span(host.place).view()

@@ -1,7 +1,8 @@
-"""An image as bytes and numbered arrays, and back. The one place where tensors of an image get their numbers.
+"""Encode an image as bytes and numbered arrays, and decode it. The only place where an image's tensors get their
+numbers.
 
-In the bytes a tensor is the number of an array, so that a tensor which several parts of a session share is stored once,
-also over several images of one file.
+In the bytes a tensor is the number of an array, so that a tensor shared by several parts of a session, or by several
+images of one file, is stored once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Struct = TypeVar("Struct")
 
 
 class ArrayHead(Frozen, frozen=True):
-    """An array of a file. `at_home`: it belongs on the engine's device, else on the host."""
+    """Describes an array of a file. `at_home`: it belongs on the engine's device, else on the host."""
 
     number: int
     dtype: str
@@ -31,8 +32,8 @@ class ArrayHead(Frozen, frozen=True):
 
 
 class Shelf:
-    """Gives numbers to tensors, each once. Keeps hold of what has a number: an object's identity is reused when it
-    goes. `device` is the engine's."""
+    """Numbers tensors, each once. Keeps a reference to every numbered object: Python reuses the id of a freed one.
+    `device` is the engine's."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -42,7 +43,7 @@ class Shelf:
         self.met: set[int] = set()
 
     def encode(self, image: msgspec.Struct) -> tuple[bytes, list[tuple[ArrayHead, Tensor]]]:
-        """The bytes of an image, and the arrays in it that had no number before, where they are now."""
+        """Return the bytes of an image, and the arrays in it that had no number before, on their present devices."""
         self._before = self._next
         self.met = set()
         try:
@@ -54,13 +55,13 @@ class Shelf:
         return body, [(self._head(number, tensor), tensor) for number, tensor in fresh]
 
     def forget_unmet(self) -> None:
-        """Let go of the tensors that the last image did not refer to; should they come again, they get new numbers."""
+        """Release the tensors that the last image did not refer to; if they recur, they get new numbers."""
         for number in [number for number in self._held if number not in self.met]:
             owner, _ = self._held.pop(number)
             del self._numbers[id(owner)]
 
     def take_back(self) -> None:
-        """The arrays that were new in the last image have not been stored after all."""
+        """Release the arrays that were new in the last image, because they were not stored after all."""
         for number in [number for number in self._held if number >= self._before]:
             owner, _ = self._held.pop(number)
             del self._numbers[id(owner)]
@@ -91,8 +92,8 @@ class Shelf:
 
 
 def decode(body: bytes, kind: type[Struct], arrays: Mapping[int, Tensor]) -> Struct:
-    """What `Shelf.encode` made bytes of. CheckpointRefused where it is not of that kind or names an array that is not
-    there."""
+    """Return what `Shelf.encode` encoded. Raises CheckpointRefused where it is not of that kind or names a missing
+    array."""
 
     def place(wanted: type, value: Any) -> Any:
         tensor = arrays.get(value) if isinstance(value, int) else None

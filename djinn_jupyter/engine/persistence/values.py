@@ -1,7 +1,8 @@
-"""Values of a session that have no fixed shape (what layers hand on, recurrent states) as tagged structs, and back.
+"""Values of a session that have no fixed shape (what layers pass to each other, recurrent states) as tagged structs,
+and back.
 
-Knows tensors, numbers, text, tuples, lists, mappings, dtypes and devices. Anything else is refused: what cannot be kept
-whole is not kept at all.
+Supports tensors, numbers, text, tuples, lists, mappings, dtypes and devices. Refuses anything else: a value that cannot
+be stored completely is not stored at all.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ DTYPES = {str(kind).removeprefix("torch."): kind for kind in vars(torch).values(
 
 
 class KeptBase(Frozen, tag_field="is", gc=False):
-    """A value inside a session's image. They are many (thousands of states in a long line) and refer to no one in a
-    circle: the collector leaves them alone, which makes reading them six times as fast."""
+    """A value inside a session's image. There are many (thousands of states in a long line), without reference cycles:
+    the garbage collector skips them, which makes reading them six times as fast."""
 
 
 class KeptTensor(KeptBase, frozen=True, tag="tensor"):
@@ -28,7 +29,7 @@ class KeptTensor(KeptBase, frozen=True, tag="tensor"):
 
 
 class KeptStored(KeptBase, frozen=True, tag="stored"):
-    """A tensor whose bytes lie in the disk tier's file: a view of the storage of that number."""
+    """A tensor whose bytes lie in the disk tier's file: a view of storage number `storage`."""
 
     storage: int
     dtype: str
@@ -58,7 +59,7 @@ class KeptDtype(KeptBase, frozen=True, tag="dtype"):
 
 
 class KeptDevice(KeptBase, frozen=True, tag="device"):
-    """The device of the engine that reads it."""
+    """Stands for the device of the engine that reads it."""
 
 
 Kept = KeptTensor | KeptStored | KeptPlain | KeptTuple | KeptList | KeptMapping | KeptDtype | KeptDevice
@@ -69,8 +70,8 @@ def by_value(tensor: Tensor) -> Kept:
 
 
 def keep(value: Any, where: str, tensor: Callable[[Tensor], Kept] = by_value) -> Kept:
-    """`value` as structs, its tensors as `tensor` says. CheckpointRefused names the kind that is not known; `where`
-    says what it is a part of."""
+    """Return `value` as structs, its tensors converted by `tensor`. CheckpointRefused names an unsupported kind;
+    `where` says what the value is part of."""
     kind = type(value)
     if kind is Tensor:
         return tensor(value)
@@ -96,8 +97,8 @@ def nowhere(stored: KeptStored) -> Tensor:
 
 
 def give_back(kept: Kept, device: torch.device, fetch: Callable[[KeptStored], Tensor] = nowhere) -> Any:
-    """What `keep` was given; `fetch` makes tensors of what lies elsewhere. CheckpointRefused for a dtype that torch
-    does not have."""
+    """Return the value that `keep` was given; `fetch` makes the tensors stored elsewhere. Raises CheckpointRefused for
+    a dtype that torch does not have."""
     match kept:
         case KeptStored():
             return fetch(kept)
