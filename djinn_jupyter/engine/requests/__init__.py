@@ -1,1 +1,1 @@
-"""One handler for each request, and the dispatcher that finds it."""
+"""One handler for each request, and the dispatcher that calls it."""

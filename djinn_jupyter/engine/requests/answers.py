@@ -1,4 +1,4 @@
-"""Replies that are ready, kept until the journal has and the bulletin knows what they tell of."""
+"""Replies that are ready, held until the journal and the published state have what they report."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ class Answers:
         self._ready.append((letter, reply))
 
     def take(self) -> list[tuple[Letter, Reply]]:
-        """Those that are to go out now, in order."""
+        """Return those that are to go out now, in order."""
         ready, self._ready = self._ready, []
         return ready

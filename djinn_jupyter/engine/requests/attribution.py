@@ -37,7 +37,7 @@ UNEXPLAINED = 0.05  # of a layer's change: more than rounding, so something else
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """Keeps what one row of a value is as the pass goes by: [1, D], of heads what each makes of it [H, D]."""
+    """Records one row of a value as the pass goes by: [1, D], or with `by_head` what each head adds, [H, D]."""
 
     tap: Tap
     row: int
@@ -47,7 +47,7 @@ class Seen:
     bias: Tensor | None = None
 
     def mark(self) -> Callable[[], None]:
-        """Nothing to undo: what is seen again replaces what was seen."""
+        """Return a no-op: a value seen again replaces the earlier one."""
         return lambda: None
 
     def observe(self, moment: Moment) -> None:
@@ -85,14 +85,15 @@ class Attributing:
 def _run(
     runtime: Runtime, session: Session, frame: Frame, observers: list[Seen]
 ) -> Generator[Blocked | None, None, None]:
-    """The pass once more from its start up to the boundary of the stop, watched."""
+    """Run the pass once more, from its start to the boundary of the stop, with observers."""
     tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
     target = Target(tap=tap, step=frame.step)
     yield from queries.aside(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
 
 
 def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Seen]:
-    """What layer `layer` adds to the residual, by module; UnknownSite where no one module's output is added."""
+    """Yield observers of the values that layer `layer` adds to the residual, by module. Raises UnknownSite where its
+    heads add nothing of their own."""
     for point in POINTS:
         found = runtime.forward.anatomy.taps[f"{point}_post", layer]
         added = found if isinstance(found, Tap) else runtime.forward.anatomy.taps[point, layer]
@@ -113,7 +114,7 @@ def _heads_tap(runtime: Runtime, layer: int, *, normed: bool) -> Tap:
 
 
 def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
-    """What each head adds through the output map, and the map's bias; past the hooks that brought us here."""
+    """Return each head's addition through the output map, and the map's bias; bypasses the hooks that called this."""
     module: Any = tap.module
     value = tap.read(raw)
     nothing = torch.zeros_like(value)
@@ -133,7 +134,8 @@ def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
 
 
 def _require_whole(x_D: Tensor, seen: list[Seen]) -> None:
-    """UnknownSite where the residual is not the sum of what was seen: a family that scales or adds something else."""
+    """Raise UnknownSite where the residual is not the sum of the values seen: the family scales or adds something
+    else."""
     parts = [value for one in seen for value in (*one.values, one.bias) if value is not None]
     total = sum((part.to(torch.float32) for part in parts), torch.zeros_like(x_D).float())
     size = float((x_D.float() - total).norm() / x_D.float().norm())

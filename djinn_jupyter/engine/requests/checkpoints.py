@@ -1,4 +1,5 @@
-"""Checkpoints: a session to a file and back. The engine's thread gathers and places values; files are errands."""
+"""Save a session to a checkpoint file and restore it. The engine's thread gathers and places values; file work is for a
+thread of its own (`errands`)."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 
 class CheckpointRequests:
-    """`until_done`: steps that wait for work on files."""
+    """`until_done` makes the steps that wait for file work."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class CheckpointRequests:
 
     @handles(ask.RestoreCheckpoint, opens=True, while_away=True, without_rows=True)
     def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
-        """The session is the engine's when all of it is there; until then nothing is changed."""
+        """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
         self._check_place(request, holder)
         path = self._keeping.checkpoints.find(request.name)
         empty = Session(
@@ -134,8 +135,8 @@ class CheckpointRequests:
     def _put(
         self, cache: PagedCache, rows: Sequence[Rows], length: int, waits: Session
     ) -> Generator[Blocked | None, None, None]:
-        """Rows into pages, once there is room for them. `waits` is the session whose job this is. Raises SlabFull where
-        no room can be made."""
+        """Put rows into pages, once there is room for them. `waits` is the session whose job this is. Raises SlabFull
+        where no room can be made."""
         need = sum(tensor.nbytes for group in rows for pair in group.runs for tensor in pair)
         while True:
             try:
@@ -148,7 +149,7 @@ class CheckpointRequests:
             yield blocked
 
     def _check_place(self, request: ask.RestoreCheckpoint, holder: Holder) -> None:
-        """Whether a session of that name may be opened or replaced now."""
+        """Raise the error for which no session of that name may be opened or replaced now."""
         there = self._sessions.get(request.session)
         if there is None:
             require_showable(request.session, "The name of a session")

@@ -1,4 +1,5 @@
-"""Letters to sessions: answered at once, made a job, or laid by until the session can be worked on. Runs no job."""
+"""Requests to sessions (`Letter`): answered at once, made a job, or queued until the session can be worked on. Runs no
+job."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from djinn_jupyter.wire.replies import Failed, Pausing, Reply, SessionSwapped
 
 
 class Letters:
-    """Every letter gets one reply. Those of one session are answered in the order in which they came, but for what
-    need not wait."""
+    """Every request gets one reply. Requests of one session are answered in order of arrival, except those that need
+    not wait."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Letters:
         self._changes_seen = 0
 
     def deliver(self, letter: Letter) -> None:
-        """Answer a letter, start a job for it, or lay it by. Whatever goes wrong answers it, and nobody else."""
+        """Answer a request, start a job for it, or queue it. An error answers this request and no other."""
         session: Session | None = None
         try:
             if isinstance(letter.request, ask.SessionRequest):
@@ -59,7 +60,7 @@ class Letters:
             self._fail(letter, session, error)
 
     def _deliver(self, letter: Letter, session: Session | None) -> None:
-        """It is laid by while somebody looks at its session's stop, while the session's bytes are elsewhere, or while
+        """Queue the request while a look at its session is under way, while the session's bytes are elsewhere, or while
         there is no room."""
         request = letter.request
         if session is not None and not self._handlers.needs(request).while_away:
@@ -79,13 +80,13 @@ class Letters:
             self._recompute(session)
 
     def _fail(self, letter: Letter, session: Session | None, error: Exception) -> None:
-        """The letter waits no more, and is answered unless it was before the error came. A run that was not begun
-        leaves its session idle."""
+        """Take the request out of the queue, and reply with the error unless it was answered before. A run that had not
+        begun leaves its session idle."""
         if session is not None:
             self._waiting.remove(session, letter)
         if session is not None and session.state == "running" and session.work is None:
             self._life.break_off(session)
-        self._residency.changed()  # its session may leave now
+        self._residency.changed()  # its session may be evicted now
         failure = self._faults.reply_to(error)
         if letter.answered:
             self._faults.note(f"it finished with a {type(letter.request).__name__} that was answered", error)
@@ -98,7 +99,7 @@ class Letters:
         return looked_at or behind or self._needs_bytes(session, request) or self._needs_rows(session, request)
 
     def _withdraw_unread(self, session: Session) -> bool:
-        """Whether a prompt was still being tokenized: it is refused now, for a person who breaks in."""
+        """Refuse a prompt that is still being tokenized, because its user interrupts. True where there was one."""
         letter = next((waiting for waiting in self._waiting.of(session) if waiting.unread), None)
         if letter is None or letter.tokens is None:
             return False
@@ -108,13 +109,13 @@ class Letters:
         return True
 
     def read(self, name: str) -> None:
-        """The tokens of a prompt are there."""
+        """Work on the queued requests: the tokens of a prompt have arrived."""
         session = self._sessions.get(name)
         if session is not None:
             self.take_up(session)
 
     def _recompute(self, session: Session) -> None:
-        """What an earlier process had in memory is made again, for those who wait."""
+        """Recompute rows and states that an earlier process had in memory, for the queued requests."""
         steps = recompute(self._runtime, session)
         self._scheduler.add(Job(kind="look", session=session, steps=steps, letter=None))
 
@@ -125,12 +126,12 @@ class Letters:
         return not (isinstance(request, ask.Run) and not request.extend and here.state in ("host", "disk"))
 
     def _needs_rows(self, session: Session, request: ask.Request) -> bool:
-        """Whether it reads or goes on from rows and states that went with an earlier process."""
+        """True where the request reads or continues from rows and states lost with an earlier process."""
         begins_anew = isinstance(request, ask.Run) and not request.extend
         return session.lost and not self._handlers.needs(request).without_rows and not begins_anew
 
     def _deliver_now(self, letter: Letter, session: Session | None) -> bool:
-        """False when it was laid by again, for want of room. Raises what the verb raises."""
+        """Answer or start a request. False when it was queued again for want of room. Raises the handler's error."""
         try:
             self._begin(letter, session)
         except SlabFull:
@@ -145,7 +146,7 @@ class Letters:
         return True
 
     def _note_done(self, session: Session, request: ask.Request) -> None:
-        """A verb has had the session, be it that it refused."""
+        """Note that a handler has had the session, even if it refused."""
         with self._faults.during("it noted what a notebook did"):
             if self._handlers.needs(request).changes:
                 self._sessions.changed(session.name)
@@ -154,7 +155,7 @@ class Letters:
                 self._residency.left_alone(session)
 
     def _begin(self, letter: Letter, session: Session | None) -> None:
-        """Do what the letter asks, or make a job of it."""
+        """Do what the request asks, or start a job for it."""
         request = letter.request
         needs = self._handlers.needs(request)
         if isinstance(request, ask.SessionRequest):
@@ -167,18 +168,19 @@ class Letters:
             raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
         request = letter.request = self._enquiries.with_tokens(letter)
         if needs.wakes_weights:
-            self._runtime.forward.weights.wake()  # before the verb changes anything: it may find no room
+            self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
         self._accept(letter, session, self._handlers.answer(request, letter.holder))
 
     def _wanted(self, request: ask.Request) -> int:
-        """Bytes of pages for a prompt."""
+        """Return the bytes of pages that a prompt needs."""
         count = len(request.tokens or ()) if isinstance(request, ask.Run) else 0
         return sum(
             -(-count // group.page_positions) * group.page_bytes for group in self._runtime.forward.geometry.groups
         )
 
     def _accept(self, letter: Letter, session: Session | None, result: Answered) -> None:
-        """What a verb returned: a reply, or steps, which are a job of the letter's session or of the one they name."""
+        """Handle a handler's result: a reply, or steps, which become a job of the request's session or of the one they
+        name."""
         if isinstance(result, Underway):
             session, steps = result.session, result.steps
         elif isinstance(result, Generator):
@@ -192,7 +194,8 @@ class Letters:
         self._scheduler.add(Job(kind=kind, session=session, steps=steps, letter=letter))
 
     def answer_job(self, job: Job, reply: Reply) -> None:
-        """A job has ended. One without a letter was for those who wait; they are told what went wrong."""
+        """Reply for a job that has ended. A job without a request (`letter`) was for the queued ones; they get its
+        error."""
         if job.letter is None:
             self._life.answer_waiting(job.session, reply)
             self._residency.left_alone(job.session)
@@ -201,7 +204,7 @@ class Letters:
         self._note_done(job.session, job.letter.request)
 
     def take_up(self, session: Session) -> None:
-        """Letters that waited come before the mail."""
+        """Work on a session's queued requests, which come before new mail."""
         while session in self._waiting:
             letter = self._waiting.first(session)
             try:
@@ -211,7 +214,7 @@ class Letters:
                 self._fail(letter, session, error)
 
     def _take_up_first(self, session: Session) -> bool:
-        """Whether the first letter that waits was worked on; else it waits on."""
+        """Work on the first queued request. False where it stays queued."""
         if self._waiting.first(session).unread:
             return False
         request = self._waiting.first(session).request
@@ -227,7 +230,7 @@ class Letters:
         return self._deliver_now(self._waiting.take(session), session)
 
     def take_up_all(self) -> bool:
-        """Whether there was a reason to look again at who waits."""
+        """Look again at queued requests where residency has changed. True where it had."""
         before = self._changes_seen
         while self._changes_seen != self._residency.changes:
             self._changes_seen = self._residency.changes
@@ -236,12 +239,13 @@ class Letters:
         return before != self._changes_seen
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
-        """A session's move between device and tiers has ended. Who waited for one that failed is told."""
+        """A session's move between device and tiers has ended. Queued requests that needed a failed move get its
+        error."""
         self._sessions.touch(session.name)
         if transfer is not None:
             self._runtime.publish(SessionSwapped(session=session.name, transfer=transfer))
             if session.residence.state == "disk":
-                self._sessions.changed(session.name)  # which says from now on where its pages are
+                self._sessions.changed(session.name)  # the journal says from now on where its pages are
         error = session.residence.error
         while (
             error is not None

@@ -82,7 +82,8 @@ class Moving:
             )
 
     def _fresh_cache(self, session: Session, positions: int) -> None:
-        """An empty cache with room for the prompt. The old line goes only when the new one has its pages."""
+        """Give the session an empty cache with room for the prompt. Frees the old line only when the new one has, or
+        can take, its pages."""
         fresh = self._runtime.new_cache()
         try:
             fresh.reserve(0, positions)
@@ -135,9 +136,9 @@ class Moving:
         return run_line(self._runtime, session, targets=targets)
 
     def _next_points(self, frame: Frame, count: int) -> tuple[Target, ...]:
-        """All points of the stage in which the pass goes on, and the border after it. Only the pass itself knows their
-        order (parallel layers, post-norms): the first one met is the next one. Another name of the stopped tensor is no
-        step away."""
+        """Return all points of the stage in which the pass goes on, and the border after it. Only the pass itself knows
+        their order (parallel layers, post-norms): the first one met is the next one. Another name of the stopped tensor
+        does not count as a step."""
         assert frame.tap is not None
         if count != 1:
             raise UsageError("Points are stepped to one at a time; step by layers to go further.")
@@ -156,7 +157,7 @@ class Moving:
         return (*here, *(Target(tap=tap, step=frame.step) for tap in taps if tap.boundary == stage + 1))
 
     def _go_on(self, session: Session) -> None:
-        """Leave the present stop with whatever was edited; later stops of the line are dropped."""
+        """Leave the present stop with its edits; drop later stops of the line."""
         session.check_move("go_on")
         frame = queries.stopped_frame(session)
         session.history.leave(frame)
@@ -186,7 +187,7 @@ class Moving:
         return self._stand_back(session, request.count)
 
     def _fetch_and_stand(self, session: Session, count: int) -> Steps:
-        """The stop has left the device, and the session has not."""
+        """Fetch a stop that has left the device while its session stayed, and go back to it."""
         with self._residency.pinned(tensors_of_stop(session.history.before(count))) as storages:
             yield from self._residency.fetched(session, storages)
             return self._stand_back(session, count)
@@ -200,7 +201,7 @@ class Moving:
         return reply
 
     def _told(self, steps: Steps) -> Steps:
-        """The same steps; whoever follows the session hears where it stands then."""
+        """Run the same steps, then tell the clients that follow the session where it stands."""
         reply = yield from steps
         assert isinstance(reply, Paused)
         self._publish(reply)
@@ -213,7 +214,7 @@ class Moving:
 
 
 def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
-    """Whether the pages that only `old` holds, with what is free, are enough for a new line."""
+    """True where the pages that only `old` holds, with those that are free, are enough for a new line."""
     short_bytes = 0
     for group in old.groups:
         pages = [group.slab.page(page) for page in group.table.pages]

@@ -1,4 +1,4 @@
-"""What answers each request, and what the request needs: both are said at the handler, by `@handles`."""
+"""The handler of each request, and what the request needs: both are declared at the handler, by `@handles`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MARK: Final = "handles"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    opens: bool = False  # its session need not be there yet; of all others it has to be, before they are handled
-    while_running: bool = False  # its session answers it while a run of its own is under way
-    while_away: bool = False  # it reads and writes nothing of a session that can be away from the device
-    without_rows: bool = False  # it reads no keys, values and recurrent states of the session
-    at_once: bool = False  # it does not wait behind others of its session
+    opens: bool = False  # its session need not exist yet; for every other request it has to
+    while_running: bool = False  # it is answered also while a run of its session is under way
+    while_away: bool = False  # it touches no session data that can be off the device
+    without_rows: bool = False  # it reads no keys, values or recurrent states of the session
+    at_once: bool = False  # it does not queue behind other requests of its session
     wakes_weights: bool = False  # its session begins to run; a look wakes them only where it comes to a forward pass
-    changes: bool = True  # after it a session may be other than the journal says
+    changes: bool = True  # after it the session may differ from its image in the journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ def handles(
     wakes_weights: bool = False,
     changes: bool = True,
 ) -> Callable[[Method], Method]:
-    """Mark a method as the one that answers `request`. What is answered while a run is under way touches neither what
-    can be away nor rows."""
+    """Mark a method as the handler of `request`. A request that is answered during a run touches neither rows nor data
+    that can be off the device."""
     needs = Needs(
         opens=opens,
         while_running=while_running,
@@ -67,7 +67,7 @@ def handles(
 
 
 class Handlers:
-    """Those of all `parts`: objects with methods that are marked."""
+    """The handlers of all `parts`: objects with methods that are marked."""
 
     def __init__(self, *parts: object) -> None:
         self._found: dict[type[ask.RequestBase], Handler] = {}
@@ -78,7 +78,7 @@ class Handlers:
 
     @property
     def requests(self) -> frozenset[type[ask.RequestBase]]:
-        """The kinds that are answered."""
+        """The kinds of request that have a handler."""
         return frozenset(self._found)
 
     def needs(self, request: ask.RequestBase) -> Needs:
@@ -86,7 +86,7 @@ class Handlers:
         return Needs() if handler is None else handler.needs
 
     def answer(self, request: ask.RequestBase, holder: Holder) -> Answered:
-        """Raises UsageError where there is none."""
+        """Call the request's handler. Raises UsageError where there is none."""
         handler = self._found.get(type(request))
         if handler is None:
             raise UsageError(f"The engine has no verb {type(request).__name__}.")

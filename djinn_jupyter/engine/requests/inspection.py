@@ -178,7 +178,7 @@ def token_id(runtime: Runtime, token: int | str) -> int:
 
 
 def _site(spelling: str | None, session: Session) -> Site:
-    """The site asked for; without one that of the stop, with the selector it was set with."""
+    """Return the site requested; without one, that of the stop, with the breakpoint's selector."""
     if spelling is not None:
         return parse_site(spelling)
     checkpoint, frame = session.history.here, session.frame

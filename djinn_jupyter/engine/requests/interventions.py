@@ -45,7 +45,7 @@ class Breakpoints:
 
     @handles(ask.SetBreakpoint, while_running=True)
     def set_breakpoint(self, request: ask.SetBreakpoint, holder: Holder) -> BreakpointSet:
-        """The same site and condition twice is one breakpoint; setting it again enables it."""
+        """Set a breakpoint. The same site and condition twice is one; setting it again enables it."""
         session = self._sessions.find(request.session)
         site = parse_site(request.site)
         tap = self._runtime.resolve(site)
@@ -114,7 +114,7 @@ class Edits:
     def _patch(
         self, edit: PatchFrom, site: Site, positions: tuple[int, ...]
     ) -> Generator[Blocked | None, None, Tensor]:
-        """The value of another session's stopped pass, in the shape of the part to be replaced."""
+        """Return the value of another session's stopped pass, in the shape of the part to be replaced."""
         source = self._sessions.find(edit.session)
         if source.work == "run":
             raise InvalidEdit(f"Session {edit.session!r} is running; pause it where its value is to be taken.")
@@ -126,7 +126,7 @@ class Edits:
             source.residence.let_go()
 
     def _present(self, session: Session) -> Pieces:
-        """Steps until the session's bytes are on the device. Raises what keeps them from coming."""
+        """Steps until the session's bytes are on the device. Raises the error that prevents it."""
         if not session.residence.present:
             self._residency.need(session)
             yield from self._residency.settled(session)
@@ -153,7 +153,7 @@ class Edits:
 
     @handles(ask.RevertEdits, without_rows=True)
     def revert_edits(self, request: ask.RevertEdits, holder: Holder) -> Paused:
-        """The stopped value as the pass brought it."""
+        """Restore the stopped value as the pass computed it."""
         session = self._sessions.find(request.session)
         queries.stopped_frame(session)
         checkpoint = session.history.here
@@ -171,7 +171,7 @@ class Rules:
 
     @handles(ask.Steer, while_running=True)
     def steer(self, request: ask.Steer, holder: Holder) -> Steered:
-        """The same rule twice is one; setting it again turns it on."""
+        """Set a rule. The same rule twice is one; setting it again turns it on."""
         session = self._sessions.find(request.session)
         site = parse_site(request.site)
         tap = self._runtime.resolve(site)
@@ -225,7 +225,7 @@ class Rules:
 
 
 def checked_condition(runtime: Runtime, text: str, tap: Tap) -> conditions.Condition:
-    """The condition that `text` says, where it can be asked at this tap."""
+    """Return the condition in `text`. Raises InvalidCondition where it cannot be evaluated at this tap."""
     condition = conditions.parse(text)
     if condition.needs_lens and (tap.axes != "T D" or tap.width != runtime.forward.anatomy.hidden_size):
         raise InvalidCondition(
@@ -238,7 +238,8 @@ def checked_condition(runtime: Runtime, text: str, tap: Tap) -> conditions.Condi
 
 
 def _named(session: Session, spelling: str) -> list[int]:
-    """Breakpoints by site, or by number where that number is one (a bare layer number is a site only otherwise)."""
+    """Return breakpoints by site, or by number where that number is one (a bare layer number is a site only
+    otherwise)."""
     if spelling.isdigit() and int(spelling) in session.breakpoints:
         return [int(spelling)]
     site = parse_site(spelling)
@@ -253,7 +254,7 @@ def _numbers(session: Session) -> str:
 
 
 def _touched(frame: Frame, positions: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The absolute positions that an edit of the stopped value touches."""
+    """Return the absolute positions that an edit of the stopped value touches."""
     assert frame.tap is not None and frame.raw is not None
     available = stop_edits.available_in(frame, frame.tap.read(frame.raw))
     rows = edits.rows_of(positions, available)
@@ -261,14 +262,14 @@ def _touched(frame: Frame, positions: tuple[int, ...] | None) -> tuple[int, ...]
 
 
 def tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
-    """Those who show the stop hear that its value is another; where the session stands now."""
+    """Tell the clients that show the stop that its value has changed; return where the session stands now."""
     stop = reports.standing(session)
     runtime.publish(SessionEdited(session=session.name, stop=stop))
     return stop
 
 
 def _edited_site(session: Session, spelling: str | None) -> Site:
-    """The site to edit: that of the stop, with a selector of its own or the breakpoint's."""
+    """Return the site to edit: that of the stop, with the selector given or the breakpoint's."""
     checkpoint, frame = session.history.here, session.frame
     assert checkpoint is not None and frame is not None and frame.tap is not None
     if spelling is None:
@@ -299,7 +300,7 @@ def _edited(stop: StopIdentity, site: Site, spelling: str, made: stop_edits.Made
 
 
 def rule_of(session: Session, number: int) -> Rule:
-    """The rule of that number; UnknownRule where there is none."""
+    """Return the rule of that number. Raises UnknownRule."""
     if number not in session.rules:
         rules = ", ".join(f"{r.number} at {r.site}" for r in session.rules.values()) or "none"
         raise UnknownRule(f"There is no steering rule {number}; there are {rules}.")

@@ -1,4 +1,4 @@
-"""A session becomes one of the engine's, its run is broken off, and it is closed: everybody who has to know is told."""
+"""Begin and end sessions and break off their runs, telling every part of the engine and every client concerned."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Lifecycle:
         return session
 
     def end(self, session: Session) -> int:
-        """Forget a session and give its pages back; the number of pages it held."""
+        """Remove a session and free its pages. Return the number of pages it held."""
         job = self._scheduler.job_of(session)
         if job is not None:
             job.steps.close()
@@ -53,11 +53,11 @@ class Lifecycle:
         return pages
 
     def answer_waiting(self, session: Session, reply: Reply) -> None:
-        """All that waits for the session gets this reply."""
+        """Give this reply to all requests queued for the session."""
         while session in self._waiting:
             self._answers.add(self._waiting.take(session), reply)
 
     def break_off(self, session: Session) -> None:
-        """The session's run does not go on."""
+        """End the session's run; it does not go on."""
         with self._faults.during(f"it broke off the run of {session.name!r}"):
             session.break_off()

@@ -24,7 +24,7 @@ from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened, Sess
 
 
 class SessionRequests:
-    """`stops_kept`: of a session, in memory."""
+    """`stops_kept`: stops of a session kept in memory."""
 
     def __init__(
         self, sessions: SessionTable, life: Lifecycle, runtime: Runtime, residency: Residency, stops_kept: int
@@ -37,7 +37,7 @@ class SessionRequests:
         session = self._sessions.get(request.session)
         if session is None:
             require_showable(request.session, "The name of a session")
-            if not request.session.endswith(NOTEBOOK):  # a notebook's own path is free, whatever it is shown by
+            if not request.session.endswith(NOTEBOOK):  # a notebook's own path needs no free label
                 require_free(request.session, self._sessions)
             session = self._life.begin(self._empty(request.session, holder))
             return Opened(session=reports.describe(session), created=True)
@@ -64,7 +64,7 @@ class SessionRequests:
         )
 
     def _forget(self, session: Session) -> None:
-        """Back to a new session of the same name; refused while it runs."""
+        """Replace a session by a new one of the same name; refused while it runs."""
         if session.state == "running":
             raise IllegalMove(f"Session {session.name!r} is running; pause it before it is made fresh.")
         fresh = self._empty(session.name, Holder(name=session.holder or "", user=session.owner))
@@ -127,7 +127,7 @@ class SessionRequests:
 
 
 def require_free(name: str, names: Collection[str]) -> None:
-    """UsageError where a session has that name, or is shown by it: a word is to mean one session."""
+    """Raise UsageError where a session has that name, or is shown by it: a label must mean one session."""
     there = name if name in names else next((one for one in names if label(one) == label(name)), None)
     if there is not None:
         full = "" if there == name else f" (in full {there})"

@@ -1,5 +1,5 @@
-"""What needs no session: the model's modules, its tokenizer, the checkpoints on file. Answered on a worker's thread,
-while the engine's computes; so nothing here touches a session, a slab or the books."""
+"""Requests that need no session: the model's modules, its tokenizer, the checkpoints on file. Answered on a worker's
+thread while the engine's computes; so nothing here touches a session, a slab or the accounting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENQUIRIES: Final = (ask.ListModules, ask.Tokenize, ask.Detokenize, ask.ListCheck
 
 
 class Enquiries:
-    """Also makes tokens of prompts, on a worker's thread where they are long."""
+    """Also tokenizes prompts, on a worker's thread where they are long."""
 
     def __init__(self, runtime: Runtime, tokenizing: Tokenizing, checkpoints: CheckpointFolder, faults: Faults) -> None:
         self._tokenizer, self._description = runtime.tokenizer, runtime.description
@@ -35,7 +35,7 @@ class Enquiries:
         self._tokenizing, self._checkpoints, self._faults = tokenizing, checkpoints, faults
 
     def answer_elsewhere(self, request: Enquiry, reply: Callable[[Reply], None]) -> None:
-        """Have the reply made by a worker, which gives it to `reply`. Raises what can be told at once."""
+        """Have a worker make the reply and pass it to `reply`. Raises errors that are known at once."""
         context = self._description.context_length
         size = 0
         match request:
@@ -53,11 +53,12 @@ class Enquiries:
         self._tokenizing.submit(lambda: reply(self._outcome(request)), size)
 
     def begin_tokens(self, request: ask.Run, then: Callable[[], None]) -> PendingTokens | None:
-        """Tokens of a long prompt, on their way; None for a short one. Raises what its text is refused for."""
+        """Begin to tokenize a long prompt; None for a short one. Raises the error for which its text is refused."""
         return self._tokenizing.pending(request, self._description.context_length, then)
 
     def with_tokens(self, letter: Letter) -> ask.Request:
-        """The request of a letter, with a run's text as token ids. Raises what its text is refused for."""
+        """Return the request of a `Letter`, with a run's text as token ids. Raises the error for which its text is
+        refused."""
         request = letter.request
         if not isinstance(request, ask.Run):
             return request

@@ -1,4 +1,4 @@
-"""Sessions leave the device and come back because somebody asks, or because of what a notebook does."""
+"""Move sessions off the device and back, because a client asks or because of what a notebook does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Residing:
 
     @handles(ask.Note, while_running=True, at_once=True, changes=False)
     def note(self, request: ask.Note, holder: Holder) -> Noted:
-        """Anyone may say what a notebook does: its kernel, or the server that its window belongs to."""
+        """Note what a notebook does. Any client may say so: its kernel, or the server that its window belongs to."""
         session = self._sessions.find(request.session)
         if request.activity == "in_use":
             self._use(session, holder)
@@ -51,7 +51,7 @@ class Residing:
         return Noted()
 
     def _use(self, session: Session, holder: Holder) -> None:
-        """Of all sessions this one is what the holder's magics act on."""
+        """Make this session, of all sessions, the one that the holder's magics act on."""
         for other in self._sessions.values():
             if other.used_by == holder.name:
                 other.used_by = None

@@ -29,7 +29,7 @@ class Switching:
 
     @handles(ask.EnableEdit, without_rows=True)
     def enable_edit(self, request: ask.EnableEdit, holder: Holder) -> Paused:
-        """Make the edits of the stop anew, from the value that the pass brought."""
+        """Make the edits of the stop again, from the value that the pass computed."""
         session = self._sessions.find(request.session)
         standing = queries.stopped_frame(session)
         checkpoint = session.history.here

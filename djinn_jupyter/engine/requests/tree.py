@@ -1,4 +1,4 @@
-"""The tree that stops and forks make. Reads only."""
+"""The tree of stops and forks. Reads only."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Branches:
 
 
 def _stops(session: Session) -> Iterator[StopDescription]:
-    """Those of the history; the present one is edited where an edit is in force now."""
+    """Yield the stops of the history; the present one is marked edited where an edit is in force now."""
     for stop in session.history.describe():
         here = stop.index == session.history.present
         yield msgspec.structs.replace(stop, edited=bool(session.edits_in_force)) if here else stop

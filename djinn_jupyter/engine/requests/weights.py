@@ -1,4 +1,4 @@
-"""Send the weights away, bring them back, and say how layers came through the ring."""
+"""Put the weights to sleep, wake them, and report how layers came through the ring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class WeightRequests:
 
     @handles(ask.Nap)
     def nap(self, request: ask.Nap, holder: Holder) -> WeightsMoved:
-        """IllegalMove while a forward pass is under way, UsageError where the weights could not come back."""
+        """Put the weights to sleep. Raises IllegalMove while a forward pass is under way, UsageError where the weights
+        could not come back."""
         busy = [session.name for session in self._sessions.values() if session.work is not None]
         if busy:
             raise IllegalMove(f"Session {busy[0]!r} is running and needs the weights; pause it first.")
