@@ -167,7 +167,7 @@ class HeldRule(Part, frozen=True):
 
 
 class EntryImage(Part, frozen=True):
-    """Where a stopped pass was last entered, and the overrides (`inlays`) of its computed values."""
+    """The place at which a stopped pass was last entered, and the overrides (`inlays`) of its computed values."""
 
     boundary: int
     tap: TapImage | None
@@ -211,7 +211,7 @@ class GroupRows(Part, frozen=True):
 
 
 class GroupPlaces(Part, frozen=True):
-    """Where the pages of a group lie in the disk tier's file: (first byte, checksum) of each, in order of position,
+    """Places of a group's pages in the disk tier's file: (first byte, checksum) of each, in order of position,
     beginning with page number `behind`. They hold the rows [known_from, written), including in-flight ones."""
 
     layers: tuple[int, ...]
@@ -224,7 +224,8 @@ class GroupPlaces(Part, frozen=True):
 
 
 class PlacesImage(Part, frozen=True):
-    """Where all rows and states of a session lie in the disk tier's file of that name. The file may have changed since.
+    """Places of all rows and states of a session in the disk tier's file of the name `file`, which may have changed
+    since.
 
     `storages` are (first byte, bytes, checksum) by number. The tensors in `states` (current states of the layers) and
     `lines` (states kept along a line, by number of the line and committed length) are views of them.
