@@ -214,7 +214,7 @@ class Moving:
 
 
 def _fits_in_place_of(old: PagedCache, positions: int) -> bool:
-    """True where the pages that only `old` holds, with those that are free, are enough for a new line."""
+    """True where the pages that only `old` holds, with what is free, are enough for a new line."""
     short_bytes = 0
     for group in old.groups:
         pages = [group.slab.page(page) for page in group.table.pages]
