@@ -1,1 +1,1 @@
-"""One entry into the model's forward: the plan of what happens where, the frame that a stop leaves."""
+"""Entering the model's forward: the plan of what happens at each tap, the frame that a stop leaves."""

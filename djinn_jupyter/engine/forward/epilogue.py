@@ -1,8 +1,9 @@
-"""The model's epilogue at one value of the residual stream as a linear map: final norm with its factor held fixed,
-head.
+"""The model's epilogue (final norm, then head) as a linear map at one residual value, with the norm's factor held
+fixed.
 
-Found by arithmetic, not from a table of names: what the norm returns over what it gets, and a factor between the head's
-logits and the model's. Refuses what is not linear then. Shapes: x_D a residual, D features; V tokens."""
+Derived by arithmetic, not from a table of names: the norm's output over its input, and a factor between the head's
+logits and the model's. Raises UnknownSite where the result is not linear. Shapes: x_D a residual, D features; V
+tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import UnknownSite
 
-ALIKE = 2e-2  # of the largest: bfloat16 keeps eight bits
+ALIKE = 2e-2  # relative to the largest entry: bfloat16 keeps eight bits
 NOT_LINEAR = "no logit is a sum of contributions here: {why}."
 
 
@@ -40,7 +41,8 @@ def on_host(value: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor], x_D: Tensor, token: int) -> Readout:
-    """Of `token` at the residual x_D; `lens` is the model's own epilogue. UnknownSite where it is not linear."""
+    """Return the Readout of `token` at the residual x_D; `lens` is the model's own epilogue. UnknownSite where it is
+    not linear."""
     head: Any = model.get_output_embeddings()  # type: ignore[operator]
     if isinstance(norm, str) or norm.module is None or not isinstance(head, nn.Linear):
         raise UnknownSite(NOT_LINEAR.format(why="this model does not end in one norm and one linear head"))
@@ -55,14 +57,15 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
 
 
 def _norm(norm: nn.Module, x_D: Tensor) -> tuple[Tensor, bool, Tensor]:
-    """gain_D, whether the mean is taken off first, shift_D: what the norm is at x_D with its factor held fixed."""
+    """Return gain_D, a flag that the mean is subtracted first, and shift_D: the norm at x_D with its factor held
+    fixed."""
     x = on_host(x_D)
     y = on_host(norm(x_D[None, None])[0, 0])
     if isinstance(norm, nn.LayerNorm):
         shift = torch.zeros_like(x) if norm.bias is None else on_host(norm.bias)
         gain = torch.ones_like(x) if norm.weight is None else on_host(norm.weight)
         return gain / torch.sqrt(x.var(unbiased=False) + norm.eps), True, shift
-    # of the same size as x, with no feature zero
+    # the same root mean square as x, with no zero feature
     even = torch.full_like(x_D, float(x.square().mean().sqrt()), dtype=torch.float32)
     gain = on_host(norm(even[None, None])[0, 0]) / on_host(even)
     if not _alike(y, gain * x):
@@ -71,7 +74,7 @@ def _norm(norm: nn.Module, x_D: Tensor) -> tuple[Tensor, bool, Tensor]:
 
 
 def _scale(logits_V: Tensor, plain_V: Tensor) -> float:
-    """The factor from the head's logits to the model's; a soft-cap is none."""
+    """Return the factor from the head's logits to the model's. UnknownSite where none fits, as with a soft-cap."""
     model_V, head_V = on_host(logits_V), on_host(plain_V)
     factor = float((model_V @ head_V) / (head_V @ head_V))
     if not _alike(model_V, head_V * factor):

@@ -1,8 +1,8 @@
-"""The model's own forward, entered from a frame and left at a place.
+"""Run the model's own forward, entered from a frame and left at a tap or a layer boundary.
 
-Sets at each entry what others may have changed (cache lengths, states, rotary buffers, experts) and clears it in
-`finally`. One session at a time, one compute stream; logits of the last position only, with the cache in use, as
-`generate` does."""
+Each entry sets the state that other sessions may have changed (cache lengths, states, rotary buffers, experts) and
+removes its hooks in `finally`. One session at a time, one compute stream; logits of the last position only, with the
+cache in use, as `generate` does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
 
 
 class EpilogueCrossing:
-    """Skips every layer: what enters is what the final norm and the head get."""
+    """Skips every layer: `hidden` goes straight to the final norm and the head."""
 
     def __init__(self, boundary: int, hidden_1TD: Tensor) -> None:
         self.boundary = boundary
@@ -69,10 +69,10 @@ class Forward:
 
     @torch.inference_mode()
     def enter(self, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal, admit: Admit) -> Outcome:
-        """Go on from `frame` until a halt, a yield or the end of the pass; at the end the cache is committed. `admit`
-        is asked before anything is kept of a pass that is left.
+        """Run from `frame` to a halt, a yield or the end of the pass; at the end commit the cache. `admit` is called
+        before anything is kept of a pass that is left early.
 
-        SlabFull leaves everything as it was, but for pages and layers that were run for nothing. OutOfDeviceMemory
+        SlabFull leaves everything as it was, except for pages reserved and layers run for nothing. OutOfDeviceMemory
         leaves the session at its last committed step.
         """
         end = frame.committed + len(frame.tokens)
@@ -106,7 +106,7 @@ class Forward:
         return Completed(logits_1V=logits[:, -1], layers_run=crossing.layers_run)
 
     def _put_back(self, frame: Frame, cache: PagedCache, journal: Journal) -> None:
-        """The cache as it has to be before this frame is entered."""
+        """Restore the cache and the journal to the state in which this frame can be entered."""
         if frame.hidden is None and frame.tap is None:
             journal.clear()
         if frame.start_states is not None:
@@ -138,8 +138,9 @@ class Forward:
         return logits
 
     def _experts_for(self, frame: Frame) -> AbstractContextManager[Any]:
-        """`generate` runs decode steps of some mixtures with another kernel; so do we, for the same bits. A line goes
-        on with such a step also where it is extended from its last token, though that is step 0 of a run."""
+        """Return the context that selects the experts' kernel. `generate` runs decode steps of some mixtures with
+        another kernel; so does this engine, for the same bits. A line extended from its last token takes such a step
+        too, though it is step 0 of a run."""
         if self._switches_experts and frame.committed and len(frame.tokens) == 1:
             model: Any = self.model
             context: AbstractContextManager[Any] = model._optimize_model_for_decode()
@@ -151,8 +152,8 @@ class Forward:
 
     @torch.inference_mode()
     def lens(self, rows_nD: Tensor) -> Tensor:
-        """Logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the residual
-        stream."""
+        """Return logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the
+        residual stream."""
         crossing = EpilogueCrossing(self.layers, rows_nD[None].to(self.device))
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
         with self.weights.passing(), self.gates.entered(crossing):
@@ -160,12 +161,12 @@ class Forward:
         return logits[0]
 
     def crosses(self, committed: int, end: int) -> bool:
-        """Whether a pass over [committed, end) would read keys that were made with other rotary frequencies."""
+        """True where a pass over [committed, end) would read keys made with other rotary frequencies."""
         return self.switches_at is not None and 0 < committed <= self.switches_at < end
 
 
 def _out_of_memory(error: RuntimeError) -> bool:
-    """CUDA has a class for it, the CPU's allocator only a sentence."""
+    """True for CUDA's exception class and for the message of the CPU allocator, which has no class."""
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 

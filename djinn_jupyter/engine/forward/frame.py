@@ -1,4 +1,4 @@
-"""Where a stopped forward pass stands, as a value. Nothing here runs a model.
+"""The state of a stopped forward pass, as a value. Runs no model.
 
 Shapes: h_1TD hidden states of one session (batch 1, T positions of the pass, D features).
 """
@@ -20,8 +20,8 @@ States = Mapping[int, LayerState]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inlay:
-    """A value that an edit or a rule put in the place of the computed one: `raw` is what the model gets at `tap`, and
-    `changes` what made it, in order."""
+    """An override: a value that an edit or a rule put in place of the computed one. The model gets `raw` at `tap`;
+    `changes` are the edits and rules that made it, in order."""
 
     tap: Tap
     raw: Tensor
@@ -33,17 +33,15 @@ class Inlay:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One forward pass over `tokens`, standing before layer `boundary` (layers below it have run, those from it have
-    not).
+    """One forward pass over `tokens`, stopped before layer `boundary` (layers below it have run, the others have not).
 
-    `hidden` is h_1TD as it enters layer `boundary`; None only at the very start of a pass. `tap` is the place it stands
-    at and `raw` the value there, None where nobody stopped it. A stop inside layer n has boundary n: resuming runs
-    layer n again from its entry and puts `raw` back at `tap`. `inlays` are the replaced values of this pass so far.
-    `shared` holds, by argument, what layers hand on to each other beside the hidden state: the contents of a mapping,
-    or the value that the layer before `boundary` returned.
-    `states` are all convolution and recurrent states as they belong to this frame and `start_states` those at the start
-    of the pass; None where the model has none or where the live ones are the right ones.
-    Tensors of a frame are never written to: whoever runs from them copies first.
+    `hidden` is h_1TD at the entry of layer `boundary`; None only at the very start of a pass. `tap` is the tap it
+    stopped at and `raw` the value there, None where no halt stopped it. A stop inside layer n has boundary n: resuming
+    runs layer n again from its entry and puts `raw` back at `tap`. `inlays` are the overrides of this pass so far.
+    `shared` holds, by argument, what layers pass to each other besides the hidden state: the contents of a mapping, or
+    the value that the layer before `boundary` returned. `states` are all convolution and recurrent states at this frame
+    and `start_states` those at the start of the pass; None where the model has none or where the live ones are valid.
+    Tensors of a frame are never written to: code that runs from them copies them first.
     """
 
     tokens: tuple[int, ...]
@@ -59,7 +57,7 @@ class Frame:
     start_states: States | None = None
 
     def read(self) -> Frame:
-        """The same frame, standing still: what its values were made by is read from the device."""
+        """Return the same frame with the sizes of its changes read from the device, for a pass that is not running."""
         return replace(self, inlays=tuple(inlay.read() for inlay in self.inlays))
 
     @property
@@ -74,15 +72,16 @@ class Frame:
 
     @property
     def inside(self) -> bool:
-        """Whether it stands within a layer, the prologue or the epilogue, and not between two layers."""
+        """True where it stands within a layer, the prologue or the epilogue, not between two layers."""
         return self.tap is not None and self.tap.kind != "boundary"
 
     def at_start(self) -> Frame:
-        """The same pass before anything ran. Keeps the inlays, so that running it again takes the same path."""
+        """Return the same pass before anything ran. Keeps the overrides (`inlays`), so that a rerun takes the same
+        path."""
         return replace(self, boundary=0, hidden=None, tap=None, raw=None, shared={}, states=self.start_states)
 
     def with_value(self, raw: Tensor, change: Change) -> Frame:
-        """The same stop with another value at its tap, after one more change."""
+        """Return the same stop with another value at its tap and one more change recorded."""
         assert self.tap is not None
         kept = tuple(inlay for inlay in self.inlays if inlay.tap.site != self.tap.site)
         before = tuple(c for inlay in self.inlays if inlay.tap.site == self.tap.site for c in inlay.changes)

@@ -1,7 +1,7 @@
-"""One entry into a forward pass: decides at every place what happens there, and how the pass is left.
+"""Control one entry into a forward pass: decide what happens at every tap, and how the pass is left.
 
-The gates and the taps report to it. It applies inlays and rules, lets watches look, asks the halts, steps aside when
-there is other work, and on the way out makes the frame from which the pass can go on. Runs no model.
+The gates and the taps call it. It applies overrides (`inlays`) and rules, runs watches, checks the halts, yields to
+other work, and on leaving makes the frame from which the pass can resume. Runs no model.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from djinn_jupyter.wire.sites import Site
 
 Journal = dict[int, LayerState]
 Admit = Callable[[int], None]
-"""Told how many bytes are about to be kept; raises SlabFull where there is no room for them."""
+"""Called with the bytes about to be kept; raises SlabFull where there is no room for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A halt that was met, with the absolute position to report."""
+    """A halt that fired, with the absolute position to report."""
 
     halt: Halt
     position: int
@@ -40,7 +40,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halted:
-    """The pass stands at a place; `frame.tap` says where and `hits` why."""
+    """The pass stopped at a tap, `frame.tap`; `hits` are the halts that fired."""
 
     frame: Frame
     hits: tuple[Hit, ...]
@@ -49,7 +49,7 @@ class Halted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Yielded:
-    """The pass stepped aside between two layers; nothing was asked for there."""
+    """The pass yielded to other work between two layers; no halt fired there."""
 
     frame: Frame
     layers_run: int
@@ -57,7 +57,7 @@ class Yielded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The pass is through and committed. `logits_1V` are those of its last position, in the model's dtype."""
+    """The pass is complete and committed. `logits_1V` are those of its last position, in the model's dtype."""
 
     logits_1V: Tensor
     layers_run: int
@@ -68,7 +68,7 @@ Outcome = Halted | Yielded | Completed
 
 class PassCrossing:
     """Crosses one pass of one session from `frame` under `plan`. `journal` keeps each cache layer's states from before
-    the first layer of this pass touched them, over all entries of the pass."""
+    this pass first touched them, across all entries of the pass."""
 
     def __init__(
         self,
@@ -98,16 +98,16 @@ class PassCrossing:
         self._replaying = frame.inside
 
     def taps(self) -> list[Tap]:
-        """The taps within layers that have to be caught: those of the plan and those whose value was replaced. Where
-        several are of one tensor (a point and a module path, parts of a fused projection) their order has to be the
-        same at every entry of a pass, whatever was armed since."""
+        """Return the taps within layers to catch: those of the plan and those with an override. Where several are on
+        one tensor (a point and a module path, parts of a fused projection) their order must be the same at every entry
+        of a pass, whatever was armed since."""
         taps = {place.tap.site: place.tap for place in self.plan.inside}
         taps.update({site: inlay.tap for site, inlay in self._inlays.items() if inlay.tap.boundary is None})
         if self.frame.inside and self.frame.tap is not None:
             taps[self.frame.tap.site] = self.frame.tap
         return sorted(taps.values(), key=lambda tap: str(tap.site))
 
-    # --- what the gates report -------------------------------------------------------------------------------------
+    # --- called by the gates ---------------------------------------------------------------------------------------
 
     def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
         self._kwargs = kwargs
@@ -149,12 +149,12 @@ class PassCrossing:
         kept: Mapping[int | str, Any] = _kept(self._handed)
         return kept
 
-    # --- what the taps report --------------------------------------------------------------------------------------
+    # --- called by the taps ----------------------------------------------------------------------------------------
 
     def meet(self, tap: Tap, raw: Tensor) -> Tensor | None:
-        """The raw tensor to put in place of the one met, None to leave it."""
+        """Return the raw tensor that replaces the one met, None to leave it."""
         if tap.stage < self._stage:
-            return None  # the prologue runs at every entry, and means something at the first only
+            return None  # the prologue runs at every entry, but its values count at the first only
         inlay = self._inlays.get(tap.site)
         place = self._places.get(tap.site)
         if self._replaying:
@@ -171,13 +171,13 @@ class PassCrossing:
         return None if changed is raw else changed
 
     def _replay(self, tap: Tap, inlay: Inlay | None) -> Tensor | None:
-        """On the way to the stop inside this layer: the same values as on the first way, no rules, no halts."""
+        """Replay up to the stop inside this layer: the same values as the first time, no rules, no halts."""
         if self.frame.tap is not None and tap.site == self.frame.tap.site:
             self._replaying = False
             return self.frame.raw.clone() if self.frame.raw is not None and tap.editable else None
         return None if inlay is None else inlay.raw.clone()
 
-    # --- the parts -------------------------------------------------------------------------------------------------
+    # --- helpers ---------------------------------------------------------------------------------------------------
 
     def _moment(self, tap: Tap, raw: Tensor) -> Moment:
         frame = self.frame
@@ -186,8 +186,8 @@ class PassCrossing:
         )
 
     def _ruled(self, place: Place, raw: Tensor) -> Tensor:
-        """The raw tensor with the rules of a place applied; kept as an inlay, because a rule may be gone when this pass
-        is run again."""
+        """Return the raw tensor with the rules of a place applied. It is kept as an override, because a rule may be
+        gone when this pass is rerun."""
         changes: list[Change] = []
         for rule in place.rules:
             applied = rule.apply(self._moment(place.tap, raw), self.plan.counted)
@@ -208,7 +208,8 @@ class PassCrossing:
         return [Hit(halt=halt, position=position) for halt, position in met if position is not None]
 
     def _step_aside(self, boundary: int, hidden: Tensor) -> None:
-        """Others wait where there is no room for what that would keep."""
+        """Leave the pass for other work. Where there is no room to keep its frame, continue and let the other work
+        wait."""
         try:
             self._admit(self._kept_bytes(hidden, None))
         except SlabFull:
@@ -218,7 +219,7 @@ class PassCrossing:
         raise Leave
 
     def states_before(self) -> Journal:
-        """The states that this entry found in the layers that it ran."""
+        """Return the states, from before this entry, of the layers that it ran or was running."""
         run = range(self.boundary, self.boundary + self.layers_run + 1)
         touched = {index for layer in run if layer < self._last for index in self.anatomy.cache_layers_of(layer)}
         return {index: state for index, state in self.journal.items() if index in touched}
@@ -244,7 +245,7 @@ class PassCrossing:
         raise Leave
 
     def _kept_bytes(self, hidden: Tensor | None, raw: Tensor | None) -> int:
-        """Bytes of a frame that stands here: of the hidden state as it lies in memory, of the others as copies."""
+        """Return the bytes of a frame made here: the hidden state's whole storage, the other tensors as copies."""
         whole = 0 if hidden is None else hidden.untyped_storage().nbytes()
         copied = [raw, self._handed, *(self._kwargs[name] for name in self.anatomy.mappings if name in self._kwargs)]
         made = sum(inlay.raw.nbytes for inlay in self._made.values())
@@ -252,7 +253,7 @@ class PassCrossing:
         return whole + sum(tensor.nbytes for tensor in tensors_within(copied)) + made + journal
 
     def _path(self) -> dict[str, Any]:
-        """What the frame keeps of the way here: the replaced values, and what layers hand on."""
+        """Return the frame's fields for the way here: the overrides, and what layers pass on."""
         kept = tuple(inlay for inlay in self.frame.inlays if inlay.tap.site not in self._made)
         shared: dict[int | str, Any] = {
             name: _kept(self._kwargs[name]) for name in self.anatomy.mappings if name in self._kwargs
@@ -261,7 +262,8 @@ class PassCrossing:
 
 
 def _kept(value: Any) -> Any:
-    """A copy that nobody writes to: what layers hand on are views of the working copy, which later passes write."""
+    """Return a copy that is never written to: what layers pass on are views of the working copy, which later passes
+    write."""
     if isinstance(value, Tensor):
         return value.clone()
     if isinstance(value, Mapping):

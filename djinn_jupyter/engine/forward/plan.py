@@ -1,4 +1,4 @@
-"""What is to happen at which place of a pass: rules, then watches, then halts. Built when something changes."""
+"""The plan of a pass: rules, then watches, then halts at each tap. Built when something changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from djinn_jupyter.wire.sites import Site
 
 
 class Observer(Protocol):
-    """Looks at a moment and changes nothing of the pass. `mark` gives the way back to what it has recorded now."""
+    """Observes a moment and changes nothing of the pass. `mark` returns a callable that restores its present record."""
 
     @property
     def tap(self) -> Tap: ...
@@ -26,7 +26,7 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A place to halt at once, in the pass of `step`: the end of a step, a step back or a look."""
+    """A tap to halt at without a condition, in the pass of `step`: the end of a step, a step back or a look."""
 
     tap: Tap
     step: int
@@ -40,7 +40,7 @@ Halt = Breakpoint | Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """All that happens at one tap."""
+    """The rules, observers and halts at one tap."""
 
     tap: Tap
     rules: tuple[Rule, ...]
@@ -51,8 +51,8 @@ class Place:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """`boundaries` by boundary number, in the order resid_post of the layer below, resid_pre of the layer above;
-    `inside` are the places within layers, prologue and epilogue. `counted` is False when a pass is run again: then
-    rules keep no books. `yields` says, between layers, whether to step aside for other work."""
+    `inside` are the places within layers, prologue and epilogue. `counted` is False when a pass is rerun: rules then
+    count nothing. `yields`, called between layers, is true when the pass should yield to other work."""
 
     boundaries: Mapping[int, tuple[Place, ...]]
     inside: tuple[Place, ...]
@@ -60,16 +60,17 @@ class Plan:
     yields: Callable[[], bool] | None = None
 
     def stages(self) -> frozenset[int]:
-        """The stages within which something may happen."""
+        """Return the stages that have a place inside them."""
         return frozenset(place.tap.stage for place in self.inside)
 
     @property
     def halts(self) -> bool:
-        """Whether it may stop a pass."""
+        """True where the plan may stop a pass."""
         return any(place.halts for places in (*self.boundaries.values(), self.inside) for place in places)
 
     def undo(self) -> Callable[[], None]:
-        """The way back to the books that rules and watches have now, for a pass that has to be entered once more."""
+        """Return a callable that restores the present counts of rules and records of watches, for a pass that is
+        entered again."""
         places = [*self.inside, *(place for here in self.boundaries.values() for place in here)]
         marks = [rule.mark() for place in places for rule in place.rules]
         marks += [observer.mark() for place in places for observer in place.observers]
@@ -89,7 +90,7 @@ def make_plan(
     counted: bool = True,
     yields: Callable[[], bool] | None = None,
 ) -> Plan:
-    """A plan with one place per tap."""
+    """Return a plan with one place per tap."""
     rules, observers, halts = tuple(rules), tuple(observers), tuple(halts)
     taps: dict[Site, Tap] = {}
     for one in (*rules, *observers, *halts):
