@@ -1,1 +1,1 @@
-"""What may happen at a site of a pass: breakpoints and their conditions, edits, steering rules, watches."""
+"""Interventions at a site of a pass: breakpoints and their conditions, edits, steering rules, watches."""

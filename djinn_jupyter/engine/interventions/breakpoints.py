@@ -1,4 +1,5 @@
-"""Breakpoints: a site, an optional condition, a hit count. Says whether a moment is one to stop at; stops nothing."""
+"""Breakpoints: a site, an optional condition, a hit count. Decides whether a moment is one to stop at; stops
+nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ TokenIds = Callable[[str], int]
 
 @dataclass(slots=True, kw_only=True)
 class Breakpoint:
-    """`hits` counts the passes in which the condition held, `note` says what may be meant otherwise in it."""
+    """`hits` counts the passes in which the condition held; `note` names what in the condition may have another
+    meaning."""
 
     number: int
     site: Site
@@ -37,8 +39,9 @@ class Breakpoint:
     note: str | None = None
 
     def meets(self, moment: Moment) -> int | None:
-        """The absolute position to report when this moment is one to stop at (the first one for which the condition
-        holds, the last of the pass without a condition), None when it is not."""
+        """Return the absolute position to report where the pass should stop at this moment, else None. It is the first
+        position where the condition holds; without a condition, or with one that is the same for all positions, the
+        pass's last."""
         if self.condition is None:
             return moment.positions[-1]
         scope = _MomentScope(moment, self.site, self.text_of, self.id_of)
@@ -63,14 +66,14 @@ class Breakpoint:
 
 
 def evaluate(condition: Condition, moment: Moment, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
-    """What the condition's expression is for one row of a moment."""
+    """Return the value of the condition's expression for one row of a moment."""
     return condition.value(_MomentScope(moment, site, text_of, id_of, row))
 
 
 @dataclass(slots=True)
 class _MomentScope:
-    """Answers a condition's questions about one row of a moment. Norms and lens are computed for all rows at once, on
-    the device, when first asked for."""
+    """Supplies a condition with the values of one row of a moment. Norms are computed for all rows at once, the lens
+    for blocks of rows, on the device, when first read."""
 
     moment: Moment
     site: Site
@@ -108,7 +111,7 @@ class _MomentScope:
         return self._norms
 
     def _logits(self) -> Tensor:
-        """Logits [V] of the present row, from a block of rows looked at together."""
+        """Return logits [V] of the present row; the lens is applied to a block of rows at once."""
         if self.moment.lens is None:
             raise InvalidCondition(f"top1 and p need a site of the residual stream's width; {self.site} is none.")
         block, offset = divmod(self.row, LENS_ROWS)

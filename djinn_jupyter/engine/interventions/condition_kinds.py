@@ -1,6 +1,6 @@
-"""Of what kind a condition's parts are (a truth, a number, a text, or several), read off before anything is computed.
+"""The kinds of a condition's parts (a truth, a number, a text, or several), found before anything is computed.
 
-Refuses what could be computed and would mean nothing: a number for a truth, or two sides that can never be equal."""
+Rejects what can be computed but has no meaning: a number for a truth, or two sides that can never be equal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COMPARED: Final[dict[Kind, str]] = {"number": "> 0.5", "text": "== ' Paris'"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
-    """A part whose kind was found; once each, as parts can be nested."""
+    """A part with its kind, found once per part, as parts can be nested."""
 
     node: ast.expr
     kind: Kind
@@ -41,8 +41,8 @@ class _Part:
 
 
 def require_truth(text: str) -> None:
-    """InvalidCondition where the condition `text`, which is known to parse, is not true or false in a way that has a
-    meaning."""
+    """Raise InvalidCondition unless the condition `text`, which is known to parse, is true or false in a meaningful
+    way."""
     try:
         _truth(ast.parse(text.strip(), mode="eval").body)
     except RecursionError:
@@ -59,7 +59,7 @@ def _truth(node: ast.expr) -> None:
 
 
 def _kind(node: ast.expr) -> Kind:
-    """The kind of a part, once its own parts are found to agree."""
+    """Return the kind of a part, after checking that its own parts agree."""
     match node:
         case ast.Constant(value=value):
             return "truth" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
@@ -125,7 +125,7 @@ def _number(node: ast.expr) -> Kind:
 
 
 def _numbers(nodes: Sequence[ast.expr]) -> Kind:
-    """A truth counts as 0 or 1."""
+    """Return "number" where all nodes are numbers, else raise InvalidCondition. A truth counts as 0 or 1."""
     for part in [_Part(node=node, kind=_kind(node)) for node in nodes]:
         if part.kind not in ("number", "truth"):
             raise InvalidCondition(f"{part}, and arithmetic is for numbers.")

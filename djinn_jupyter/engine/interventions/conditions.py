@@ -1,9 +1,10 @@
-"""The condition language of breakpoints: one Python expression over a few names, read by `ast`, never by `eval`.
+"""The condition language of breakpoints: one Python expression over a few names, parsed with `ast`, never run by
+`eval`.
 
 Names: `step` (0 is the prompt), `position`, `token` (its text), `token_id`, `norm` (L2 norm of the value at the
-position), `top1` (text of the most likely token by the logit lens there) and `p("text")` (probability of a token by
-the logit lens). Operators: comparisons, `in`, and / or / not, + - * / // %, `a if c else b`; functions abs, min, max,
-len. A breakpoint fires at the first position of the pass where the expression is true."""
+position), `top1` (text of the most likely token by the logit lens there) and `p("text")` (probability of a token by the
+logit lens). Operators: comparisons, `in`, and / or / not, + - * / // %, `a if c else b`; functions abs, min, max, len.
+A breakpoint fires at the first position of the pass where the expression is true."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from djinn_jupyter.errors import InvalidCondition
 
 
 class Scope(Protocol):
-    """What an expression can ask about one position. Each is computed when it is first asked for."""
+    """The values that an expression can read about one position. Each is computed at its first read."""
 
     def read(self, name: str) -> Any: ...
 
@@ -25,7 +26,7 @@ class Scope(Protocol):
 
 
 NAMES: Final = ("step", "position", "token", "token_id", "norm", "top1")
-DEEPEST: Final = 100  # levels; each takes three frames at most of the thousand that a thread's stack has
+DEEPEST: Final = 100  # levels; each takes at most three of the thousand frames of a thread's stack
 LENS_NAMES: Final = frozenset({"top1", "p"})
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"abs": abs, "min": min, "max": max, "len": len}
 _COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
@@ -51,8 +52,8 @@ Compiled = Callable[[Scope], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A parsed expression. `names` are those it asks for, `tokens` the texts given to `p`. With no name beyond `step`
-    it holds for all positions or for none. `value` is what the expression is, `holds` whether that is true."""
+    """A parsed expression. `names` are those it reads, `tokens` the texts given to `p`. With no name beyond `step` it
+    holds for all positions or for none. `value` computes the expression, `holds` its truth."""
 
     text: str
     names: frozenset[str]
@@ -72,8 +73,8 @@ class Condition:
 
 
 def parse(text: str, *, kept: bool = False) -> Condition:
-    """The condition that `text` says; InvalidCondition names the part that is not understood. One that was `kept` is
-    as deep as an earlier engine let it be."""
+    """Return the parsed condition; InvalidCondition names the part that is not understood. A `kept` (restored)
+    condition may be as deep as the engine that saved it allowed."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
         if not kept:
@@ -96,7 +97,7 @@ def parse(text: str, *, kept: bool = False) -> Condition:
 
 
 def _require_shallow(node: ast.expr, text: str) -> None:
-    """InvalidCondition by a bound of its own: what the interpreter's stack has room for depends on who calls."""
+    """Raise InvalidCondition beyond a fixed depth: the room on the interpreter's stack depends on the caller."""
     level = [node]
     for _ in range(DEEPEST):
         level = [part for whole in level for part in ast.iter_child_nodes(whole) if isinstance(part, ast.expr)]

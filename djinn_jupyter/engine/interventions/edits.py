@@ -1,6 +1,6 @@
-"""Edits applied to values. Data in, tensors out: knows neither sessions nor frames.
+"""Apply edits to values. Data in, tensors out: knows neither sessions nor frames.
 
-Shapes: part of a value [n, m, ...]: n chosen positions, m chosen heads or features (all when there is no selector).
+Shapes: part of a value [n, m, ...]: n selected positions, m selected heads or features (all without a selector).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def refuse_patches(edit: PatchFrom, selector: tuple[int, ...] | None) -> Tensor:
 
 
 def rows_of(positions: Sequence[int] | None, available: range) -> list[int] | None:
-    """Row numbers of absolute `positions` (negative ones count from the end of the pass); None for all rows."""
+    """Return the row numbers of absolute `positions` (negative ones count from the end of the pass); None for all
+    rows."""
     if positions is None:
         return None
     rows = []
@@ -49,14 +50,14 @@ def _spell(positions: range) -> str:
 
 
 def take(value: Tensor, rows: list[int] | None, selector: tuple[int, ...] | None) -> Tensor:
-    """The selected part of a value as a copy, [n, m, ...]."""
+    """Return a copy of the selected part of a value, [n, m, ...]."""
     part = value if rows is None else value[rows]
     part = part if selector is None else part[:, list(selector)]
     return part.clone() if part.data_ptr() == value.data_ptr() else part
 
 
 def put(value: Tensor, part: Tensor, rows: list[int] | None, selector: tuple[int, ...] | None) -> Tensor:
-    """A copy of the value with the selected part replaced."""
+    """Return a copy of the value with the selected part replaced."""
     changed = value.clone()
     if selector is None:
         changed[slice(None) if rows is None else rows] = part
@@ -69,7 +70,7 @@ def put(value: Tensor, part: Tensor, rows: list[int] | None, selector: tuple[int
 
 
 def change(part: Tensor, edit: Edit, selector: tuple[int, ...] | None, patch: Patch) -> Tensor:
-    """What `edit` makes of a part, in the part's dtype and shape."""
+    """Return the edited part, in the part's dtype and shape."""
     match edit:
         case Scale(factor=factor):
             return part * factor
@@ -88,14 +89,14 @@ def change(part: Tensor, edit: Edit, selector: tuple[int, ...] | None, patch: Pa
 
 
 def relative_size(before: Tensor, after: Tensor) -> Tensor:
-    """|after - before| / |before| in fp32, on the device; NaN or infinite where `before` is zero."""
+    """Return |after - before| / |before| in fp32, on the device; NaN or infinite where `before` is zero."""
     x, y = before.to(torch.float32), after.to(torch.float32)
     size: Tensor = (y - x).norm() / x.norm()
     return size
 
 
 def check(edit: Edit, width: int) -> None:
-    """Refuse what can be refused before the value is there: `width` is the size of its last axis."""
+    """Raise InvalidEdit for what is wrong before the value is known: `width` is the size of the value's last axis."""
     match edit:
         case Scale(factor=number) | Add(coef=number):
             if not torch.isfinite(torch.tensor(number)):
@@ -138,14 +139,14 @@ def _clamped(part: Tensor, low: float | None, high: float | None) -> Tensor:
 
 
 def _bound(number: float | None, dtype: torch.dtype) -> float | None:
-    """A bound that the dtype can say: what is beyond all of its numbers is infinite."""
+    """Return a bound that the dtype can represent: one beyond its range becomes infinite."""
     if number is None or abs(number) <= torch.finfo(dtype).max:
         return number
     return math.copysign(math.inf, number)
 
 
 def _without(part: Tensor, direction: Tensor) -> Tensor:
-    """part - (part . d) d / |d|^2 along the last axis, computed in fp32."""
+    """Return part - (part . d) d / |d|^2 along the last axis, computed in fp32."""
     d = direction.to(torch.float32)
     squared = (d * d).sum(-1, keepdim=True)
     if not bool((squared > 0).all()):
@@ -164,7 +165,7 @@ def _matching(source: Tensor, part: Tensor) -> Tensor:
 
 
 def spell(edit: Edit) -> str:
-    """The edit as a person would say it."""
+    """Return the edit as a person would say it."""
     match edit:
         case Scale(factor=factor):
             return f"scale {factor:g}"
@@ -183,6 +184,7 @@ def spell(edit: Edit) -> str:
 
 
 def spell_at(edit: Edit, site: Site, positions: Sequence[int] | None) -> str:
-    """The same with the place: `zero at z.5[6], position 4`; without positions it is every one of a pass."""
+    """Return the edit with its place: `zero at z.5[6], position 4`; without positions it applies to every one of a
+    pass."""
     where = "" if positions is None else f", {at_positions(positions)}"
     return f"{spell(edit)} at {site}{where}"

@@ -1,4 +1,4 @@
-"""The value a forward pass has at one place, as rules, watches and breakpoints see it."""
+"""The value of a forward pass at one tap, as rules, watches and breakpoints see it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Lens = Callable[[Tensor], Tensor]
 @dataclass(slots=True, kw_only=True)
 class Moment:
     """`value` has positions first: [T, D], [T, H, D] or [T, H, K]; row i belongs to the absolute position
-    `positions[i]`, where the token `tokens[i]` stands. `lens` applies the model's epilogue to rows of the residual
-    stream [n, D] and gives logits [n, V]; None where the place is not of the residual stream's width."""
+    `row_positions()[i]` and the token `row_tokens()[i]`. `lens` applies the model's epilogue to rows of the residual
+    stream [n, D] and returns logits [n, V]; None where the value is not [T, D] of the residual stream's width."""
 
     tap: Tap
     raw: Tensor
@@ -37,12 +37,13 @@ class Moment:
         return int(self.value.shape[0])
 
     def row_positions(self) -> range:
-        """Positions of the value's rows: all of the pass, or its last ones where the model kept only those (logits)."""
+        """Return the positions of the value's rows: the whole pass, or its last ones where the model kept only those
+        (logits)."""
         return self.positions[len(self.positions) - self.rows :]
 
     def row_tokens(self) -> tuple[int, ...]:
         return self.tokens[len(self.tokens) - self.rows :]
 
     def replace(self, value: Tensor) -> Tensor:
-        """The raw tensor with `value` in it."""
+        """Return the raw tensor with `value` in it."""
         return self.tap.write(self.raw, value)

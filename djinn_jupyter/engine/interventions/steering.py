@@ -1,8 +1,8 @@
-"""Steering rules: an edit that applies at every pass, with books that show whether it did anything.
+"""Steering rules: an edit that applies at every pass, with counts that show whether it changed anything.
 
-The field's worst pain is an intervention that silently did nothing, so a rule counts the passes it met and changed,
-and the relative size |after - before| / |before| of each change. The sizes stay on the device until somebody reads
-them."""
+The field's worst failure is an intervention that silently did nothing, so a rule counts the passes it met and changed,
+and records the relative size |after - before| / |before| of each change. The sizes stay on the device until they are
+read."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SIZES_TOLD: Final = 256
 
 @dataclass(slots=True, kw_only=True)
 class Rule:
-    """`positions` are absolute; negative ones count from the end of each pass; None is all of each pass. One that is
-    not `enabled` is met by no pass."""
+    """`positions` are absolute; negative ones count from the end of each pass; None is the whole pass. A rule that is
+    not `enabled` applies to no pass."""
 
     number: int
     site: Site
@@ -46,8 +46,8 @@ class Rule:
         return edits.spell_at(self.edit, self.site, self.positions)
 
     def apply(self, moment: Moment, counted: bool) -> tuple[Tensor, Change] | None:
-        """The raw tensor with the edit made, and what that was; None where no position of the rule is in this pass.
-        `counted` is False when a part of a pass is run again."""
+        """Return the edited raw tensor and the change; None where no position of the rule is in this pass. `counted` is
+        False when part of a pass is rerun."""
         rows = self.rows_in(moment.row_positions())
         if counted:
             self.passes_met += 1
@@ -63,7 +63,7 @@ class Rule:
         return made, Change(what=self.what, size=size, rule=self.number)
 
     def mark(self) -> Callable[[], None]:
-        """The way back to its books as they are now."""
+        """Return a callable that restores the present counts."""
         met, changed, sizes = self.passes_met, self.passes_changed, len(self._sizes)
 
         def go_back() -> None:
@@ -73,14 +73,14 @@ class Rule:
         return go_back
 
     def rows_in(self, available: range) -> list[int] | None:
-        """Which rows of a pass over these positions it changes; None for all of them."""
+        """Return the rows that it changes in a pass over these positions; None for all of them."""
         if self.positions is None:
             return None
         absolute = [available.stop + p if p < 0 else p for p in self.positions]
         return [available.index(p) for p in absolute if p in available]
 
     def sizes(self) -> tuple[float, ...]:
-        """The relative size of every change so far; waits for the device where they still are."""
+        """Return the relative size of every change so far; waits for those that are still on the device."""
         if self._sizes:
             self._read.extend(float(size) for size in self._sizes)
             self._sizes.clear()
@@ -103,19 +103,19 @@ class Rule:
         )
 
     def take_up(self, passes_met: int, passes_changed: int, sizes: Iterable[float]) -> None:
-        """The books that it had when it was kept."""
+        """Restore the counts and sizes that the rule had when it was saved."""
         self.passes_met, self.passes_changed = passes_met, passes_changed
         self._read = list(sizes)
 
     def reset(self) -> None:
-        """New books for a new run."""
+        """Reset the counts and sizes for a new run."""
         self.passes_met = self.passes_changed = 0
         self._sizes.clear()
         self._read.clear()
 
 
 def check_rule(edit: Edit, tap: Tap, width: int) -> None:
-    """Refuse a rule that could never apply."""
+    """Raise InvalidEdit for a rule that could never apply."""
     if not tap.editable:
         raise InvalidEdit(f"{tap.site} can be looked at, not changed: {tap.reason}.")
     edits.check(edit, width)

@@ -1,4 +1,4 @@
-"""Watches: the value of a site at every pass of every run, into host memory with a byte cap, without stopping."""
+"""Watches: record the value of a site at every pass of every run in host memory, up to a byte cap, without stopping."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from djinn_jupyter.wire.sites import Site
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """`values` are on the host, one a pass, each for its `positions` and of one of the session's `runs`, numbered from
-    1 on; `run` is the present one. They are kept until the watch is cleared or ended. A pass that would exceed
-    `byte_cap` is left out and counted, never half recorded."""
+    """`values` are on the host, one per pass, each with its `positions` and its entry in `runs`, the number of the
+    session's run, counted from 1; `run` is the current one. They are kept until the watch is cleared or ended. A pass
+    that would exceed `byte_cap` is left out and counted, never half recorded."""
 
     site: Site
     tap: Tap
@@ -41,7 +41,7 @@ class Watch:
         self.bytes_held += size
 
     def mark(self) -> Callable[[], None]:
-        """The way back to what is recorded now."""
+        """Return a callable that restores the present record."""
         passes, held, left_out = len(self.values), self.bytes_held, self.passes_left_out
 
         def go_back() -> None:
@@ -60,7 +60,7 @@ class Watch:
         )
 
     def clear(self) -> None:
-        """Forget what was recorded, and go on."""
+        """Delete the record and go on watching."""
         self.values.clear()
         self.positions.clear()
         self.runs.clear()
