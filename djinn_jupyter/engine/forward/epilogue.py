@@ -1,9 +1,7 @@
-"""The model's epilogue (final norm, then head) as a linear map at one residual value, with the norm's factor held
-fixed.
+"""The model's epilogue (final norm, head) as a linear map at one residual value, with the norm's factor held fixed.
 
 Derived by arithmetic, not from a table of names: the norm's output over its input, and a factor between the head's
-logits and the model's. Raises UnknownSite where the result is not linear. Shapes: x_D a residual, D features; V
-tokens."""
+logits and the model's. UnknownSite where the result is not linear. Shapes: x_D a residual, D features; V tokens."""
 
 from __future__ import annotations
 
@@ -57,8 +55,7 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
 
 
 def _norm(norm: nn.Module, x_D: Tensor) -> tuple[Tensor, bool, Tensor]:
-    """Return gain_D, a flag that the mean is subtracted first, and shift_D: the norm at x_D with its factor held
-    fixed."""
+    """Return gain_D, whether the mean is subtracted first, and shift_D: the norm at x_D with its factor held fixed."""
     x = on_host(x_D)
     y = on_host(norm(x_D[None, None])[0, 0])
     if isinstance(norm, nn.LayerNorm):

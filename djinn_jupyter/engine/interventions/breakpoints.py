@@ -1,5 +1,4 @@
-"""Breakpoints: a site, an optional condition, a hit count. Decides whether a moment is one to stop at; stops
-nothing."""
+"""Breakpoints: a site, an optional condition, a hit count. Decides whether to stop at a moment; stops nothing."""
 
 from __future__ import annotations
 

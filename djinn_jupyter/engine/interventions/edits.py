@@ -29,8 +29,7 @@ def refuse_patches(edit: PatchFrom, selector: tuple[int, ...] | None) -> Tensor:
 
 
 def rows_of(positions: Sequence[int] | None, available: range) -> list[int] | None:
-    """Return the row numbers of absolute `positions` (negative ones count from the end of the pass); None for all
-    rows."""
+    """Return the rows of absolute `positions` (negative ones count from the end of the pass); None for all rows."""
     if positions is None:
         return None
     rows = []
