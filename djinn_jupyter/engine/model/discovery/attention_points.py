@@ -1,4 +1,4 @@
-"""Where the points of attention are in one layer, from what the cache and the attention function were given."""
+"""The places of a layer's attention points, from the tensors that the cache and the attention function were given."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def attention_places(record: LayerRecord, blocks: Blocks) -> Found:
 
 
 def attention_call(record: LayerRecord) -> Call | str:
-    """The attention of a layer: the innermost module running when keys go to the cache, or a reason."""
+    """Return the call of a layer's attention, the innermost module running when keys go to the cache, or a reason."""
     callers = {c.caller for c in record.cache_calls if c.key is not None and c.caller is not None}
     callers = callers or {f.caller for f in _attending(record) if f.caller is not None}
     if not callers:
@@ -59,7 +59,7 @@ def attention_call(record: LayerRecord) -> Call | str:
 
 
 def _attending(record: LayerRecord) -> list[FunctionCall]:
-    """Calls that are surely attention: sdpa, and softmax over maps with heads."""
+    """Return the calls that are surely attention: sdpa, and softmax over maps with heads."""
     return [f for f in record.functions if f.family == "sdpa" or (f.family == "softmax" and len(f.result.shape) == 4)]
 
 
@@ -69,7 +69,7 @@ def _linear_calls(record: LayerRecord, within: Call) -> list[Call]:
 
 
 class _Attention:
-    """The search in one attention module, whose one call in this layer is `call`."""
+    """The search in one attention module, which this layer calls once, as `call`."""
 
     def __init__(self, record: LayerRecord, call: Call, blocks: Blocks) -> None:
         self.record, self.call, self.blocks = record, call, blocks
@@ -95,7 +95,7 @@ class _Attention:
         return found
 
     def _query(self) -> FunctionCall | None:
-        """The call that compares queries with keys: sdpa, else the last product before the softmax."""
+        """Return the call that compares queries with keys: sdpa, else the last product before the softmax."""
         fused = [f for f in self.functions if f.family == "sdpa"]
         if fused:
             return fused[0] if all(same(f.given[0].value, fused[0].given[0].value) for f in fused) else None
@@ -125,7 +125,7 @@ class _Attention:
         return sum(f.family == "sdpa" for f in self.functions) <= 1
 
     def _why_not_stored(self) -> str | None:
-        """Why what goes into the cache is not the keys that attention sees."""
+        """Return the reason why the tensors in the cache are not the keys that attention sees, or None."""
         if self.stored is None:
             return "this layer reads the keys and values of an earlier layer"
         stored = _heads_of(self.stored.key)
@@ -149,7 +149,7 @@ class _Attention:
         return "the attention module calls no single softmax"
 
     def _projected(self, what: str, target_BHD: Tensor | str) -> Place | str:
-        """The module whose output columns are what attention gets, at position 0."""
+        """Return the module whose output columns are the tensor that attention gets, at position 0."""
         if isinstance(target_BHD, str):
             return target_BHD
         sources = [call for call in self.record.calls if call is not self.call and call.left < self.call.left]
@@ -171,7 +171,7 @@ class _Attention:
         return f"no single module returns {what} as attention gets it (before the rotary embedding)"
 
     def _output_map(self) -> Call | str:
-        """The last linear map, if what it returns is what the module returns, or was added to the residual."""
+        """Return the last linear map if its output is the module's or was added to the residual, else the reason."""
         after = max((f.at for f in self.functions), default=self.call.entered)
         last = next((call for call in reversed(self.linears) if call.left > after), None)
         if last is None or last.first_output is None or self.call.first_output is None:
@@ -182,7 +182,7 @@ class _Attention:
         return "what the last linear map returns is not what the attention module returns"
 
     def _even_heads(self, last: Call) -> Heads | None:
-        """As many heads as there are queries, unless a module in between sees another number of them."""
+        """Return as many heads as there are queries; None where a module in between sees another number of them."""
         query = self._query_value()
         columns = next(seen.shape[-1] for seen in last.inputs.values() if seen.floating)
         if isinstance(query, str) or columns % query.shape[1]:
@@ -198,7 +198,7 @@ class _Attention:
     def _outputs(self, last: Call | str) -> Found:
         call = self.call
         if not isinstance(last, str) and not same(_value(last), _value(call)):
-            call = last  # the module's own output contains the residual
+            call = last  # the module's own output includes the residual
         return {"attn_out": output_of(self.record, call), "attn_out_post": self._post(call)}
 
     def _post(self, call: Call) -> Place | str:
@@ -212,7 +212,7 @@ class _Attention:
 
 
 def _heads_of(seen: Seen | None) -> Tensor:
-    """[B, H, D] of keys or values on their way into the cache."""
+    """Return [B, H, D] of keys or values on their way into the cache."""
     value = kept(seen)
     return value.reshape(PROMPTS, -1, value.shape[-1])
 

@@ -1,4 +1,4 @@
-"""Finds the blocks of a layer by arithmetic on its residual stream: what was added to what, bit for bit.
+"""Find the blocks of a layer by arithmetic on its residual stream: which tensors were added, bit for bit.
 
 A layer is `two` blocks one after the other (with a residual between them), `parallel` blocks added at once, or `one`.
 """
@@ -26,7 +26,7 @@ Kind = Literal["two", "parallel", "one", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Contribution:
-    """What a block adds: `block` makes it; `post` is the norm between the block and the sum; `scale` a factor there."""
+    """The tensor that a block adds: `block` makes it; `post` is the norm before the sum; `scale` a factor there."""
 
     value: Tensor
     block: Call | None
@@ -89,7 +89,7 @@ def _distinct(values: Iterable[Tensor]) -> list[Tensor]:
 
 
 def _first(record: LayerRecord, residual: Tensor, mid: Call) -> Contribution | None:
-    """What was added to the layer's input to make the residual in the middle."""
+    """Return the contribution that, added to the layer's input, makes the residual in the middle."""
     earlier = [value for call, value in record.outputs if call.left < mid.entered]
     for exact in (True, False):
         for value in earlier:
@@ -100,7 +100,7 @@ def _first(record: LayerRecord, residual: Tensor, mid: Call) -> Contribution | N
 
 
 def _parallel(record: LayerRecord) -> Blocks | None:
-    """Two blocks added to the same residual, in whichever order; the one with the cache counts as the first."""
+    """Find two blocks added to the same residual, in either order; the one that uses the cache is listed first."""
     made = _distinct(value for call, value in record.outputs if has_matrix(call.module))
     for one, other in permutations(made, 2):
         if adds(record.before + one, other, record.after) or adds(one + other, record.before, record.after):

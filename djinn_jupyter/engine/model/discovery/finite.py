@@ -1,4 +1,4 @@
-"""Refuses a model whose hidden states are no numbers: damaged weights, or a dtype that does not reach far enough."""
+"""Refuse a model whose hidden states are NaN or infinite: damaged weights, or a dtype with too small a range."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from djinn_jupyter.errors import ModelRefused
 
 
 def check_finite(model: PreTrainedModel, layers: Mapping[str, nn.Module], recording: Recording) -> None:
-    """ModelRefused where a few ordinary tokens made NaN or infinity, naming the weight or the layer."""
+    """Raise ModelRefused where a few ordinary tokens made NaN or infinity, naming the weight or the layer."""
     where = _first_overflow(layers, recording)
     if where is None:
         return
@@ -37,9 +37,9 @@ def _first_overflow(layers: Mapping[str, nn.Module], recording: Recording) -> st
             if made is not None and made.value is not None and not _finite(made.value):
                 return f"what {path} returns is"
     assert recording.logits is not None
-    return "its logits are" if recording.logits.isnan().any() else None  # minus infinity bars a token
+    return "its logits are" if recording.logits.isnan().any() else None  # minus infinity masks a token
 
 
 def _finite(tensor: Tensor) -> bool:
-    """Whether all are numbers. Formats of one byte have no infinity to ask for."""
+    """True where all entries are finite. One-byte formats have no infinity to test for."""
     return not tensor.is_floating_point() or tensor.element_size() == 1 or bool(torch.isfinite(tensor).all())

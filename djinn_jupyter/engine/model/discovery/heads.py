@@ -1,4 +1,4 @@
-"""Finds which columns of a module's output are the queries, keys or values that attention gets.
+"""Find the columns of a module's output that are the queries, keys or values that attention gets.
 
 Shapes: target_BHD as attention gets it, flat_BF a module's output, for B one-token prompts at position 0.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_AGREE = 1 - 1e-4  # cosine over B prompts; for B = 16 unrelated columns do not come near it
+_AGREE = 1 - 1e-4  # cosine over B prompts; at B = 16 unrelated columns stay far below it
 
 
 def columns_by_bits(target_BHD: Tensor, flat_BF: Tensor) -> Tensor | None:
-    """The column of every (head, feature) [H, D], where all of `target` is found bit for bit."""
+    """Return the column of every (head, feature) [H, D], where all of `target` is found bit for bit, else None."""
     if flat_BF.dtype != target_BHD.dtype:
         return None
     known: dict[bytes, list[int]] = {}
@@ -30,7 +30,7 @@ def columns_by_bits(target_BHD: Tensor, flat_BF: Tensor) -> Tensor | None:
 
 
 def columns_by_factor(target_BHD: Tensor, flat_BF: Tensor) -> Tensor | None:
-    """The same where attention gets one constant times the columns (a scale, a rotary with a magnitude)."""
+    """Return the same where attention gets one constant times the columns (a scale, a rotary with a magnitude)."""
     heads, features = target_BHD.shape[1:]
     if flat_BF.shape[1] < features:
         return None
@@ -48,18 +48,18 @@ def columns_by_factor(target_BHD: Tensor, flat_BF: Tensor) -> Tensor | None:
 
 
 def distinct(index_HD: Tensor) -> Tensor:
-    """The heads that differ: keys that a model repeats for every query head are one head."""
+    """Return the distinct heads: keys that a model repeats for every query head are one head."""
     rows = list(dict.fromkeys(tuple(row) for row in index_HD.tolist()))
     return torch.tensor(rows)
 
 
 def flat(value: Tensor) -> Tensor:
-    """[B, F] of a one-token tensor whose first axis is the batch."""
+    """Return [B, F] of a one-token tensor whose first axis is the batch."""
     return value.reshape(value.shape[0], -1)
 
 
 def _keys(flat_BF: Tensor) -> list[bytes]:
-    """The bits of each column; -0.0 counts as 0.0."""
+    """Return the bits of each column; -0.0 counts as 0.0."""
     columns = (flat_BF + 0.0).T.contiguous()
     return [bytes(row) for row in columns.view(torch.uint8).numpy()]
 

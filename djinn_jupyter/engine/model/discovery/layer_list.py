@@ -1,4 +1,4 @@
-"""Finds the decoder layers: the list whose elements run once each, in order, each on what the one before returned."""
+"""Find the decoder layers: the list whose elements run once each, in order, each on the output of the one before."""
 
 from __future__ import annotations
 
@@ -24,14 +24,16 @@ from djinn_jupyter.engine.model.hooks.call_forms import LayerForm, Slot
 from djinn_jupyter.errors import ModelRefused
 
 Handed = tuple[Slot, int | str]
-"""What a layer returns beside the hidden state, by its slot, and the argument as which the next layer gets it."""
+"""The slot of a tensor that a layer returns besides the hidden state, and the argument that gives it to the next
+one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
     """The decoder layers with their paths, and how each takes and returns the hidden state.
 
-    Layers are counted as they run. `absent` are the paths of elements of their list that a text pass does not run."""
+    Layers are counted in running order. `absent` are the paths of elements of their list that a text pass does not
+    run."""
 
     paths: tuple[str, ...]
     absent: tuple[str, ...]
@@ -39,13 +41,14 @@ class Stack:
     forms: tuple[LayerForm, ...]
     mappings: tuple[str, ...]  # keyword arguments whose contents change while the layers run
     handed: tuple[Handed, ...]
-    keep_last: KeepLast  # the argument that asks for the last logits and leaves every layer all positions
+    keep_last: KeepLast  # the argument for the last logits only, with all positions in every layer
 
     def spans(self, recording: Recording) -> list[Call]:
         return [recording.of(layer)[0] for layer in self.layers]
 
     def stage_of(self, at: int, spans: list[Call]) -> int | None:
-        """Which layer runs at event `at`: -1 before the first, n in layer n, the count after the last, None between."""
+        """Return the layer that runs at event `at`: -1 before the first, n in layer n, the count after the last, else
+        None."""
         if at < spans[0].entered:
             return -1
         if at > spans[-1].left:
@@ -58,7 +61,8 @@ class _Thinned(ModelRefused):
 
 
 def find_stack(model: PreTrainedModel, tokens_BT: Tensor) -> tuple[Stack, Recording]:
-    """The layers of `model`, with the recording of the pass that showed them. ModelRefused says why there are none."""
+    """Return the layers of `model` and the recording of the pass that found them. ModelRefused gives the reason if
+    none."""
     *ways, last_way = ways_to_keep_last(model)
     for way in ways:
         try:
@@ -115,7 +119,7 @@ def _outermost_lists(model: nn.Module) -> list[tuple[str, nn.ModuleList]]:
 
 
 def _with_cache(name: str, lists: list[tuple[str, nn.ModuleList]], recording: Recording) -> tuple[str, nn.ModuleList]:
-    """The list within whose elements the cache is updated."""
+    """Return the list whose elements update the cache."""
     users = {module for call in recording.cache_calls for module in _enclosing(call.caller)}
     found = [(path, group) for path, group in lists if any(element in users for element in group)]
     if len(found) != 1:
@@ -133,7 +137,7 @@ def _enclosing(call: Call | None) -> Iterator[nn.Module]:
 
 
 def _spans(name: str, path: str, layers: dict[str, nn.Module], recording: Recording) -> list[Call]:
-    """The one call of each layer, in order."""
+    """Return the one call of each layer, in order."""
     spans: list[Call] = []
     for where, layer in layers.items():
         calls = recording.of(layer)
@@ -161,8 +165,8 @@ def _forms(name: str, paths: list[str], spans: list[Call]) -> tuple[LayerForm, .
 
 
 def _check_gathered(name: str, paths: list[str], spans: list[Call], forms: tuple[LayerForm, ...]) -> None:
-    """That no layer is given a pile of what entered earlier ones, which a pass that goes on from a stop never has. What
-    entered the first is computed at every entry."""
+    """Raise ModelRefused where a layer is given the stacked inputs of earlier layers, which a pass resumed from a stop
+    does not have. The input of the first layer is computed at every entry."""
     entered = [span.inputs[form.argument] for span, form in zip(spans, forms, strict=True)]
     for at, span in enumerate(spans):
         for pile in span.inputs.values():
@@ -175,19 +179,19 @@ def _check_gathered(name: str, paths: list[str], spans: list[Call], forms: tuple
 
 
 def _piled(part: Tensor | None, pile: Tensor | None) -> bool:
-    """Whether a tensor lies in one with an axis more."""
+    """True where a tensor is one slice of another that has one axis more."""
     if part is None or pile is None or pile.ndim != part.ndim + 1:
         return False
     return any(same(part, one) for axis in range(pile.ndim) for one in pile.unbind(axis) if one.shape == part.shape)
 
 
 def _handed(spans: list[Call]) -> tuple[Handed, ...]:
-    """What layers make beside the hidden state and the next one is given."""
+    """Return the slot and argument of every tensor that a layer passes to the next one besides the hidden state."""
     return tuple(dict.fromkeys(handed for before, after in pairwise(spans) for handed in _new_to(before, after)))
 
 
 def _new_to(before: Call, after: Call) -> Iterator[Handed]:
-    """What a layer returns beside the hidden state, was not given itself, and the next one is given."""
+    """Yield slot and argument of what `before` returns besides the hidden state, was not given, and `after` gets."""
     known = [seen.value for seen in before.inputs.values()]
     for made, seen in list(before.outputs.items())[1:]:
         if any(same(seen.value, old) for old in known):
@@ -196,7 +200,7 @@ def _new_to(before: Call, after: Call) -> Iterator[Handed]:
 
 
 def _chained(name: str, between: str, before: Call, after: Call) -> int | str:
-    """The argument by which the layer `after` gets what the one before returned, bit for bit."""
+    """Return the argument by which the layer `after` gets the output of the one before, bit for bit."""
     handed = before.first_output
     slots = [slot for slot, given in after.inputs.items() if handed and same(handed.value, given.value)]
     if slots:
@@ -207,12 +211,12 @@ def _chained(name: str, between: str, before: Call, after: Call) -> int | str:
 
 
 def _is_end_of(part: Tensor | None, whole: Tensor | None) -> bool:
-    """Whether `part` is the last position of `whole` [B, T, D]."""
+    """True where `part` is the last position of `whole` [B, T, D]."""
     return whole is not None and whole.ndim == 3 and whole.shape[1] > 1 and same(part, whole[:, -1:])
 
 
 def _only(span: Call) -> int | str:
-    """The argument of a lone layer that has the shape of what it returns."""
+    """Return the argument of a lone layer that has the shape of its output."""
     shape = span.first_output.shape if span.first_output else ()
     return next(slot for slot, given in span.inputs.items() if given.shape == shape and given.floating)
 
@@ -227,12 +231,12 @@ def _length(name: str, path: str, span: Call) -> int | None:
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:
-    """Whether two kept values are the same bits (0.0 and -0.0 count as one)."""
+    """True where two kept values have the same bits (0.0 and -0.0 count as one)."""
     return one is not None and other is not None and one.dtype == other.dtype and torch.equal(one, other)
 
 
 class _MappingWatch:
-    """Which keyword arguments of layers are mappings whose contents change while the layers run."""
+    """Finds the layers' keyword arguments that are mappings whose contents change while the layers run."""
 
     def __init__(self) -> None:
         self._contents: dict[str, set[tuple[Any, ...]]] = {}

@@ -1,6 +1,6 @@
-"""One layer of a recorded pass, and the arithmetic by which its tensors are recognised.
+"""One layer of a recorded pass, and the arithmetic that identifies its tensors.
 
-Shapes: all values are of the one-token probe, [B, 1, D] or what the model makes of it (B prompts, D features).
+Shapes: all values are of the one-token probe, [B, 1, D] or the model's own form of it (B prompts, D features).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from djinn_jupyter.engine.model.discovery.recording import (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerRecord:
-    """What one layer did: its own call `span`, the calls inside it, and the hidden state before and after."""
+    """The record of one layer: its own call `span`, the calls inside it, and the hidden state before and after."""
 
     span: Call
     calls: tuple[Call, ...]
@@ -52,7 +52,7 @@ class LayerRecord:
         return sum(call.module is module for call in self.calls)
 
     def shaped(self, seen: Seen | None) -> Tensor | None:
-        """The value of `seen` in the shape of the hidden state, None if it cannot be one."""
+        """Return the value of `seen` in the shape of the hidden state, None if it does not fit."""
         if seen is None or seen.value is None or not seen.floating or not seen.shape:
             return None
         if seen.value.numel() != self.before.numel() or seen.shape[-1] != self.before.shape[-1]:
@@ -61,13 +61,13 @@ class LayerRecord:
 
     @cached_property
     def outputs(self) -> list[tuple[Call, Tensor]]:
-        """The calls that return something of the hidden state's shape, by the time they return."""
+        """The calls that return a tensor of the hidden state's shape, in the order they return."""
         found = [(call, value) for call in self.calls if (value := self.shaped(call.first_output)) is not None]
         return sorted(found, key=lambda pair: pair[0].left)
 
     @cached_property
     def inputs(self) -> list[tuple[Call, int | str, Tensor]]:
-        """The arguments of the hidden state's shape, by the time they are given."""
+        """The arguments of the hidden state's shape, in the order they are given."""
         found = []
         for call in self.calls:
             for slot, seen in call.inputs.items():
@@ -77,11 +77,11 @@ class LayerRecord:
         return found
 
     def makers(self, value: Tensor) -> list[Call]:
-        """The calls that return exactly `value`, outermost first."""
+        """Return the calls that return exactly `value`, outermost first."""
         return sorted((call for call, made in self.outputs if same(made, value)), key=lambda call: call.entered)
 
     def maker(self, value: Tensor) -> Call | None:
-        """The outermost call that returns `value` and has matrices: a block rather than its norm or dropout."""
+        """Return the outermost call that returns `value` and has matrices: a block rather than its norm or dropout."""
         return next((call for call in self.makers(value) if has_matrix(call.module)), None)
 
     def uses_cache(self, call: Call) -> bool:
@@ -93,13 +93,13 @@ def has_matrix(module: nn.Module) -> bool:
 
 
 def adds(one: Tensor, other: Tensor, total: Tensor) -> bool:
-    """Whether `one + other`, summed in the widest dtype of the three, is `total` bit for bit."""
+    """True where `one + other`, summed in the widest dtype of the three, is `total` bit for bit."""
     widest = torch.promote_types(torch.promote_types(one.dtype, other.dtype), total.dtype)
     return torch.equal((one.to(widest) + other.to(widest)).to(total.dtype), total)
 
 
 def scale_of(one: Tensor, other: Tensor, total: Tensor) -> float | None:
-    """The factor c of few decimals with `one + c * other == total` bit for bit, None if there is none."""
+    """Return the factor c of at most 7 digits with `one + c * other == total` bit for bit, None if there is none."""
     a, b, sum_ = one.double(), other.double(), total.double()
     power = float((b * b).sum())
     if power == 0.0:

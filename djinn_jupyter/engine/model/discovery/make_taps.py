@@ -1,4 +1,4 @@
-"""From places to taps: adds the axes that the probes showed, and says why where a place cannot be tapped."""
+"""Make taps from places: add the axes that the probes showed, or the reason why a place cannot be tapped."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RECOMPUTED = (
 
 
 def tap_of(probes: Probes, site: Site, found: Place | Inner | str) -> Tap | str:
-    """The tap of a point inside layer `site.layer`."""
+    """Return the tap of a point inside layer `site.layer`, or the reason why there is none."""
     layer = site.layer
     assert layer is not None
     if isinstance(found, str):
@@ -62,7 +62,7 @@ def border_tap(
     slot: Slot,
     heads: Heads | None = None,
 ) -> Tap | str:
-    """The tap on the input or output of a module that is called once (in `layer`, where one is given)."""
+    """Return the tap on the input or output of a module that is called once (in `layer`, if given), or a reason."""
     shapes = probes.border(module, layer, side, slot)
     if shapes is None:
         return VARIES
@@ -93,7 +93,7 @@ def _within(probes: Probes, module: nn.Module, layer: int | None) -> nn.Module |
 
 
 class Form(NamedTuple):
-    """The legend of a value, how many heads (or streams) it has, and the size of its last axis."""
+    """The axes of a value, its number of heads (or streams), and the size of its last axis."""
 
     axes: str
     heads: int | None
@@ -127,7 +127,7 @@ def _query_tap(probes: Probes, site: Site, layer: int, found: Inner) -> Tap | st
 
 
 def _merged(shapes: list[Shape]) -> Rows | str:
-    """[B * H, T, D]: with batch 1 the heads alone."""
+    """Return the layout of [B * H, T, D]: with batch 1 that axis is the heads alone."""
     fits = len(shapes[0]) == 3 and (shapes[0][1], shapes[1][1], shapes[3][1]) == (*LENGTHS, 1)
     return Rows(position=1, batch=None) if fits else NO_POSITIONS
 

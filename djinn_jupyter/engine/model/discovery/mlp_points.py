@@ -1,4 +1,4 @@
-"""Where the residual between the blocks and the points of the MLP are in one layer."""
+"""The places of the residual between the blocks and of the MLP points in one layer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _post(record: LayerRecord, contribution: Contribution) -> Place | str:
 
 
 def _maps(record: LayerRecord, blocks: Blocks, block: Call) -> list[Call]:
-    """The linear maps of the MLP in order. Where the layer itself holds them, `block` is the last one."""
+    """Return the linear maps of the MLP in order. Where the layer itself holds them, `block` is the last one."""
     inner = [call for call in record.calls if call.module in set(linears(block.module)) and call.inside(block)]
     if inner or blocks.mid is None:
         return inner
@@ -67,7 +67,7 @@ def _maps(record: LayerRecord, blocks: Blocks, block: Call) -> list[Call]:
 
 
 def _hidden(record: LayerRecord, block: Call, maps: list[Call]) -> Found:
-    """The hidden layer of the MLP: what its activation gets, and what its last linear map gets."""
+    """Return the points of the MLP's hidden layer: the inputs of its activation and of its last linear map."""
     last = next((call for call in maps if _ends(record, call, block)), None)
     if last is None or len(maps) < 2:
         return dict.fromkeys(("mlp_pre", "mlp_post"), "no one linear map makes the MLP's output (a mixture of experts)")
@@ -84,7 +84,7 @@ def _ends(record: LayerRecord, call: Call, block: Call) -> bool:
 
 
 def _activates(call: Call) -> bool:
-    """A module without weights that changes its input and keeps its shape: not a dropout in eval."""
+    """True for a module without weights that changes its input and keeps its shape: not a dropout in eval."""
     made, given = call.first_output, next(iter(call.inputs.values()), None)
     if made is None or given is None or made.shape != given.shape:
         return False

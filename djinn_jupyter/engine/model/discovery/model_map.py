@@ -1,4 +1,5 @@
-"""What a model is made of: its layers, how they hand on, where every point is. Found by probes, never by names."""
+"""The structure of a model: layers, the values they pass on, the tap of every point. Found by probes, never by
+names."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ class Anatomy:
 
     `taps` holds the tap of each point by (point, layer), layer None for those of the whole model; a string there is the
     reason for an absence. `cache_layers` are the cache's layer numbers that each layer updates. `mappings` are the
-    keyword arguments by which layers share something mutable, `handed` what one returns for the next beside the hidden
-    state.
+    keyword arguments by which layers share mutable mappings, `handed` the tensors that one returns for the next besides
+    the hidden state.
     """
 
     stack: Stack
@@ -54,7 +55,7 @@ class Anatomy:
 
     @property
     def keep_last(self) -> KeepLast:
-        """The argument by which forward is asked for the logits of the last position only; none where it cannot be."""
+        """The argument that asks forward for the logits of the last position only; empty where the model has none."""
         return self.stack.keep_last
 
     @property
@@ -65,7 +66,7 @@ class Anatomy:
         return self.cache_layers[layer]
 
     def resolve(self, site: Site) -> Tap:
-        """The tap of a site. UnknownSite says what is there instead, or why it is absent."""
+        """Return the tap of a site. UnknownSite names an alternative, or the reason for its absence."""
         tap = self.modules_found.tap(site) if site.path is not None else self._point(site)
         _check_selector(site, tap)
         return replace(tap, site=site)
@@ -85,7 +86,7 @@ class Anatomy:
         return found
 
     def _elsewhere(self, site: Site) -> str:
-        """The nearest layer that has the point, as a sentence."""
+        """Return a sentence naming the nearest layer that has the point."""
         has = [layer for (point, layer), tap in self.taps.items() if point == site.point and not isinstance(tap, str)]
         if site.layer is None or not has:
             return ""
@@ -115,9 +116,9 @@ class Anatomy:
 
 
 def study(model: PreTrainedModel, held: Sequence[int] = ()) -> Anatomy:
-    """Probe a model that has no gates yet. ModelRefused says why one cannot be stopped and resumed exactly.
+    """Probe a model that has no gates yet. ModelRefused says why a model cannot be stopped and resumed exactly.
 
-    `held` are the cache's layers that hold something: each must be filled by a decoder layer, and by one only.
+    `held` are the cache's layers that hold something: exactly one decoder layer must fill each.
     """
     learned = Study(model)
     _check_cache(type(model).__name__, held, learned.cache_layers())

@@ -1,4 +1,4 @@
-"""Any module of the model by its path: its input and output as sites, or why they are none."""
+"""Modules of the model by path: the input and output of each as sites, or the reason why they are none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from djinn_jupyter.wire.sites import POINTS, Site
 
 
 class Modules:
-    """The modules of one model, with what the probes saw of them."""
+    """The modules of one model, with their calls in the probes."""
 
     def __init__(self, model: nn.Module, probes: Probes, boundaries: tuple[Tap, ...], fixed: str | None) -> None:
         self.probes, self.boundaries, self.fixed = probes, boundaries, fixed
@@ -30,7 +30,7 @@ class Modules:
         return str(next(path for path, one in self._modules.items() if one is module))
 
     def below_layer(self, module: nn.Module) -> str:
-        """The module's path below the layer that contains it; outside the layers its path in the model."""
+        """Return the module's path below the layer that contains it; outside the layers its path in the model."""
         path = self.path_of(module)
         layer = self.layer_of(path)
         return path if layer is None else path.removeprefix(self.probes.stack.paths[layer]).removeprefix(".")
@@ -68,7 +68,8 @@ class Modules:
         raise UnknownSite(f"{site.whole()} cannot be a site: {reasons[0] if reasons else NO_POSITIONS}.")
 
     def _guarded(self, tap: Tap) -> Tap:
-        """Before the layers only the hidden state may change: the rest is computed anew when a pass is resumed."""
+        """Return the tap, read-only where a resumed pass would lose an edit: before the layers only the hidden state
+        may change, because the rest is recomputed at a resume."""
         hidden = self.boundaries[0].width
         if tap.stage >= 0 or (self.fixed is None and tap.width == hidden and tap.axes == "T D"):
             return tap
@@ -82,7 +83,7 @@ class Modules:
 
 
 def _points_near(word: str) -> list[str]:
-    """The points that a word may be short for, outputs before inputs; else the one that is spelled like it."""
+    """Return the points that a word may be short for, outputs before inputs; else the one with the closest spelling."""
     ends = ("post", "out", "pre", "in")
     short_for = [point for point in POINTS for first, _, end in [point.partition("_")] if first == word and end in ends]
     return sorted(short_for, key=lambda point: ends.index(point.partition("_")[2]))[:2] or get_close_matches(

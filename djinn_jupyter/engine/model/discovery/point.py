@@ -1,4 +1,4 @@
-"""What a search for points finds: a tensor at a module's border, or one inside an attention module."""
+"""The result of a search for points: a tensor at a module's border, or one inside an attention module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from djinn_jupyter.engine.model.hooks.layout import Heads
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Place:
-    """The tensor at `slot` of a module's input or output. `heads` where it is divided."""
+    """The tensor at `slot` of a module's input or output. `heads` is set where it is divided into heads."""
 
     module: nn.Module
     side: Literal["input", "output"]
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Inner:
-    """The `ordinal`-th call of a family of torch functions while `module` runs, or the keys it hands to the cache."""
+    """The `ordinal`-th call of a family of torch functions while `module` runs, or the keys it passes to the cache."""
 
     module: nn.Module
     family: Literal["softmax", "product", "sdpa", "cache"]
@@ -34,11 +34,11 @@ class Inner:
 
 
 Found = dict[str, Place | Inner | str]
-"""Points of one layer; a string is the reason why it has none."""
+"""Points of one layer; a string is the reason why a point is absent."""
 
 
 def output_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Place | str:
-    """The first output of a module, if the layer calls that module once."""
+    """Return the first output of a module, or a reason unless the layer calls that module once."""
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
     slot = next(iter(call.outputs))
@@ -46,7 +46,7 @@ def output_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Pl
 
 
 def input_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Place | str:
-    """The first floating argument of a module, if the layer calls that module once."""
+    """Return the first floating argument of a module, or a reason unless the layer calls that module once."""
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
     slot = next((slot for slot, seen in call.inputs.items() if seen.floating), None)

@@ -1,4 +1,4 @@
-"""Where the points of one layer are, from its record."""
+"""The places of one layer's points, from its record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from djinn_jupyter.engine.model.discovery.point import Found
 
 
 def find_places(record: LayerRecord) -> Found:
-    """The points that lie inside a layer. Those at its borders belong to the gates."""
+    """Return the points that lie inside a layer. Those at its borders belong to the gates."""
     blocks = find_blocks(record)
     return {
         **attention_places(record, blocks),

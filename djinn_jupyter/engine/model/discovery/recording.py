@@ -1,7 +1,7 @@
-"""Probes: real forward passes of which everything is written down. Judges nothing.
+"""Probes: real forward passes that are recorded in full. Draws no conclusions.
 
-A recording lists the calls of modules, of the cache and of the torch functions that make attention, in order, with the
-shapes of their tensors and, where wanted, copies of them on the CPU. Probes run before there are gates.
+A recording lists the calls of modules, of the cache and of the torch functions that compute attention, in order, with
+the shapes of their tensors and, where wanted, copies of them on the CPU. Probes run before the gates are installed.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from djinn_jupyter.errors import ModelRefused
 
 Family = Literal["softmax", "product", "sdpa"]
 LENGTHS = (5, 7)  # two prompts of different length: the axis that changes is the position axis
-PROMPTS = 16  # one-token prompts at position 0, where rotary embeddings are the identity, tell columns apart
+PROMPTS = 16  # one-token prompts at position 0, where rotary embeddings are the identity, distinguish columns
 
 
 @dataclass(slots=True, kw_only=True)
 class Seen:
-    """A tensor that went by: its shape, and a copy where values are kept."""
+    """A recorded tensor: its shape, and a copy where values are kept."""
 
     shape: tuple[int, ...]
     floating: bool
@@ -63,7 +63,7 @@ class Call:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class FunctionCall:
-    """A softmax, a product or an sdpa. `given`: the factors of a product; query, key and value; none of a softmax."""
+    """A softmax, a product or an sdpa. `given`: a product's factors; query, key and value; empty for a softmax."""
 
     family: Family
     caller: Call | None
@@ -74,7 +74,7 @@ class FunctionCall:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class CacheCall:
-    """An update of one layer of the cache. `key` and `value` are those of attention."""
+    """An update of one layer of the cache. `key` and `value` are set for attention."""
 
     caller: Call | None
     at: int
@@ -84,7 +84,7 @@ class CacheCall:
 
 
 class Recording:
-    """What happened in one pass. `keep` says which module's tensors are copied."""
+    """The record of one pass. `keep` is true of modules whose tensors are copied."""
 
     def __init__(self, keep: Callable[[nn.Module], bool]) -> None:
         self.keep = keep
@@ -93,7 +93,7 @@ class Recording:
         self.cache_calls: list[CacheCall] = []
         self.logits: Tensor | None = None
         self.cache: ProbeCache | None = None
-        self.pausing = False  # while what was recorded is judged, in the midst of the pass
+        self.pausing = False  # while a layer's record is being examined, in the midst of the pass
         self._open: list[Call] = []
         self._events = 0
 
@@ -107,7 +107,7 @@ class Recording:
 
     @property
     def wanted(self) -> bool:
-        """Whether the values of what happens in the current call are kept."""
+        """True where the tensors of the current call are copied."""
         return self.current is not None and self.keep(self.current.module)
 
     def see(self, tensor: Tensor, keep: bool) -> Seen:
@@ -132,7 +132,7 @@ class Recording:
         return [call for call in self.calls if call.module is module]
 
     def release(self, span: Call) -> None:
-        """Drop the copies of what happened within `span`; its shapes stay."""
+        """Free the copies of tensors recorded within `span` and of all function and cache calls so far; shapes stay."""
         for call in self.calls:
             if call.inside(span):
                 for seen in (*call.inputs.values(), *call.outputs.values()):
@@ -144,7 +144,7 @@ class Recording:
 
 
 class ProbeCache(DynamicCache):
-    """The library's own cache, which tells a recording of every update."""
+    """The library's own cache, which reports every update to a recording."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__(config=model.config)
@@ -215,7 +215,8 @@ def record(
     cache: ProbeCache | None = None,
     keep_last: KeepLast,
 ) -> Recording:
-    """One pass over `tokens_BT`, after what is in `cache`. `hooks` are (module, before, after the recording looks)."""
+    """Run and record one pass over `tokens_BT`, on top of `cache`. `hooks` are (module, before, after); they run before
+    the recording enters a module and after it leaves."""
     recording = Recording(keep)
     recording.cache = cache or ProbeCache(model)
     recording.cache.recording = recording
@@ -243,15 +244,16 @@ def cache_argument(model: PreTrainedModel) -> str:
 
 
 def ways_to_keep_last(model: PreTrainedModel) -> tuple[KeepLast, ...]:
-    """The arguments that ask for the logits of the last position only, where the family has them: `generate`'s own
-    first. Under it some families carry that position alone through their upper layers; given an index, they do not."""
+    """Return the arguments that ask for the logits of the last position only, where the family has them, with
+    `generate`'s own first. With that one some families carry the last position alone through their upper layers; with
+    an index, they do not."""
     if "logits_to_keep" not in inspect.signature(model.forward).parameters:
         return ({},)
     return {"logits_to_keep": 1}, {"logits_to_keep": torch.tensor([-1])}
 
 
 def spread_tokens(model: PreTrainedModel, count: int, offset: int = 0) -> Tensor:
-    """`count` token ids spread over the vocabulary, on the device of the embedding."""
+    """Return `count` token ids spread over the vocabulary, on the device of the embedding."""
     weight = embedding_weight(model)
     ids = torch.linspace(offset + 1, weight.shape[0] - 2, count).round().long() % weight.shape[0]
     return ids.to(weight.device)
@@ -264,7 +266,7 @@ def embedding_weight(model: PreTrainedModel) -> Tensor:
 
 
 def linears(root: nn.Module) -> Iterator[nn.Module]:
-    """The linear maps in a module: leaves with a matrix for a weight."""
+    """Yield the linear maps in a module: leaves with a matrix for a weight."""
     for module in root.modules():
         weight = getattr(module, "weight", None)
         leaf = next(module.children(), None) is None
@@ -273,7 +275,7 @@ def linears(root: nn.Module) -> Iterator[nn.Module]:
 
 
 def kept(seen: Seen | None) -> Tensor:
-    """The copy of a tensor of a module whose values are kept."""
+    """Return the copy of a tensor of a module whose values are kept."""
     assert seen is not None
     assert seen.value is not None
     return seen.value

@@ -1,4 +1,4 @@
-"""Which axis of a tensor holds positions and which the batch: those that change between probes that differ in them."""
+"""Find the position and batch axes of a tensor: those whose size changes between probes that differ in them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Probes:
         return found
 
     def calls(self, module: nn.Module, layer: int | None, probe: int = 0) -> list[Call]:
-        """The calls of a module in one pass; of those inside `layer` only, where it is given."""
+        """Return the calls of a module in one pass; only those inside `layer`, where it is given."""
         calls = self._calls[probe].get(module, [])
         if layer is None:
             return calls
@@ -48,14 +48,14 @@ class Probes:
         return [call for call in calls if call is span or call.inside(span)]
 
     def shared(self, module: nn.Module, layer: int | None) -> bool:
-        """Whether the module is also called outside of `layer`."""
+        """True where the module is also called outside of `layer`."""
         return layer is not None and len(self.calls(module, None)) > len(self.calls(module, layer))
 
     def stage(self, at: int) -> int | None:
         return self.stack.stage_of(at, self.spans[0])
 
     def border(self, module: nn.Module, layer: int | None, side: str, slot: Slot) -> list[Shape] | None:
-        """The shape at a module's border in each probe, None unless the module is called once in each."""
+        """Return the shape at a module's border in each probe, None unless each probe calls the module once."""
         shapes = []
         for probe in range(len(self.recordings)):
             calls = self.calls(module, layer, probe)
@@ -68,7 +68,7 @@ class Probes:
         return shapes
 
     def functions(self, module: nn.Module, layer: int, family: str, ordinal: int) -> list[FunctionCall] | None:
-        """The same call of a torch function inside a module, in each probe."""
+        """Return the same call of a torch function inside a module, in each probe; None where one lacks it."""
         found = []
         for probe, recording in enumerate(self.recordings):
             calls = self.calls(module, layer, probe)
@@ -80,7 +80,7 @@ class Probes:
         return found
 
     def stored(self, layer: int) -> list[Shape] | None:
-        """The shape of the keys that a layer hands to the cache, in each probe."""
+        """Return the shape of the keys that a layer passes to the cache, in each probe; None where one is missing."""
         found: list[Seen] = []
         for probe, recording in enumerate(self.recordings):
             span = self.spans[probe][layer]
@@ -89,7 +89,7 @@ class Probes:
 
 
 def rows_of(shapes: Sequence[Shape], heads: Heads | None = None) -> Rows | str:
-    """How positions lie in a tensor that had `shapes` in the four probes, or why they do not."""
+    """Return the layout of positions in a tensor that had `shapes` in the four probes, or why there is none."""
     short, long, many, step = shapes
     if not len(short) == len(long) == len(many) == len(step):
         return NO_POSITIONS
@@ -115,7 +115,7 @@ def _unless_bare(rows: Rows, shape: Shape) -> Rows | str:
 
 
 def value_shape(rows: Rows, shape: Shape) -> Shape:
-    """The shape [T, ...] of the value in a tensor of `shape`."""
+    """Return the shape [T, ...] of the value in a tensor of `shape`."""
     if rows.heads is not None:
         return shape[rows.position], rows.heads.heads, rows.heads.features
     rest = [size for axis, size in enumerate(shape) if axis not in (rows.position, rows.batch)]

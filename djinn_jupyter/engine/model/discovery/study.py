@@ -1,8 +1,8 @@
-"""The probes that a model is given at load, and what is concluded from them.
+"""The probes that run at load, and the conclusions from them.
 
-Six forward passes: one finds the layers, one shows that they look back only, another prompt and a decode step show the
-axes, many one-token prompts show what is what, and the same with every middle residual changed in place shows whether
-such an edit really takes.
+Six forward passes: one finds the layers; one tests that they look back only; another prompt and a decode step find the
+axes; many one-token prompts identify the tensors; and the same with every middle residual changed in place tests
+whether such an edit takes effect.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ EMBEDDED = "layers beyond the first read the embedding too, and a resumed pass c
 
 
 class Study:
-    """What is known of one model, probe by probe."""
+    """The knowledge of one model, probe by probe."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -71,7 +71,7 @@ class Study:
         self.ends = self._ends(many)
 
     def _check_causal(self, tokens_1T: Tensor, first: Recording, longer: Recording) -> None:
-        """That another token at the end leaves what comes before it as it was."""
+        """Raise ModelRefused where another token at the end changes earlier positions."""
         axis = self._position_axis(first, longer)
         other = tokens_1T.clone()
         other[:, -1] = tokens_1T[:, 0]
@@ -87,7 +87,7 @@ class Study:
             )
 
     def _check_absent(self) -> None:
-        """That layers which one text did not run are run by no other."""
+        """Raise ModelRefused where layers that one text did not run are run by another."""
         run = {call.module for recording in self.probes.recordings for call in recording.calls}
         changing = next((path for path in self.stack.absent if self.model.get_submodule(path) in run), None)
         if changing is not None:
@@ -96,7 +96,7 @@ class Study:
             )
 
     def _position_axis(self, first: Recording, longer: Recording) -> int:
-        """The axis of the hidden state that has a row a token. A width may be as large as the prompt is long."""
+        """Return the hidden state's axis with one row per token. A width may be as large as the prompt is long."""
         short, long = (recording.of(self.stack.layers[-1])[0].first_output for recording in (first, longer))
         assert short is not None and long is not None
         sizes = list(zip(short.shape, long.shape, strict=True))
@@ -113,7 +113,7 @@ class Study:
         look: Callable[[int, LayerRecord], None],
         change: Callable[[], Iterator[Hook]] | None = None,
     ) -> Recording:
-        """A pass in which `look` sees each layer when it is over; then its copies are dropped."""
+        """Run a pass that calls `look` on each layer's record when the layer is over, then frees its copies."""
 
         def hooks(recording: Recording) -> Iterator[Hook]:
             for index, layer in enumerate(self.stack.layers):
@@ -140,16 +140,16 @@ class Study:
         self.others.append(self._arguments(index, layer))
 
     def _arguments(self, index: int, layer: LayerRecord) -> dict[int | str, Tensor]:
-        """What the layer is given beside the hidden state."""
+        """Return the tensors that the layer is given besides the hidden state."""
         hidden = self.stack.forms[index].argument
         return {s: seen.value for s, seen in layer.span.inputs.items() if s != hidden and seen.value is not None}
 
     # --- checks by editing -----------------------------------------------------------------------------------------
 
     def _check_by_editing(self) -> str | None:
-        """Change every middle residual in place, under other tokens: drop those where it does not take.
+        """Change every middle residual in place, with other tokens, and drop those where the edit has no effect.
 
-        Returns why the embedding must not be edited, where layers are given something else that depends on the tokens.
+        Returns why the embedding must not be edited, where layers are given another tensor that depends on the tokens.
         """
         takes: list[bool] = []
         depends: list[bool] = []
@@ -181,7 +181,7 @@ class Study:
     # --- before and after the layers -------------------------------------------------------------------------------
 
     def _ends(self, many: Recording) -> dict[str, tuple[nn.Module, int | str | None] | str]:
-        """The modules that make the embedding and what the head is given."""
+        """Return the modules that make the embedding and the head's input."""
         embedding: nn.Module = self.model.get_input_embeddings()
         return {"embed": (embedding, None), "ln_final": self._before_head(many)}
 
@@ -205,7 +205,7 @@ class Study:
     # --- taps ------------------------------------------------------------------------------------------------------
 
     def boundaries(self) -> tuple[Tap, ...]:
-        """The hidden state before each layer and after the last one."""
+        """Return the taps of the hidden state before each layer and after the last one."""
         taps = []
         for index, layer in enumerate((*self.stack.layers, self.stack.layers[-1])):
             last = index == len(self.stack.layers)
@@ -279,7 +279,7 @@ def _changing(slot: Any) -> Callable[[nn.Module, Any, dict[str, Any]], None]:
 
 
 def _meant_as_encoder(model: PreTrainedModel) -> str:
-    """What helps a model that could be either."""
+    """Return a hint for a model that could be an encoder or a decoder."""
     if getattr(model.config, "is_decoder", None) is not False:
         return ""
     return " If it was trained as a decoder, its config.json lacks is_decoder: true."

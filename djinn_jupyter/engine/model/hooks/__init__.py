@@ -1,1 +1,1 @@
-"""What stands in the model's own forward: gates to leave and enter at, taps that read and replace values."""
+"""Hooks in the model's own forward: gates to leave and enter at, taps that read and replace values."""

@@ -1,4 +1,4 @@
-"""The torch functions that make attention, and the attention maps that a fused one does not show.
+"""The torch functions that compute attention, and the attention maps that a fused function does not expose.
 
 Shapes: query_BHTd, key_BGKd with G key heads, mask broadcastable to [B, H, T, K].
 """
@@ -42,14 +42,14 @@ _SDPA_ARGUMENTS: Final = inspect.Signature(
 
 
 def query_slot(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | str:
-    """Where the left factor of a product stands among its arguments."""
+    """Return the position or keyword of a product's left factor among its arguments."""
     if func in _BATCHED:
         return "batch1" if "batch1" in kwargs else 1
     return "input" if "input" in kwargs else 0
 
 
 def factors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The two factors of a product."""
+    """Return the two factors of a product."""
     left = query_slot(func, args, kwargs)
     if func in _BATCHED:
         right: int | str = "batch2" if "batch2" in kwargs else 2 if left == 1 else 1
@@ -85,7 +85,7 @@ class SdpaCall:
         )
 
     def scores(self) -> Tensor:
-        """fp32 [B, H, T, K], masked: what the softmax would get."""
+        """Return fp32 [B, H, T, K], masked: the input that the softmax would get."""
         query, key = self.query_BHTd.float(), self.key_BGKd.float()
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
         scale = 1 / math.sqrt(query.shape[-1]) if self.scale is None else self.scale
@@ -100,5 +100,5 @@ class SdpaCall:
         return scores + self.mask.float()
 
     def pattern(self) -> Tensor:
-        """fp32 [B, H, T, K], rows summing to 1 (0 for a row that sees nothing)."""
+        """Return fp32 [B, H, T, K], rows summing to 1 (0 for a row with every key masked)."""
         return self.scores().softmax(-1).nan_to_num(0.0)

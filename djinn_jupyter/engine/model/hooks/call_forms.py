@@ -1,4 +1,4 @@
-"""The containers that modules take and return: find the tensor in them, put another one back in the same form."""
+"""The containers that modules take and return: find the tensor in one, put another back in the same form."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from torch import Tensor
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 Slot = int | str | None
-"""Where a tensor stands: a position, a keyword, or None when it is the whole output."""
+"""A tensor's place: a position, a keyword, or None when it is the whole output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerForm:
-    """How one decoder layer gets its hidden state and how it returns it.
+    """How one decoder layer takes its hidden state and returns it.
 
-    `argument` is its position among the arguments or its keyword. `length` is the length of the tuple it returns, with
-    the hidden state first; None for a bare tensor. Skipped layers must return this same form.
+    `argument` is the hidden state's position among the arguments or its keyword. `length` is the length of the returned
+    tuple, with the hidden state first; None for a bare tensor. Skipped layers must return this same form.
     """
 
     argument: int | str
@@ -32,7 +32,7 @@ class LayerForm:
         return replace_argument(args, kwargs, self.argument, hidden)
 
     def wrap(self, hidden: Tensor) -> Any:
-        """What a skipped layer returns."""
+        """Return `hidden` in the form that this layer returns; for a skipped layer."""
         return hidden if self.length is None else (hidden, *[None] * (self.length - 1))
 
     def unwrap(self, output: Any) -> Tensor:
@@ -44,14 +44,14 @@ class LayerForm:
 
 
 def replace_argument(args: tuple[Any, ...], kwargs: dict[str, Any], argument: int | str, value: Any) -> Arguments:
-    """The same arguments with another value at a position or keyword."""
+    """Return the same arguments with another value at a position or keyword."""
     if isinstance(argument, int):
         return (*args[:argument], value, *args[argument + 1 :]), kwargs
     return args, {**kwargs, argument: value}
 
 
 def tensors_in(container: Any) -> Iterator[tuple[Slot, Tensor]]:
-    """The tensors of a module's output with their slots, first level only."""
+    """Yield the tensors of a module's output with their slots, first level only."""
     if isinstance(container, Tensor):
         yield None, container
     elif isinstance(container, Mapping):
@@ -61,7 +61,7 @@ def tensors_in(container: Any) -> Iterator[tuple[Slot, Tensor]]:
 
 
 def arguments_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[int | str, Tensor]]:
-    """The tensors among a module's arguments with their slots."""
+    """Yield the tensors among a module's arguments with their slots."""
     yield from ((index, value) for index, value in enumerate(args) if isinstance(value, Tensor))
     yield from ((key, value) for key, value in kwargs.items() if isinstance(value, Tensor))
 
@@ -72,7 +72,7 @@ def pick(container: Any, slot: Slot) -> Tensor:
 
 
 def swap(container: Any, slot: Slot, tensor: Tensor) -> Any:
-    """The same container with another tensor at `slot`. Mappings (model outputs) are changed themselves."""
+    """Return the same container with another tensor at `slot`. Mappings (model outputs) are changed in place."""
     if slot is None:
         return tensor
     if isinstance(slot, str):

@@ -1,9 +1,9 @@
 """A gate on every decoder layer: leave a forward pass at a layer, enter one at a layer.
 
-A gate is that layer's `forward`. With nobody crossing it is the plain layer. While a `Crossing` is under way, layers
-below its frame hand their input on in the form that layer returns (some return a tuple, and eight layers or more
-notice the difference), the frame's hidden state enters at its boundary, and every later boundary is reported to the
-crossing, which may raise `Leave`.
+A gate replaces that layer's `forward`. Without a `Crossing` it is the plain layer. During a crossing, layers below its
+frame return their input in the form that the layer returns (some return a tuple, and eight or more layers notice the
+difference), the frame's hidden state enters at its boundary, and every later boundary is reported to the crossing,
+which may raise `Leave`.
 
 Knows nothing of sessions, breakpoints or pages.
 """
@@ -20,16 +20,17 @@ from djinn_jupyter.engine.model.hooks.call_forms import LayerForm, replace_argum
 
 
 class Leave(BaseException):
-    """Raised by a crossing to leave the forward pass where it is. No error, and nothing that model code may catch."""
+    """Raised by a crossing to leave the forward pass. Not an error; a BaseException, so that model code does not catch
+    it."""
 
 
 class Crossing(Protocol):
     """One entry into a forward pass.
 
-    `arrive` is told the hidden state at each boundary that is newly reached and returns the one to go on with.
-    `about_to_run` is told of each layer before it runs, with the hidden state it gets and the layer's keyword
-    arguments; `has_run` of what the layer returned. `given` is, by argument, what the layer at `boundary` is to get
-    beside the hidden state from the layer before it, which is skipped."""
+    `arrive` is called with the hidden state at each newly reached boundary and returns the one to continue with.
+    `about_to_run` is called before each layer runs, with the hidden state it gets and the layer's keyword arguments;
+    `has_run` with the layer's output. `given` returns, by argument, the values that the layer at `boundary` needs
+    besides the hidden state from the layer before it, which is skipped."""
 
     boundary: int
     hidden: Tensor | None
@@ -44,7 +45,7 @@ class Crossing(Protocol):
 
 
 class Gates:
-    """The gates of one model. Installed once; open unless `entered`."""
+    """The gates of one model. Installed once; they pass calls through unless `entered`."""
 
     def __init__(self, layers: Sequence[Any], forms: Sequence[LayerForm]) -> None:
         self._layers, self._forms = layers, forms
@@ -56,8 +57,7 @@ class Gates:
 
     @contextmanager
     def entered(self, crossing: Crossing) -> Iterator[None]:
-        """The model's forward belongs to `crossing` inside this block. Nests: a lens looks while a pass is under
-        way."""
+        """Give the model's forward to `crossing` inside this block. Nests: a lens runs in the midst of a pass."""
         before, self.crossing = self.crossing, crossing
         try:
             yield
@@ -65,7 +65,7 @@ class Gates:
             self.crossing = before
 
     def remove(self) -> None:
-        """Give every layer the forward back that it had."""
+        """Restore every layer's original forward."""
         for layer, forward in zip(self._layers, self._before, strict=True):
             layer.forward = forward
 

@@ -1,7 +1,7 @@
-"""How a site's value lies in the tensor that carries it, and how it is put back.
+"""How a site's value lies in the tensor that carries it, and how it is written back.
 
 Raw tensors have the model's own shape. Values have positions first: [T, D], [T, H, D] (heads) or [T, H, K] (heads,
-keys); [T, S, D] where a model carries several residual streams. F counts all columns of one position. Batch is 1.
+keys); [T, S, D] where a model has several residual streams. F counts all columns of one position. Batch is 1.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from djinn_jupyter.errors import InvalidEdit
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Heads:
-    """Which of the F columns of a position belong to which head and feature.
+    """The columns, of the F of a position, that belong to each head and feature.
 
-    Column of (h, d) is `offset + h * head_stride + d * feature_stride`, or `index_HD` where no such rule holds.
+    The column of (h, d) is `offset + h * head_stride + d * feature_stride`, or `index_HD` where the strides do not fit.
     """
 
     heads: int
@@ -30,7 +30,7 @@ class Heads:
 
     @classmethod
     def of_index(cls, index_HD: Tensor) -> Heads:
-        """From the column of every (head, feature), by rule where there is one."""
+        """Build from the column of every (head, feature), with strides where they fit."""
         heads, features = index_HD.shape
         offset = int(index_HD[0, 0])
         head_stride = int(index_HD[1, 0]) - offset if heads > 1 else features
@@ -49,7 +49,7 @@ class Heads:
         return self.offset + heads * self.head_stride + features * self.feature_stride
 
     def read(self, flat_TF: Tensor) -> Tensor:
-        """[T, H, D], a view where the columns follow a rule."""
+        """Return [T, H, D], a view unless `index_HD` is used."""
         if self.index_HD is not None:
             return flat_TF[:, self.index_HD.to(flat_TF.device)]
         rows, column = flat_TF.stride()
@@ -68,7 +68,8 @@ class Heads:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
-    """Positions along axis `position`. Axis `batch`, of size 1, is dropped; None where it is one with the positions."""
+    """Positions along axis `position`. Axis `batch`, of size 1, is dropped; None where it is merged with the
+    positions."""
 
     position: int
     batch: int | None
@@ -79,7 +80,7 @@ class Rows:
         return rows if self.heads is None else self.heads.read(rows.reshape(rows.shape[0], -1))
 
     def put(self, raw: Tensor, value: Tensor) -> None:
-        """Write `value` into `raw` itself."""
+        """Write `value` into `raw` in place."""
         rows = self._rows(raw)
         if self.heads is None:
             rows.copy_(value)
@@ -98,7 +99,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Maps:
-    """Attention maps [..., H, T, K] of one session, all axes before T together being the heads."""
+    """Attention maps [..., H, T, K] of one session; all axes before T together are the heads."""
 
     def read(self, raw: Tensor) -> Tensor:
         return raw.reshape(-1, *raw.shape[-2:]).transpose(0, 1)
@@ -111,7 +112,7 @@ Layout = Rows | Maps
 
 
 def written(layout: Layout, raw: Tensor, value: Tensor, site: str) -> Tensor:
-    """A copy of `raw` with `value` in it; columns of others stay as they are."""
+    """Return a copy of `raw` with `value` in it; columns outside this layout stay as they are."""
     expected = layout.read(raw).shape
     if value.shape != expected:
         raise InvalidEdit(f"The value of {site} has shape {tuple(expected)}, not {tuple(value.shape)}.")

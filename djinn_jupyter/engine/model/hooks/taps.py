@@ -1,6 +1,6 @@
-"""Taps: where in a running forward a site is met, and how its value is taken and put back.
+"""Taps: the point in a running forward where a site is met, and how its value is read and written.
 
-`catch` listens at the taps that are not boundaries between layers; those belong to the gates. Without taps it costs
+`catch` hooks the taps that are not boundaries between layers; boundaries belong to the gates. Without taps it costs
 nothing.
 """
 
@@ -45,10 +45,10 @@ class Tap:
     """A site, found in this model.
 
     `stage` is -1 before layer 0, n in layer n, the number of layers after the last one. `module` is the module whose
-    input or output carries the value, or the attention module within which the `ordinal`-th softmax (product, sdpa)
-    does. `within` is set where that module is shared by several layers: only calls inside that layer count. `slot` is
-    where in the module's arguments or output the tensor stands. `width` is the size of the value's last axis, None for
-    maps. `in_place`: the tensor is also the residual that is added later, so an edit has to change the tensor itself.
+    input or output carries the value, or the attention module whose `ordinal`-th softmax (product, sdpa) does. `within`
+    is set where several layers share that module: only calls inside that layer count. `slot` is the tensor's place in
+    the module's arguments or output. `width` is the size of the value's last axis, None for maps. `in_place`: the
+    tensor is also the residual that is added later, so an edit has to change the tensor itself.
     """
 
     site: Site
@@ -68,31 +68,34 @@ class Tap:
     reason: str | None = None
 
     def read(self, raw: Tensor) -> Tensor:
-        """The value in `raw`, batch dropped, positions first; a view where possible. The selector is not applied."""
+        """Return the value in `raw`, batch dropped, positions first; a view where possible. Does not apply the
+        selector."""
         return self.layout.read(raw)
 
     def write(self, raw: Tensor, value: Tensor) -> Tensor:
-        """A copy of `raw` that holds `value`; other columns of a fused projection stay. `raw` itself is not touched."""
+        """Return a copy of `raw` that holds `value`; other columns of a fused projection stay. Does not change
+        `raw`."""
         return written(self.layout, raw, value, str(self.site))
 
     def same_tensor(self, other: Tap) -> bool:
-        """Whether both are met at one tensor, be it under two names or in two parts of it."""
+        """True where both taps meet one tensor, under two names or in two parts of it."""
         if self.boundary is not None or other.boundary is not None:
             return self.boundary == other.boundary
         places = [(tap.kind, tap.module, tap.stage, tap.slot, tap.ordinal) for tap in (self, other)]
         return places[0] == places[1] and self.kind != "recomputed"
 
     def at(self, site: Site) -> Tap:
-        """The same tap under another spelling (a selector, an alias)."""
+        """Return the same tap under another spelling (a selector, an alias)."""
         return replace(self, site=site)
 
 
 @contextmanager
 def catch(taps: Iterable[Tap], on_value: OnValue) -> Iterator[None]:
-    """Within this block `on_value(tap, raw)` is called wherever a tap is met, in order of execution.
+    """Call `on_value(tap, raw)` within this block wherever a tap is met, in order of execution.
 
-    It returns the tensor to go on with, None to leave the one met, or raises to leave the forward. A returned tensor
-    replaces the one met; where the tap is `in_place` it is copied into it. Boundaries and results are the caller's.
+    `on_value` returns the tensor to continue with, None to keep the one met, or raises to leave the forward. A returned
+    tensor replaces the one met; where the tap is `in_place` it is copied into it. The caller handles boundaries and
+    results.
     """
     listener = _Listener(on_value)
     with ExitStack() as stack:
@@ -110,9 +113,9 @@ def _by_module(taps: Iterable[Tap]) -> list[tuple[nn.Module, list[Tap]]]:
 
 
 class _Listener:
-    """The hooks of one `catch`. `inside` is the layer now running, kept only if a tap asks for it.
+    """The hooks of one `catch`. `inside` is the layer now running, tracked only if a tap needs it.
 
-    `busy` while `on_value` runs: what it computes, even with this model, is not listened to.
+    `busy` while `on_value` runs: its own computations, even with this model, trigger no taps.
     """
 
     def __init__(self, on_value: OnValue) -> None:
@@ -192,7 +195,7 @@ class _Listener:
 
 
 class _CacheKeys:
-    """Stands between an attention module and the cache while the module runs: the keys it hands over."""
+    """Intercepts the keys that an attention module passes to the cache, while the module runs."""
 
     def __init__(self, listener: _Listener, taps: Sequence[Tap]) -> None:
         self.listener, self.taps = listener, taps
@@ -234,7 +237,7 @@ class _CacheKeys:
 
 
 class _Functions(TorchFunctionMode):
-    """Sees the torch functions called while one attention module runs: its softmax, its products and its sdpa."""
+    """Intercepts the torch functions called while one attention module runs: its softmax, its products and its sdpa."""
 
     def __init__(self, listener: _Listener, taps: Sequence[Tap]) -> None:
         super().__init__()
@@ -263,7 +266,7 @@ class _Functions(TorchFunctionMode):
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def _number(self, family: frozenset[Any]) -> int:
-        """How many calls of this family there were before."""
+        """Return the number of earlier calls of this family, and count this one."""
         number = self._counts.get(family, 0)
         self._counts[family] = number + 1
         return number

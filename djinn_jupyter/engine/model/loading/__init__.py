@@ -1,1 +1,1 @@
-"""From a name or a folder to a model in memory and its tokenizer, or to the reason why not."""
+"""Load a model and its tokenizer into memory from a name or a folder, or give the reason why it cannot be loaded."""

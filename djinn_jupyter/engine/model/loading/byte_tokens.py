@@ -1,5 +1,5 @@
-"""The bytes that one token stands for, where it may be no whole character. Knows two spellings of bytes: a letter each,
-as byte-level BPE writes them, and `<0xD9>`, as sentencepiece does."""
+"""The bytes that one token stands for, where it may be no whole character. Knows two spellings of bytes: one letter
+each, as in byte-level BPE, and `<0xD9>`, as in sentencepiece."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from transformers import PreTrainedTokenizerBase
 
 BYTE_TOKENS: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
-_LONE = range(0xDC80, 0xDD00)  # how `surrogateescape` notes a byte that belongs to no whole character
+_LONE = range(0xDC80, 0xDD00)  # `surrogateescape`'s code for a byte of no whole character
 
 
 class ByteTokens:
@@ -21,8 +21,8 @@ class ByteTokens:
         self._byte_level = _is_byte_level(tokenizer)
 
     def spelled(self, token: int) -> str:
-        """A token that holds part of a character: whole characters as they are, other bytes as <0xD9>, and `<17>`,
-        its number, where its bytes are not known."""
+        """Return the spelling of a token that holds part of a character: whole characters as they are, other bytes as
+        <0xD9>, and `<17>`, its number, where its bytes are not known."""
         piece = self._tokenizer.convert_ids_to_tokens(token)
         if piece in BYTE_TOKENS:
             return str(piece)
@@ -32,7 +32,7 @@ class ByteTokens:
         return f"<{token}>"
 
     def token_of(self, text: str) -> int | None:
-        """The token of the single byte that `text` spells, as <0xD9>."""
+        """Return the token of the single byte that `text` spells, as <0xD9>, or None."""
         if text not in BYTE_TOKENS:
             return None
         letter = {byte: letter for letter, byte in byte_letters().items()}[BYTE_TOKENS.index(text)]
@@ -41,14 +41,14 @@ class ByteTokens:
 
 
 def spelled(content: bytes) -> str:
-    """UTF-8 as text, bytes that are no whole character as <0xD9>."""
+    """Return UTF-8 as text, with bytes of no whole character as <0xD9>."""
     read = content.decode("utf-8", errors="surrogateescape")
     return "".join(BYTE_TOKENS[ord(c) - 0xDC00] if ord(c) in _LONE else c for c in read)
 
 
 @cache
 def byte_letters() -> dict[str, int]:
-    """The letter by which byte-level BPE writes each byte: printable ones as they are, others from U+0100 on."""
+    """Return the byte for each letter of byte-level BPE: printable bytes as they are, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}

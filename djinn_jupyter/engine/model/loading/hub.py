@@ -1,4 +1,4 @@
-"""Whether the model hub can be reached from here. Knows no model."""
+"""Check whether the model hub can be reached. Knows no model."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ REACH_SECONDS: Final = 3.0
 
 
 def notice_absence() -> None:
-    """Tell the hub's library where there is no network, for the rest of this process. It would ask for every file, also
-    of a model in its cache, and five times again: 23 s for the first one alone."""
+    """Switch the hub's library to offline for the rest of this process where there is no network. It would otherwise
+    ask for every file, even of a cached model, and retry five times: 23 s for the first file alone."""
     if constants.HF_HUB_OFFLINE or getproxies():
         return
     hub = urlsplit(constants.ENDPOINT)

@@ -1,9 +1,9 @@
 """Weights of a checkpoint that the model has no place for: which may be left out, and which are a reason to refuse.
 
-The rule: a weight is in a checkpoint because something uses it. It may be left out where that is another part, for
-images or sound, of which the served model has nothing, or where the family's own class declares that it does without.
-Everything else the language part would have used (scales of quantized weights, layers beyond the last, an adapter's
-matrices, another head), and computed without it, it is another model.
+The rule: a weight is in a checkpoint because something uses it. It may be left out where it belongs to another part,
+for images or sound, that the served model lacks, or where the family's own class declares that it is not needed. The
+language part would have used all others (scales of quantized weights, layers beyond the last, an adapter's matrices,
+another head); computed without them, it is another model.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _SHOWN = 6
 
 
 class Leftovers:
-    """What of the names in a checkpoint a model has no place for. `configuration` is that of the checkpoint."""
+    """The names in a checkpoint that a model has no place for. `configuration` is that of the checkpoint."""
 
     def __init__(self, model: PreTrainedModel, configuration: Any) -> None:
         self._modules = dict(model.named_modules())
         self._towers = tuple(other_parts(model))
         self._around = around_text(model)
-        text_alone = type(model.config) is not type(configuration)  # then parts beside the text hang where it begins
+        text_alone = type(model.config) is not type(configuration)  # then parts beside the text begin at its path
         self._containers = self._around[0 if text_alone else 1 :] if other_sections(configuration) else []
         self._declared = [re.compile(pattern) for pattern in model._keys_to_ignore_on_load_unexpected or ()]
 
     def used(self, unexpected: Iterable[str]) -> list[str]:
-        """Those that the language part would have used."""
+        """Return the unexpected names that the language part would have used."""
         return sorted(name for name in unexpected if not self._of_another_part(name))
 
     def left_out(self, unexpected: Iterable[str], names: Iterable[str]) -> str | None:
-        """The parts that are not served, as a sentence. `names` are all that the checkpoint holds."""
+        """Return a sentence on the parts that are not served. `names` are all that the checkpoint holds."""
         parts = Counter(self._part(name) for name in {*unexpected, *self._ignored(names)})
         parts.update({tower: _weights_in(self._modules[tower]) for tower in self._towers})
         if not parts:
@@ -53,7 +53,7 @@ class Leftovers:
         return any(name.startswith(f"{tower}.") for tower in self._towers)
 
     def _ignored(self, names: Iterable[str]) -> Iterable[str]:
-        """Whole parts and layers that the family's class declares that it does without."""
+        """Yield the names in whole parts and layers that the family's class declares unneeded."""
         for name in names:
             deepest = self._deepest(name)
             whole = deepest in self._around or isinstance(self._modules[deepest], nn.ModuleList)
@@ -61,14 +61,14 @@ class Leftovers:
                 yield name
 
     def _deepest(self, name: str) -> str:
-        """The path of the innermost module of the model on the way to a tensor of that name."""
+        """Return the path of the model's innermost module on the way to a tensor of that name."""
         path = name.rpartition(".")[0]
         while path and path not in self._modules:
             path = path.rpartition(".")[0]
         return path
 
     def _part(self, name: str) -> str:
-        """The path of the first thing on the way that the model has not."""
+        """Return the first path prefix of the name that is not in the model."""
         deepest = self._deepest(name)
         begin = len(deepest) + 1 if deepest else 0
         return name[:begin] + name[begin:].partition(".")[0]

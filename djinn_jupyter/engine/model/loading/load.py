@@ -1,7 +1,7 @@
-"""Brings a model into memory, ready to be studied. Changes no global state of torch.
+"""Load a model into memory, ready to be studied. Changes no global state of torch.
 
-Weights are read in the dtype they are served in and stay on the host: mapped from their files where these hold them as
-they are served, in memory where they were converted or drawn.
+Weights are read in the dtype they are served in and stay on the host: memory-mapped where the files hold that dtype, in
+ordinary memory where they were converted or drawn.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ DTYPES: Final = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedModel:
     """A model on the host, in eval mode without gradients, and the device it is for. `revision` is the commit it was
-    read from, where that is known, `source` the folder or hub name; None for one that was made in memory. `notes` are
-    sentences on what of the checkpoint is not served."""
+    read from, where known, `source` the folder or hub name; None for one that was made in memory. `notes` are sentences
+    on the parts of the checkpoint that are not served."""
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
@@ -54,7 +54,7 @@ class LoadedModel:
 
 
 def load_model(config: EngineConfig) -> LoadedModel:
-    """The model of `config`.
+    """Load the model of `config`.
 
     Raises ModelNotFound, ModelRefused, ModelDoesNotFit, MissingDependency or UsageError, each saying what to do.
     """
@@ -81,7 +81,7 @@ def load_model(config: EngineConfig) -> LoadedModel:
 
 
 def empty_model(config: EngineConfig) -> PreTrainedModel:
-    """The architecture of `config` on the meta device: shapes without weights, from the configuration alone."""
+    """Return the architecture of `config` on the meta device: shapes without weights, from the configuration alone."""
     dtype = None if config.dtype is None else parse_dtype(config.dtype)
     source = find_source(config)
     with torch.device("meta"):
@@ -89,7 +89,7 @@ def empty_model(config: EngineConfig) -> PreTrainedModel:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """`name` as a device that is there, a GPU with its index as tensors have it; without a name the GPU if there is
+    """Return `name` as an existing device, a GPU with its index as tensors have it; without a name the GPU if there is
     one."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -115,7 +115,7 @@ def parse_dtype(name: str) -> torch.dtype:
 def _draw_in_memory(
     config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
 ) -> PreTrainedModel:
-    """Where there is room for it: the system would let it begin, and kill the process on the way."""
+    """Draw the weights if main memory has room; without this check the system would kill the process midway."""
     with torch.device("meta"):
         size = sum(weight.nbytes for weight in _draw(config, source, configuration, dtype).parameters())
     left = main_memory().available
@@ -128,7 +128,7 @@ def _draw_in_memory(
 
 
 def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None) -> PreTrainedModel:
-    """The architecture with weights drawn from the seed; torch's own generator is left as it was."""
+    """Return the architecture with weights drawn from the seed; torch's own generator is left as it was."""
     dtype = dtype or getattr(configuration, "dtype", None) or torch.float32
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.random_seed)
@@ -138,13 +138,13 @@ def _draw(config: EngineConfig, source: str, configuration: Any, dtype: torch.dt
             )
         except ImportError as error:
             raise missing(config, error) from error
-        except Exception as error:  # of fields that do not go together: any
+        except Exception as error:  # fields that contradict each other raise anything
             raise ModelRefused(f"{config.model} cannot be built: {on_one_line(error)}.") from error
     return model  # type: ignore[no-any-return]
 
 
 def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokenizerBase | None, list[str]]:
-    """The tokenizer; without one that can be read the model is served in token ids, and why is told."""
+    """Return the tokenizer and notes. Without a readable one the model is served in token ids, and a note says why."""
     if not has_tokenizer(config, source):
         return None, []
     try:
@@ -153,14 +153,14 @@ def load_tokenizer(config: EngineConfig, source: str) -> tuple[PreTrainedTokeniz
         )
     except ImportError as error:
         raise missing(config, error) from error
-    except Exception as error:  # noqa: BLE001  # a library at a file of anybody's: it raises anything
+    except Exception as error:  # noqa: BLE001  # a library reading an arbitrary file raises anything
         why = _why(config, source, error)
         return None, [f"Its tokenizer cannot be read, so prompts are lists of token ids: {why}."]
     return tokenizer, []
 
 
 def _why(config: EngineConfig, source: str, error: Exception) -> str:
-    """What is wrong with a tokenizer: with its files, or else what is said of them."""
+    """Return the fault of a tokenizer: the fault found in its files, or else the library's message."""
     paths = [find_file(config, source, name) for name in TOKENIZER_FILES]
     faults = [fault for path in paths if path is not None and (fault := fault_of(path))]
     return faults[0] if faults else on_one_line(error)

@@ -1,6 +1,6 @@
-"""The parts of a model beside its language part: towers for images and sound.
+"""The parts of a model besides its language part: towers for images and sound.
 
-A part is another one where it was built from a section of the configuration beside that of the text. Knows modules and
+A part counts as one where it was built from a section of the configuration besides the text's. Knows modules and
 configurations, no names of families.
 """
 
@@ -14,15 +14,15 @@ from transformers import PreTrainedModel
 
 
 class LeftOut(nn.Module):
-    """Stands where another part was: without weights, but with what a text pass may ask of a part that it does not run
-    (its configuration, its device). Refuses to run."""
+    """Replaces a part that is left out: without weights, but with the attributes that a text pass may read from a part
+    it does not run (its configuration, its device). Refuses to run."""
 
     def __init__(self, path: str, part: PreTrainedModel, whole: PreTrainedModel) -> None:
         super().__init__()
         plain = (bool, int, float, str)
         vars(self).update({name: value for name, value in vars(part).items() if isinstance(value, plain)})
         self.config, self.dtype = part.config, part.dtype
-        self._path, self._whole = path, (whole,)  # in a tuple: it is no child of its part
+        self._path, self._whole = path, (whole,)  # in a tuple, so that it is no submodule of its part
 
     @property
     def device(self) -> torch.device:
@@ -33,7 +33,7 @@ class LeftOut(nn.Module):
 
 
 def other_sections(configuration: Any) -> tuple[Any, ...]:
-    """The configurations, within this one, of parts that have no text model in them."""
+    """Return the sub-configurations of parts that contain no text model."""
     sections = getattr(type(configuration), "sub_configs", None) or {}
     text = configuration.get_text_config(decoder=True)
     found = (getattr(configuration, name, None) for name in sections)
@@ -42,7 +42,7 @@ def other_sections(configuration: Any) -> tuple[Any, ...]:
 
 
 def other_parts(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
-    """The outermost models within this one, by their path, that were built from a section beside the text's."""
+    """Return by path the outermost models within this one that were built from a section besides the text's."""
     sections = [id(section) for section in other_sections(model.config)]
     parts: dict[str, PreTrainedModel] = {}
     for path, module in model.named_modules():
@@ -53,8 +53,8 @@ def other_parts(model: PreTrainedModel) -> dict[str, PreTrainedModel]:
 
 
 def leave_out(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model without the weights of its other parts: a text pass does not run them, and they need no device. A
-    family that runs one after all is refused at the first probe, by the name of that part."""
+    """Remove the weights of the model's other parts: a text pass does not run them, and they need no device. A family
+    that does run one is refused at the first probe, by the name of that part."""
     for path, part in other_parts(model).items():
         above, _, name = path.rpartition(".")
         setattr(model.get_submodule(above), name, LeftOut(path, part, model))
@@ -62,7 +62,7 @@ def leave_out(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def around_text(model: PreTrainedModel) -> list[str]:
-    """The paths of the text model and of every module around it, from the inside out."""
+    """Return the paths of the text model and of every module around it, from the inside out."""
     decoder = model.get_decoder()
     path = next((path for path, module in model.named_modules() if module is decoder), "")
     paths = [path]

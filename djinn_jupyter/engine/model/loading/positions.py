@@ -1,4 +1,4 @@
-"""Whether a model is told where its tokens stand, or counts by itself."""
+"""Find whether `generate` passes position ids to a model, or the model counts positions itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 
 def takes_positions(model: Any) -> bool:
-    """Whether `generate` gives the positions to the model's forward. Some families drop them on the way, because their
-    own begin at another number."""
+    """True where `generate` passes the positions to the model's forward. Some families drop them on the way, because
+    their own begin at another number."""
     if "position_ids" not in inspect.signature(model.forward).parameters:
         return False
     tokens = torch.ones((1, 2), dtype=torch.long, device=model.device)
@@ -23,5 +23,5 @@ def takes_positions(model: Any) -> bool:
             is_first_iteration=True,
         )
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-        return True  # it needs more than a text's inputs to say so
+        return True  # the method needs more than a text's inputs
     return given.get("position_ids") is not None

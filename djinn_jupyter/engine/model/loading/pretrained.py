@@ -1,4 +1,4 @@
-"""Reads a model from its files, whole or not at all, and says what of them is not served."""
+"""Read a model from its files, whole or not at all, and name the parts of them that are not served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from djinn_jupyter.model_files import ADAPTER, weight_names
 def read_pretrained(
     config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model as it was saved, and sentences on what of it is not served. ModelNotFound, ModelRefused,
+    """Return the model as it was saved, and sentences on its parts that are not served. ModelNotFound, ModelRefused,
     MissingDependency."""
     notes = _adapter_notes(config, source)
     model, report = _whole(config, source, configuration, dtype)
@@ -30,13 +30,14 @@ def read_pretrained(
 def _whole(
     config: EngineConfig, source: str, configuration: Any, dtype: torch.dtype | None
 ) -> tuple[PreTrainedModel, Any]:
-    """The model with all its weights, by the first class that the checkpoint has all weights of: one that was saved
-    with its tower may name them otherwise than the language model alone. ModelRefused says what the first lacks."""
+    """Return the model with all its weights, from the first class that finds all its weights in the checkpoint: a model
+    saved with its tower may name them otherwise than the language model alone. ModelRefused says what the first class
+    lacks."""
     refused: list[ModelRefused] = []
     for auto in auto_classes(configuration):
         try:
             model, report = _from_pretrained(auto, config, source, configuration, dtype)
-        except Exception as error:  # a library at a file that somebody else wrote: it raises anything
+        except Exception as error:  # a library reading an arbitrary file raises anything
             raise unloadable(config, folder_of(config, source), error) from error
         if not report["mismatched_keys"] and not report["missing_keys"]:
             return model, report
@@ -64,7 +65,7 @@ def _from_pretrained(
         dtype=dtype or "auto",
         trust_remote_code=config.trust_remote_code,
         output_loading_info=True,
-        ignore_mismatched_sizes=True,  # they are refused by name, with their sizes
+        ignore_mismatched_sizes=True,  # `_whole` refuses them by name, with their sizes
         **attention_wish(config),
     )
 
@@ -84,7 +85,8 @@ def _by(shape: tuple[int, ...]) -> str:
 def _left_out(
     config: EngineConfig, source: str, configuration: Any, model: PreTrainedModel, unexpected: set[str]
 ) -> list[str]:
-    """What of the checkpoint is not served. ModelRefused where the language part would have used it."""
+    """Return a sentence on the parts of the checkpoint that are not served. ModelRefused where the language part would
+    have used one."""
     leftovers = Leftovers(model, configuration)
     if used := leftovers.used(unexpected):
         raise ModelRefused(
@@ -99,7 +101,7 @@ def _left_out(
 
 
 def _quantized(configuration: Any) -> str:
-    """By what a checkpoint says it was quantized, where transformers knows nothing of that."""
+    """Return a sentence naming the checkpoint's quantization method where transformers does not know it."""
     fields = getattr(configuration, "quantization_config", None)
     method = fields.get("quant_method") if isinstance(fields, dict) else getattr(fields, "quant_method", None)
     if method is None or method in AUTO_QUANTIZATION_CONFIG_MAPPING:
@@ -108,13 +110,13 @@ def _quantized(configuration: Any) -> str:
 
 
 def attention_wish(config: EngineConfig) -> dict[str, str]:
-    """Without a wish the library takes sdpa where the family has it, else eager."""
+    """Return the attention asked for. Without a wish the library takes sdpa where the family has it, else eager."""
     return {} if config.attention is None else {"attn_implementation": config.attention}
 
 
 def _adapter_notes(config: EngineConfig, source: str) -> list[str]:
-    """What is served where an adapter lies beside a model: the two together, as transformers does with peft. Without
-    peft it would load the model alone and not say so."""
+    """Return a note that an adapter beside the model is applied, as transformers does with peft. Without peft
+    transformers would load the model alone and not say so; MissingDependency."""
     if find_file(config, source, ADAPTER) is None:
         return []
     if not is_peft_available():

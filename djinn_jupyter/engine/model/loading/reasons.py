@@ -1,5 +1,5 @@
-"""Why a model cannot be had, in one sentence that says what to do; knows what transformers and the hub say, and reads
-nothing but the files of weights."""
+"""The reason why a model cannot be loaded, in one sentence that says what to do; knows the messages of transformers and
+the hub, and reads nothing but the files of weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def needs_code(config: EngineConfig) -> ModelRefused:
 
 
 def unknown_configuration(config: EngineConfig, error: Exception) -> ModelRefused:
-    """transformers makes nothing of config.json."""
+    """Return the error for a config.json that transformers cannot interpret."""
     if "trust_remote_code" in str(error):
         return needs_code(config)
     if "Should have a `model_type` key" in str(error):
@@ -34,7 +34,7 @@ def unknown_configuration(config: EngineConfig, error: Exception) -> ModelRefuse
 
 
 def unloadable(config: EngineConfig, folder: Path | None, error: Exception) -> DjinnError:
-    """What a failed load was about: the files first, for what a library says of them seldom names them."""
+    """Return the error for a failed load: check the files first, because a library's message seldom names them."""
     fault = fault_in(folder) if folder is not None else None
     if fault is not None:
         return ModelRefused(f"The weights of {config.model} cannot be read: {fault}.")
@@ -54,7 +54,7 @@ def unloadable(config: EngineConfig, folder: Path | None, error: Exception) -> D
 
 
 def not_found(config: EngineConfig, error: OSError) -> ModelNotFound:
-    """What to do when files of a model cannot be had."""
+    """Return the error that says what to do when a model's files cannot be obtained."""
     text = str(error)
     fetch = f"run `hf download {config.model}` on a machine with network and copy the cache, or give a folder"
     if "gated repo" in text or "401" in text or "403" in text:
@@ -83,5 +83,5 @@ def first_line(error: Exception) -> str:
 
 
 def on_one_line(error: Exception) -> str:
-    """All that a short error says, without its full stop: what it is about is often on its second line."""
+    """Return an error's first 60 words without the full stop: its subject is often on the second line."""
     return " ".join(str(error).split()[:60]).rstrip(".") or type(error).__name__

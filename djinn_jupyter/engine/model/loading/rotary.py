@@ -1,7 +1,7 @@
-"""Rotary frequencies that a forward pass changes for everyone (`rope_type="dynamic"`), put back before each entry.
+"""Rotary frequencies that a forward pass changes for all sessions (`rope_type="dynamic"`), restored before each entry.
 
-A lone run only ever grows, so its frequencies are a function of the present length: starting each entry from the
-load-time values gives every session the bits it would have alone. Where they change once for all at a length
+A lone run only grows, so its frequencies are a function of the present length: starting each entry from the load-time
+values gives every session the bits it would have alone. Where they change once at a fixed length
 (`rope_type="longrope"`), a line that crosses it would read keys of both kinds. Source: transformers,
 `modeling_rope_utils.dynamic_rope_update`, `Phi3ForCausalLM.prepare_inputs_for_generation`."""
 
@@ -28,7 +28,7 @@ def _is_dynamic(module: nn.Module) -> bool:
 
 
 def switches_at(model: PreTrainedModel) -> int | None:
-    """The length beyond which `generate` computes a line anew, from its first token, with other frequencies."""
+    """Return the length beyond which `generate` recomputes a line from its first token with other frequencies."""
     own = getattr(type(model), "prepare_inputs_for_generation", None)
     if own in (None, GenerationMixin.prepare_inputs_for_generation):
         return None

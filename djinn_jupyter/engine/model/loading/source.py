@@ -1,5 +1,5 @@
-"""Where a model comes from: the demo in this package, a folder, or a hub name; its configuration, and what transformers
-builds from it."""
+"""The source of a model (the demo in this package, a folder, or a hub name), its configuration, and the transformers
+class that builds it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOKENIZER_FILES: Final = (
 
 
 def find_source(config: EngineConfig) -> str:
-    """The folder or hub name that `config.model` stands for. ModelNotFound if it can be neither."""
+    """Return the folder or hub name that `config.model` stands for. ModelNotFound if it can be neither."""
     if config.model == "demo":
         if not (DEMO / "config.json").is_file():
             raise ModelNotFound(
@@ -45,7 +45,8 @@ def find_source(config: EngineConfig) -> str:
 
 
 def read_configuration(config: EngineConfig, source: str) -> Any:
-    """The configuration of a decoder-only language model, or ModelNotFound, ModelRefused, MissingDependency."""
+    """Return the configuration of a decoder-only language model, or raise ModelNotFound, ModelRefused,
+    MissingDependency."""
     if not Path(source).is_dir():
         hub.notice_absence()
     try:
@@ -74,8 +75,8 @@ def runs_own_code(configuration: Any) -> bool:
 
 
 def auto_classes(configuration: Any) -> tuple[Any, ...]:
-    """The auto classes of transformers that build a configuration: as a language model by itself where that can be,
-    and as one with images or sound, of which the language part is served."""
+    """Return the auto classes of transformers that build a configuration: as a plain language model where possible, and
+    as one with images or sound, whose language part is served."""
     known = [auto for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM) if _builds(auto, configuration)]
     if not known and runs_own_code(configuration):
         return (AutoModelForCausalLM,)
@@ -87,12 +88,12 @@ def _builds(auto: Any, configuration: Any) -> bool:
 
 
 def has_tokenizer(config: EngineConfig, source: str) -> bool:
-    """Whether tokenizer files lie with the model. (transformers makes up an empty tokenizer where there are none.)"""
+    """True where tokenizer files lie with the model. (transformers makes up an empty tokenizer if there are none.)"""
     return any(find_file(config, source, name) is not None for name in TOKENIZER_FILES)
 
 
 def find_file(config: EngineConfig, source: str, name: str) -> Path | None:
-    """A file that lies with the model, of the hub's in the cache."""
+    """Return the path of a file that lies with the model; for a hub model, in the cache."""
     if Path(source).is_dir():
         path = Path(source) / name
         return path if path.is_file() else None
@@ -108,6 +109,6 @@ def find_file(config: EngineConfig, source: str, name: str) -> Path | None:
 
 
 def folder_of(config: EngineConfig, source: str) -> Path | None:
-    """The folder that the model's files lie in, of the hub's in the cache."""
+    """Return the folder of the model's files; for a hub model, in the cache."""
     beside = find_file(config, source, "config.json")
     return None if beside is None else beside.parent

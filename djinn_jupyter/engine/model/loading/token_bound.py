@@ -1,4 +1,4 @@
-"""How many tokens a text has at the least, told from its length: what cannot fit a context is refused unread.
+"""A lower bound on a text's tokens from its length, to refuse text that cannot fit a context without tokenizing it.
 
 A bound holds only where no character can vanish or be joined to others without limit. That is certain for byte-level
 BPE and for vocabularies with a token for every byte, behind normalizers and pre-tokenizers that remove nothing.
@@ -21,7 +21,7 @@ _KEEPS_ALL: Final = frozenset({"ByteLevel", "Metaspace", "Digits", "Punctuation"
 
 
 def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The most characters of a text that one token can stand for; None where that is not certain."""
+    """Return the most characters of a text that one token can stand for; None where that is not certain."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
@@ -41,7 +41,7 @@ def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def _parts(part: Part | None) -> list[Part]:
-    """A normalizer or pre-tokenizer as the list of its steps."""
+    """Return the steps of a normalizer or pre-tokenizer."""
     if part is None:
         return []
     steps = part.get("normalizers") or part.get("pretokenizers")
@@ -49,7 +49,7 @@ def _parts(part: Part | None) -> list[Part]:
 
 
 def _every_byte_is_known(model: Part, pre_tokenizers: list[Part]) -> bool:
-    """Otherwise unknown characters are dropped, or any number of them is one token."""
+    """True where every byte has a token. Otherwise unknown characters are dropped, or any number is one token."""
     if model["type"] not in ("BPE", "Unigram"):
         return False
     vocabulary = model["vocab"]

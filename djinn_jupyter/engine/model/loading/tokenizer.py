@@ -1,4 +1,4 @@
-"""Text to token ids and back. Without a tokenizer, token 17 reads `<17>` and text is refused."""
+"""Convert text to token ids and back. Without a tokenizer, token 17 reads `<17>` and text is refused."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from djinn_jupyter.engine.model.loading.byte_tokens import ByteTokens
 from djinn_jupyter.engine.model.loading.token_bound import longest_token
 from djinn_jupyter.errors import NoTokenizer, PromptTooLong, UsageError
 
-INCOMPLETE: Final = "\ufffd"  # what stands for bytes that are not yet a character
-_LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and what a tokenizer may put before them
-_WITHIN_CHARACTER = re.compile(r"<0x[89AB][0-9A-F]>")  # a byte that begins none
+INCOMPLETE: Final = "\ufffd"  # the decoder's replacement for bytes that are not yet a character
+_LONGEST_CHARACTER: Final = 8  # tokens; four bytes, and those that a tokenizer may put before them
+_WITHIN_CHARACTER = re.compile(r"<0x[89AB][0-9A-F]>")  # a continuation byte, which begins no character
 _NUMBERED = re.compile(r"<(\d+)>")
 
 
 class TokenText:
-    """The tokenizer of one model, or the lack of it. Thread-safe to read from: nothing here changes but a memo."""
+    """The tokenizer of one model, or its absence. Thread-safe to read from: only a memo changes."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
         self.tokenizer = tokenizer
@@ -34,11 +34,11 @@ class TokenText:
 
     @property
     def is_fast(self) -> bool:
-        """Whether Rust reads the text, without holding the interpreter's lock."""
+        """True where Rust tokenizes the text, without holding the interpreter's lock."""
         return self.tokenizer is not None and bool(self.tokenizer.is_fast)
 
     def require_room(self, text: str, most: int | None) -> None:
-        """PromptTooLong where `text` cannot be `most` tokens or less, by its length alone."""
+        """Raise PromptTooLong where `text`, by its length alone, must have more than `most` tokens."""
         if most is not None and self._longest is not None and len(text) > most * self._longest:
             least = -(-len(text) // self._longest)
             raise PromptTooLong(
@@ -51,7 +51,7 @@ class TokenText:
         return self.tokenizer is not None and bool(getattr(self.tokenizer, "chat_template", None))
 
     def encode(self, text: str, chat: bool = False, most: int | None = None) -> list[int]:
-        """Token ids with the tokenizer's own special tokens; with `chat` as one user turn of the chat template.
+        """Return token ids with the tokenizer's own special tokens; with `chat` as one user turn of the chat template.
         PromptTooLong where there are more than `most`, if possible before they are made."""
         tokenizer = self._needed()
         if chat:
@@ -79,8 +79,8 @@ class TokenText:
         return str(self.tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False))
 
     def parted(self, tokens: Sequence[int], begins: int) -> tuple[str, str]:
-        """The text of `tokens`, decoded as a whole, in two parts: what the first `begins` read, and what the others
-        add: their leading space, and a character whose first bytes the part before ends with."""
+        """Return the text of `tokens`, decoded as a whole, in two parts: the text of the first `begins` tokens, and the
+        text the others add, with its leading space and any character whose first bytes end the first part."""
         whole, end, before = self.decode(tokens), begins, self.decode(tokens[:begins])
         while end and before.endswith(INCOMPLETE) and begins - end < _LONGEST_CHARACTER:
             end -= 1
@@ -90,12 +90,13 @@ class TokenText:
         return before, self._streamed(tokens[:end], tokens[end:])
 
     def _streamed(self, before: Sequence[int], tokens: Sequence[int]) -> str:
-        """For bytes that are no text: a sentencepiece decoder makes those before them, which were, unreadable too."""
+        """Decode `tokens` as a stream, for bytes that are no text: a sentencepiece decoder would also make the valid
+        bytes before them unreadable."""
         stream = self.stream(before)
         return "".join([stream.add(token) for token in tokens] + [stream.rest()])
 
     def text_of(self, token: int) -> str:
-        """One token as it reads within a text: with its leading space. Bytes of a longer character read `<0xD9>`."""
+        """Return one token as it reads within a text, with its leading space. Part of a character reads `<0xD9>`."""
         if token not in self._texts:
             ids, before = self._anchor
             text = self.decode([*ids, token]).removeprefix(before)
@@ -103,7 +104,7 @@ class TokenText:
         return self._texts[token]
 
     def token_id(self, text: str) -> int:
-        """The one token that reads `text`. UsageError where it is none or several."""
+        """Return the one token that reads `text`. UsageError where there is none or several."""
         if self.tokenizer is None:
             numbered = _NUMBERED.fullmatch(text)
             if numbered is None:
@@ -121,7 +122,8 @@ class TokenText:
         raise UsageError(f"{text!r} is {len(alone)} tokens of this model ({self._spell(alone)}); name exactly one.")
 
     def spaced(self, text: str) -> int | None:
-        """The one token of the text with a space before it, where there is one and `text` begins without."""
+        """Return the one token of the text with a space before it, or None where there is none or `text` does not begin
+        with a letter or digit."""
         if self.tokenizer is None or not text[:1].isalnum():
             return None
         try:
@@ -130,8 +132,8 @@ class TokenText:
             return None
 
     def end_of(self, tokens: Sequence[int]) -> list[int]:
-        """The last tokens, from where a character begins: with a part of one before them, a sentencepiece decoder makes
-        every byte up to the next token of text unreadable."""
+        """Return the last tokens, from the start of a character: with part of a character before them, a sentencepiece
+        decoder makes every byte up to the next token of text unreadable."""
         begin = max(len(tokens) - _LONGEST_CHARACTER, 0)
         for start in range(begin, max(begin - 4, 0), -1):
             if _WITHIN_CHARACTER.match(self.text_of(tokens[start])) is None:
@@ -139,7 +141,7 @@ class TokenText:
         return list(tokens[max(begin - 4, 0) :])
 
     def stream(self, before: Sequence[int] = ()) -> Stream:
-        """The text of what follows `before`."""
+        """Return a stream of the text that follows `before`."""
         return Stream(self, before)
 
     def _spell(self, tokens: Sequence[int]) -> str:
@@ -152,20 +154,20 @@ class TokenText:
 
 
 class Stream:
-    """Text of tokens as they come, in time that does not grow with the text.
+    """The text of tokens as they arrive, in time that does not grow with the text.
 
-    Decodes from the start of the last finished piece only, as Hugging Face's text-generation-inference does: what a
-    token reads may depend on the one before it (leading spaces), never on more.
+    Decodes from the start of the last finished piece only, as Hugging Face's text-generation-inference does: the text
+    of a token may depend on the one before it (leading spaces), never on more.
     """
 
     def __init__(self, texts: TokenText, before: Sequence[int] = ()) -> None:
         self._texts = texts
         self._tokens = texts.end_of(before)
-        self._start = 0  # where decoding begins
+        self._start = 0  # index of the token that decoding starts at
         self._told = self._finished()  # tokens whose text was given out
 
     def _finished(self) -> int:
-        """How many of the tokens read as whole characters; all of them where their last bytes are no text at all."""
+        """Return the number of tokens that read as whole characters; all of them where the last bytes are no text."""
         count = len(self._tokens)
         for told in range(count, max(count - _LONGEST_CHARACTER, -1), -1):
             if not self._texts.decode(self._tokens[:told]).endswith(INCOMPLETE):
@@ -173,7 +175,7 @@ class Stream:
         return count
 
     def add(self, token: int) -> str:
-        """The text that became certain with this token; empty while a character is unfinished."""
+        """Return the text that became certain with this token; empty while a character is unfinished."""
         self._tokens.append(token)
         before = self._texts.decode(self._tokens[self._start : self._told])
         now = self._texts.decode(self._tokens[self._start :])
@@ -184,6 +186,6 @@ class Stream:
         return now[len(before) :]
 
     def rest(self) -> str:
-        """What is still held back, when nothing more comes."""
+        """Return the text still held back, once no more tokens come."""
         before = self._texts.decode(self._tokens[self._start : self._told])
         return self._texts.decode(self._tokens[self._start :])[len(before) :]

@@ -1,5 +1,5 @@
-"""A tokenizer in a process of its own: for those written in Python, and for texts so long that even the end of an
-encoding would hold the interpreter's lock. The process has the files of the same tokenizer, so its tokens are the same.
+"""A tokenizer in its own process: for tokenizers written in Python, and for texts so long that even the end of an
+encoding would hold the interpreter's lock. The process reads the same tokenizer's files, so its tokens are the same.
 
     engine  --[8 bytes of length][Files, then Text...]-->  stdin of the process
     engine  <--[8 bytes of length][Encoded or Refused]--   its stdout
@@ -25,7 +25,7 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "djinn_jupyter.engine.model.loadi
 
 
 class Files(Frozen, frozen=True):
-    """Where the tokenizer is read from; the first message."""
+    """The source that the tokenizer is read from; the first message."""
 
     model: str
     source: str
@@ -49,7 +49,7 @@ class Refused(Frozen, frozen=True, tag="Refused"):
 
 
 class TokenizerProcess:
-    """Started by the first text, ended by `close`, or with the engine. One text at a time."""
+    """Started by the first text, ended by `close` or with the engine. Handles one text at a time."""
 
     def __init__(self, config: EngineConfig, source: str) -> None:
         self._files = Files(
@@ -63,7 +63,7 @@ class TokenizerProcess:
         self._closed = False
 
     def encode(self, text: str, chat: bool, most: int | None) -> list[int]:
-        """As `TokenText.encode`. EngineError where the process ends before it has answered."""
+        """Encode as `TokenText.encode`. EngineError where the process ends before it has answered."""
         with self._turn:
             process = self._started()
             assert process.stdin is not None and process.stdout is not None
@@ -77,7 +77,7 @@ class TokenizerProcess:
         return list(answer.tokens)
 
     def close(self) -> None:
-        """End the process, in the midst of a text too. May be called from any thread."""
+        """End the process, even in the midst of a text. May be called from any thread."""
         self._closed = True
         process = self._process
         if process is not None:
@@ -122,7 +122,7 @@ def _exactly(pipe: IO[bytes], count: int) -> bytes:
 
 
 def _serve(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer texts until the engine closes the pipe, or has ended."""
+    """Answer texts until the engine closes the pipe or ends."""
     from djinn_jupyter.engine.model.loading.load import (
         load_tokenizer,  # with transformers, which only the process needs here
     )
@@ -145,7 +145,7 @@ def _serve(questions: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def main() -> None:
-    """Whatever a library prints goes to the engine's log: the answers have a descriptor of their own."""
+    """Serve stdin. Libraries' prints go to the engine's log: the answers have a descriptor of their own."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
