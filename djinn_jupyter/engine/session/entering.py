@@ -1,4 +1,4 @@
-"""Enter a pass of a session once there is room for its pages and for what it leaves."""
+"""Enter a pass of a session once there is room for its pages and for the tensors it leaves."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import SlabFull
 
-GENERATOR_BYTES: Final = 5056  # of the state of a generator of the CPU's, which is on the device where that is the CPU
-LOGIT_BYTES: Final = 4  # they are kept in float32
-STATES: Final = 4  # of a recurrent family: the live ones, replaced, those before the pass, and of a period's end
+GENERATOR_BYTES: Final = 5056  # the state of a CPU generator, which counts where the device is the CPU
+LOGIT_BYTES: Final = 4  # logits are kept in float32
+STATES: Final = 4  # sets of a recurrent family: live, replaced, before the pass, and at a period's end
 
 
 def entered(
     runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal
 ) -> Generator[Blocked | None, None, Outcome]:
-    """`Forward.enter`, once there is room for its pages and for what it leaves: older stops leave, then sessions, and
-    where none of them can, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull where all
-    that does not do."""
+    """Run `Forward.enter` once there is room for its pages and for the tensors it leaves: older stops are evicted, then
+    sessions, and where none can be, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull
+    where that is not enough."""
     forward, space = runtime.forward, runtime.space
     hidden = len(frame.tokens) * forward.anatomy.hidden_size * forward.model.dtype.itemsize if plan.halts else 0
     room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache), expected=hidden)
@@ -44,7 +44,7 @@ def entered(
 
 
 def _left_by_every_pass(runtime: Runtime, cache: PagedCache) -> int:
-    """Bytes of logits and states, also where a pass stops before it has them."""
+    """Return the bytes of logits and states, counted also where a pass stops before it has them."""
     generator = GENERATOR_BYTES if runtime.forward.device.type == "cpu" else 0
     logits = runtime.description.vocab_size * LOGIT_BYTES
     return generator + logits + STATES * max(runtime.forward.geometry.recurrent_state_bytes, cache.recurrent_bytes)

@@ -1,4 +1,4 @@
-"""What a session has on the device: its pages, and every tensor of its stops, states and logits. Reads only."""
+"""A session's memory on the device: its pages, and every tensor of its stops, states and logits. Reads only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pages_of(session: Session) -> Iterator[Page]:
 
 
 def storages_of(session: Session, blobs: Blobs) -> Storages:
-    """Those that passes write in place are marked as of the session's present version."""
+    """Return the session's storages; those that passes write in place are marked with its present version."""
     here = session.residence
     if here.storages_known is None or here.storages_known[0] != here.version or session.work is not None:
         here.storages_known = (here.version, _found(session, blobs))
@@ -37,7 +37,7 @@ def storages_of(session: Session, blobs: Blobs) -> Storages:
 
 
 def blobs_of(session: Session, blobs: Blobs) -> list[Blob]:
-    """All of them."""
+    """Return all storages of the session."""
     found = storages_of(session, blobs)
     return [*found.own, *found.past]
 
@@ -65,7 +65,7 @@ def _living(blobs: list[Blob]) -> list[Blob]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Belongings:
-    """Bytes of a session by where they are: on the device, of those with no copy anywhere (`dirty`), and copies."""
+    """Bytes of a session by place: on the device, those of them with no copy elsewhere (`dirty`), and copies."""
 
     device: int
     dirty: int
@@ -90,17 +90,18 @@ class Belongings:
 
 
 def items_of(session: Session, blobs: Blobs) -> list[Item]:
-    """All that a session has. Pages last: their slab grows by more than it was asked for where there is room."""
+    """Return all storages and pages of a session. Pages last: where there is room, their slab grows by more than it was
+    asked for."""
     return [*blobs_of(session, blobs), *pages_of(session)]
 
 
 def own_items_of(session: Session, blobs: Blobs) -> list[Item]:
-    """What has to be on the device where the session is to be used."""
+    """Return the storages and pages that must be on the device before the session is used."""
     return [*storages_of(session, blobs).own, *pages_of(session)]
 
 
 def own_tensors(session: Session) -> Iterator[Tensor]:
-    """Of the present stop, and those that nobody writes of what the next pass starts from."""
+    """Yield the tensors of the present stop, and those the next pass starts from and no pass writes in place."""
     if session.logits_1V is not None:
         yield session.logits_1V
     yield from _of_states(session.journal.values())
@@ -114,7 +115,7 @@ def own_tensors(session: Session) -> Iterator[Tensor]:
 
 
 def past_tensors(session: Session) -> Iterator[Tensor]:
-    """Of all stops, the oldest first, and of what lines and passes kept on the way."""
+    """Yield the tensors of all stops, the oldest first, then those that lines and passes kept on the way."""
     for stop in session.history.stops:
         yield from tensors_of_stop(stop)
     for line in session.lines:
@@ -124,7 +125,7 @@ def past_tensors(session: Session) -> Iterator[Tensor]:
 
 
 def tensors_of_stop(stop: Checkpoint) -> Iterator[Tensor]:
-    """What going back to it reads."""
+    """Yield the tensors that going back to the stop reads."""
     yield stop.generator
     yield from tensors_of_frame(stop.frame)
     if stop.left_as is not None:

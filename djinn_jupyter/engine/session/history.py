@@ -19,9 +19,9 @@ from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """All that is needed to go back to a stop. `frame` is as the pass arrived, `left_as` as it was resumed with edits
-    (None when it was not edited). `tokens` are all tokens then; `generator` the sampler's state before this pass's
-    token. `number` tells it from all others of a session and its forks; None where it was kept without one."""
+    """All that is needed to go back to a stop. `frame` is the frame as the pass arrived, `left_as` the frame as resumed
+    with edits (None when it was not edited). `tokens` are all tokens then; `generator` is the sampler's state before
+    this pass's token. `number` is unique within a session and its forks; None where it was kept without one."""
 
     frame: Frame
     line: Line
@@ -42,9 +42,9 @@ class Checkpoint:
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """`present` indexes the stop the session stands at; None while it runs or has finished. Of the stops the last
-    `kept` are in memory, the `on_disk` first ones on the disk (the present one wherever it has to be). `dropped` are
-    gone, the last of them because of `why`."""
+    """`present` indexes the stop the session stands at; None while it runs or has finished. The last `kept` stops are
+    in memory, the first `on_disk` on the disk (the present one wherever it is needed). `dropped` counts the stops that
+    are gone; `why` is the reason for the last of them."""
 
     kept: int
     stops: list[Checkpoint] = field(default_factory=list)
@@ -54,34 +54,34 @@ class History:
     why: str = ""
 
     def arrive(self, checkpoint: Checkpoint) -> None:
-        """A new stop after the present one. Those `beyond` have to be seen to."""
+        """Append a stop and stand at it. The caller sends the stops `beyond` to the disk."""
         self.stops.append(checkpoint)
         self.present = len(self.stops) - 1
 
     @property
     def beyond(self) -> int:
-        """Stops in memory that are more than are kept there."""
+        """The number of stops in memory above `kept`."""
         return max(0, len(self.stops) - self.on_disk - self.kept)
 
     def drop_oldest(self, why: str) -> None:
-        """`why` is a sentence for whoever wants to go back there."""
+        """Drop the oldest stop. `why` is a sentence for the error of a client that goes back there."""
         self.stops.pop(0)
         self.on_disk, self.dropped, self.why = max(0, self.on_disk - 1), self.dropped + 1, why
         if self.present is not None:
             self.present -= 1
 
     def drop_through(self, last: Checkpoint, why: str) -> None:
-        """Drop a stop and all that are older, as far as the session does not stand at one of them."""
+        """Drop a stop and all older ones, up to the stop that the session stands at."""
         while any(stop is last for stop in self.stops) and self.present != 0:
             self.drop_oldest(why)
 
     def clear(self) -> None:
-        """A new line begins."""
+        """Forget all stops: a new line begins."""
         self.stops.clear()
         self.present, self.on_disk, self.dropped, self.why = None, 0, 0, ""
 
     def leave(self, left_as: Frame | None) -> None:
-        """The session goes on from the present stop; later ones are dropped."""
+        """Go on from the present stop and drop later ones."""
         if self.present is None:
             return
         checkpoint = self.stops[self.present]
@@ -99,7 +99,8 @@ class History:
         return self.stops[self.present]
 
     def before(self, count: int) -> Checkpoint:
-        """The stop that `go_back` would lead to. UsageError where there is none, with how far it goes and why."""
+        """Return the stop that `go_back` would lead to. Raises UsageError where there is none, saying how far back the
+        stops reach and why."""
         return self.stops[self._target(count)]
 
     def _target(self, count: int) -> int:
@@ -118,13 +119,13 @@ class History:
 
     @property
     def written(self) -> list[Checkpoint]:
-        """Those that images hold: the present one, the later ones, and what is in memory. The others lie in the disk
-        tier of this process."""
+        """The stops that images hold: the present one, later ones, and those in memory. The others lie in the disk tier
+        of this process."""
         return self.stops[self.unwritten :]
 
     @property
     def unwritten(self) -> int:
-        """How many of the oldest images leave out."""
+        """The number of oldest stops that images leave out."""
         return self.on_disk if self.present is None else min(self.on_disk, self.present)
 
     @property
@@ -132,16 +133,16 @@ class History:
         return None if self.present is None else self.stops[self.present]
 
     def oldest_position(self, otherwise: int) -> int:
-        """The smallest committed length that a kept stop needs."""
+        """Return the smallest committed length that a kept stop needs, `otherwise` where there is no stop."""
         return min((stop.frame.committed for stop in self.stops), default=otherwise)
 
     def drop_from(self, committed: int, boundary: int) -> None:
-        """Drop the stops at or after a place of the line: a stop made there by going back takes their place."""
+        """Drop the stops at or after a place of the line; going back makes a new stop there."""
         self._cut([s for s in self.stops if (s.frame.committed, s.frame.boundary) < (committed, boundary)])
         self.present = None
 
     def copy(self, line_of: Callable[[Line], Line]) -> History:
-        """The same stops on copies of their lines, so that a fork draws its own random numbers."""
+        """Return the same stops on copies of their lines, so that a fork draws its own random numbers."""
         stops = [replace(stop, line=line_of(stop.line)) for stop in self.stops]
         return replace(self, stops=stops)
 

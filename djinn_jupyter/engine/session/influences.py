@@ -1,4 +1,4 @@
-"""What makes a stop other than the model alone would have it: rules, values put in place, passes before. Reads only."""
+"""All that makes a stop differ from the model alone: rules, values put in place, earlier passes. Reads only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from djinn_jupyter.wire.readings import Applies, EarlierPasses, Influences, Over
 
 
 def influences(session: Session, frame: Frame) -> Influences:
-    """All influences on the stopped pass of `frame`."""
+    """Return all influences on the stopped pass of `frame`."""
     return Influences(
         rules=tuple(_rule(rule, frame) for rule in session.rules.values()),
         edits=tuple(edit.describe() for edit in session.edits),
@@ -48,8 +48,8 @@ def _rule(rule: Rule, frame: Frame) -> RuleAtStop:
 
 
 def _why_not(rule: Rule, frame: Frame) -> Applies:
-    """Why a rule is not seen in the stopped pass. A session that was kept by a version which did not note what made a
-    value still tells where one was put."""
+    """Return why a rule does not show in the stopped pass. Sessions kept by versions that did not note the cause of a
+    value have its site alone: a value there counts as "applied"."""
     if not rule.enabled:
         return "off"
     if any(not inlay.changes and inlay.tap.site == rule.site.whole() for inlay in frame.inlays):
@@ -63,7 +63,7 @@ def _why_not(rule: Rule, frame: Frame) -> Applies:
 
 
 def _earlier(session: Session) -> Iterator[EarlierPasses]:
-    """The committed passes that were not the model's alone, oldest first."""
+    """Yield the committed passes that rules or overrides changed, oldest first."""
     for passes in session.trail.passes:
         changes = _changes(passes)
         if changes:
@@ -71,7 +71,7 @@ def _earlier(session: Session) -> Iterator[EarlierPasses]:
 
 
 def _changes(passes: Passes) -> tuple[str, ...]:
-    """The rules that held and touched a position, and what was put in place besides; each once."""
+    """Return the rules that held and touched a position, and the other values put in place; each once."""
     held = [rule for rule in passes.rules if _touches(rule, passes)]
     numbers = {rule.number for rule in held}
     found = [f"rule {rule.number}: {rule.what}" for rule in held]

@@ -1,4 +1,4 @@
-"""A line: what one `run` was asked for and how far it is. Knows when it ends; runs nothing."""
+"""A line: the request of one `run` and its progress. Knows when it ends; runs nothing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ GROWING_KEPT: Final = 16
 @dataclass(slots=True, kw_only=True)
 class Line:
     """`begins` is the number of tokens before the first new one, `fed_from` the number that were committed before the
-    run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count the way from the run's
-    beginning to where it stands: over all its stops, and going back takes them back. `drawn` holds the generator's
-    state before each new token, where tokens are drawn: what going back by tokens needs. `states` are those
-    beside rows at every STATE_PERIOD-th committed length, for families that have them; where they grow with the line,
-    at most about GROWING_KEPT of them, the nearer to its end the denser. `log_probabilities` are
-    those of the new tokens under the model's own logits, None where they were not kept."""
+    run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count from the run's beginning
+    to its present place, over all stops; going back reduces them. `drawn` holds the generator's state before each new
+    token, where tokens are drawn; going back by tokens needs it. `states` are the recurrent states at every
+    STATE_PERIOD-th committed length, for families that have them; where they grow with the line, at most about
+    GROWING_KEPT of them, denser nearer to its end. `log_probabilities` are those of the new tokens under the model's
+    own logits, None where they were not kept."""
 
     begins: int
     fed_from: int
@@ -40,7 +40,7 @@ class Line:
     states: dict[int, States] = field(default_factory=dict)
 
     def copy(self) -> Line:
-        """The same line with books and a generator of its own."""
+        """Return the same line with its own generator and accounting."""
         generator = torch.Generator(device=self.sampler.generator.device)
         generator.set_state(self.sampler.generator.get_state())
         sampler = replace(self.sampler, generator=generator)
@@ -53,8 +53,9 @@ class Line:
         )
 
     def keep_states(self, length: int, states: States, needed: Container[int]) -> bool:
-        """Keep the states at a committed length; whether others were dropped. All of those that grow would grow with
-        the square of the line. What is at the lengths `needed` stays: the passes before cannot be run again alike."""
+        """Keep the states at a committed length. Return True where others were dropped: keeping all states that grow
+        would take memory quadratic in the line. States at the lengths `needed` stay: the passes before those cannot be
+        run again alike."""
         self.states[length] = states
         regular = sorted(at for at in self.states if at % STATE_PERIOD == 0 and at not in needed)
         if len(regular) <= GROWING_KEPT or _nbytes(self.states[regular[0]]) == _nbytes(self.states[regular[-1]]):
@@ -64,13 +65,14 @@ class Line:
         return True
 
     def note_probability(self, logits_1V: Tensor, token: int, new: int) -> None:
-        """The newest of `new` tokens had this probability. 25 us with 50,000 ids, 76 us with 152,000, on one core."""
+        """Note the log-probability of the newest of `new` tokens. 25 us with 50,000 ids, 76 us with 152,000, on one
+        core."""
         del self.log_probabilities[new - 1 :]
         self.log_probabilities += [None] * (new - 1 - len(self.log_probabilities))
         self.log_probabilities.append(float(torch.log_softmax(logits_1V[0], dim=-1)[token]))
 
     def probabilities_of(self, new: int) -> list[float | None]:
-        """Log-probabilities of the first `new` tokens; a line of an image of an earlier version has none."""
+        """Return the log-probabilities of the first `new` tokens, None each for a line of an older version's image."""
         known = self.log_probabilities[:new]
         return known + [None] * (new - len(known))
 
@@ -79,7 +81,7 @@ class Line:
 
     @property
     def stop_window(self) -> int:
-        """How many last tokens can hold a stop string that the newest one completed: at least a byte each."""
+        """The number of last tokens that can hold a stop string completed by the newest: each has at least a byte."""
         return max((len(text.encode()) for text in self.stop), default=0) + 1
 
 
@@ -88,7 +90,7 @@ def _nbytes(states: States) -> int:
 
 
 class LineCopies:
-    """Copies each line once, so that the stops of a fork share lines as those of its parent do."""
+    """Copy each line once, so that the stops of a fork share lines as those of its parent do."""
 
     def __init__(self) -> None:
         self._copies: dict[int, Line] = {}

@@ -1,7 +1,8 @@
-"""By which passes the committed positions of a session came to be, so that they can be run again in the same way.
+"""The pass log (`Trail`): the passes that made a session's committed positions, so that they can be run again alike.
 
-Keys and values depend in their last bits on how the tokens were cut into passes, and on what rules and edits did in
-them. Rules are remembered as they held; what a pass that stood still had been given on its way, as inlays."""
+The last bits of keys and values depend on how the tokens were cut into passes, and on what rules and edits did in
+them. The log keeps rules as they held, and the values put into a pass that stopped on its way as overrides
+(`inlays`)."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ from djinn_jupyter.engine.interventions.steering import Rule
 
 @dataclass(slots=True, kw_only=True)
 class Passes:
-    """Positions [start, end) that were fed `each` at a time under `rules`. `entry` is the frame from which a lone pass
-    was last entered after it had stood still, reduced to its place and its inlays. `decode`: of generated tokens."""
+    """Positions [start, end) that were fed `each` at a time under `rules`. `entry` is the frame from which a single
+    pass was last resumed after a stop, reduced to its place and its inlays. `decode`: of generated tokens."""
 
     start: int
     end: int
@@ -25,7 +26,7 @@ class Passes:
     entry: Frame | None = None
 
     def takes(self, start: int, each: int, decode: bool, rules: tuple[Rule, ...]) -> bool:
-        """Whether a pass that begins at `start` goes on just like these."""
+        """True where a pass that begins at `start` continues these in the same way."""
         alike = (self.end, self.each, self.decode) == (start, each, decode) and self.entry is None
         return alike and same_rules(self.rules, rules)
 
@@ -41,16 +42,17 @@ class Trail:
         return self.passes[-1].end if self.passes else 0
 
     def count(self, start: int, end: int) -> int:
-        """How many passes fed the positions [start, end), both where a pass began or the last ended."""
+        """Return how many passes fed the positions [start, end), both of them where a pass began or the last ended."""
         return sum(max(0, min(one.end, end) - max(one.start, start)) // one.each for one in self.passes)
 
     def not_alike(self) -> set[int]:
-        """Ends of passes that cannot be run again by their tokens alone: prompts, and what stood still on its way."""
+        """Return the ends of passes that their tokens alone cannot reproduce: prompts, and passes that stopped on their
+        way."""
         return {one.end for one in self.passes if one.entry is not None or not one.decode}
 
     def record(self, frame: Frame, rules: Iterable[Rule], *, whole: bool) -> None:
-        """The pass that was entered from `frame` for the last time, under `rules`, is committed. `whole`: all of it was
-        run under these rules and nothing else, be it in several entries."""
+        """Record the committed pass that was last entered from `frame` under `rules`. `whole`: all of it ran under
+        these rules and nothing else, even in several entries."""
         size, held = len(frame.tokens), tuple(rules)
         self.cut(frame.committed)
         entry = None if whole else _reduced(frame)
@@ -69,7 +71,7 @@ class Trail:
         self.passes.append(made)
 
     def cut(self, length: int) -> None:
-        """Forget the passes beyond `length`, which is where one of them began or the last ended."""
+        """Forget the passes beyond `length`, where one of them began or the last ended."""
         while self.passes and self.passes[-1].start >= length:
             self.passes.pop()
         if self.passes and self.passes[-1].end > length:
@@ -80,11 +82,11 @@ class Trail:
 
 
 def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
-    """Whether they are the very same rules, in the same order."""
+    """True where both hold the very same rule objects in the same order."""
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
 def _reduced(frame: Frame) -> Frame:
-    """Its place and its inlays, on the host: there may be many of them."""
+    """Return the frame with its place and its inlays alone, these on the host: there may be many of them."""
     inlays = tuple(replace(inlay.read(), raw=inlay.raw.to("cpu")) for inlay in frame.inlays)
     return replace(frame, hidden=None, raw=None, inlays=inlays, shared={}, states=None, start_states=None)

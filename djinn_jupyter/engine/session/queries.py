@@ -1,8 +1,8 @@
-"""Looking at a stopped pass: values below the stop, values ahead of it, and what the next token would be.
+"""Reads of a stopped pass: values below the stop, values ahead of it, and the logits of the next token.
 
-A look runs parts of the pass on the side. It draws no random number, fires no breakpoint, records no watch, keeps no
-books of rules and commits nothing; afterwards the session's states are what they were. What it writes is in-flight KV
-only: below the stop the same bits again, above it rows that the resumed pass will overwrite."""
+A look runs parts of the pass on the side. It draws no random number, fires no breakpoint, records no watch, counts
+no rule and commits nothing; afterwards the session's states are as before. It writes in-flight KV only: below the stop
+the same bits again, above it rows that the resumed pass will overwrite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Exactness = Literal["exact", "re-run from the committed cache", "run ahead", "re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A raw value of the stopped pass and how it was had."""
+    """A raw value of the stopped pass and how it was obtained."""
 
     raw: Tensor
     exactness: Exactness
@@ -42,8 +42,8 @@ def replay(
     ruled: bool,
     observers: Iterable[Observer] = (),
 ) -> Generator[Blocked | None, None, Halted | Completed]:
-    """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's inlays stand for
-    what the rules did."""
+    """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's inlays already hold
+    what the rules made."""
     plan = session.side_plan(targets, runtime.should_yield, ruled=ruled, observers=observers)
     while True:
         outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
@@ -63,7 +63,7 @@ def aside(
     ruled: bool,
     observers: Iterable[Observer] = (),
 ) -> Generator[Blocked | None, None, Halted | Completed]:
-    """A replay within the stopped pass that leaves the session as it was."""
+    """Replay within the stopped pass, then restore the session's states, journal and length."""
     live, journal, committed = session.cache.capture_all(), dict(session.journal), session.cache.length
     try:
         return (yield from replay(runtime, session, frame, targets, ruled=ruled, observers=observers))
@@ -75,7 +75,7 @@ def aside(
 
 
 def stopped_frame(session: Session) -> Frame:
-    """The frame of a paused session; IllegalMove where nothing is stopped."""
+    """Return the frame of a paused session. Raises IllegalMove where no pass is stopped."""
     if session.state != "paused" or session.frame is None:
         raise IllegalMove(
             f"Session {session.name!r} is {session.state}: no forward pass is stopped. "
@@ -85,7 +85,7 @@ def stopped_frame(session: Session) -> Frame:
 
 
 def value_at(runtime: Runtime, session: Session, tap: Tap, ahead: bool) -> Generator[Blocked | None, None, Seen]:
-    """The raw value at `tap` in the stopped pass."""
+    """Return the raw value at `tap` in the stopped pass. Raises UnknownSite where it is not to be had."""
     frame = stopped_frame(session)
     assert frame.tap is not None and frame.raw is not None
     if tap.site.whole() == frame.tap.site.whole() or tap.same_tensor(frame.tap):
@@ -108,14 +108,14 @@ def value_at(runtime: Runtime, session: Session, tap: Tap, ahead: bool) -> Gener
 
 
 def may_be_reached(tap: Tap, frame: Frame) -> bool:
-    """Whether the stopped pass can have met the tap: it lies in a stage that has run or in the one of the stop."""
+    """True where the stopped pass can have met the tap: it lies in a stage that has run or in the stop's stage."""
     if tap.boundary is not None:
         return tap.boundary <= frame.boundary
     return tap.stage < frame.boundary or (frame.inside and frame.tap is not None and tap.stage <= frame.tap.stage)
 
 
 def _below(runtime: Runtime, session: Session, frame: Frame, tap: Tap) -> Generator[Blocked | None, None, Seen | None]:
-    """Run the pass again from its start up to the tap; None when the stop itself is met first."""
+    """Run the pass again from its start up to the tap. Return None where the stop itself is met first."""
     assert frame.tap is not None
     targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
     outcome = yield from aside(runtime, session, frame.at_start(), targets, ruled=False)
@@ -132,7 +132,7 @@ def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> Seen:
 
 
 def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
-    """Logits [V] of the pass's last position if it went on from `frame`."""
+    """Return the logits [V] of the pass's last position if it went on from `frame`."""
     outcome = yield from aside(runtime, session, frame, (), ruled=True)
     assert isinstance(outcome, Completed)
     return outcome.logits_1V[0]

@@ -1,4 +1,4 @@
-"""Sessions, stops and ends in the words of the wire. Reads only."""
+"""Sessions, stops and finished runs as wire types. Reads only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOP = 10
 
 
 def standing(session: Session) -> StopIdentity:
-    """What is read now was read from there."""
+    """Return the stop that a value read now belongs to."""
     stop = session.standing
     assert stop is not None
     return stop
@@ -59,7 +59,7 @@ def describe(session: Session) -> SessionDescription:
 
 
 def paused(runtime: Runtime, session: Session) -> Paused:
-    """The present stop of a paused session."""
+    """Return the report of a paused session's present stop."""
     checkpoint, frame = session.history.here, session.frame
     assert checkpoint is not None and frame is not None and frame.tap is not None and session.line is not None
     assert frame.raw is not None and session.history.present is not None
@@ -131,26 +131,26 @@ def _log_probabilities(session: Session) -> tuple[float | None, ...]:
 
 
 def token_texts(runtime: Runtime, session: Session) -> tuple[str, ...]:
-    """One text a token; only those that are new since the last time are looked up."""
+    """Return one text a token; only tokens that are new since the last call are looked up."""
     known = len(session.texts)
     session.texts.extend(runtime.tokenizer.text_of(token) for token in session.tokens[known:])
     return tuple(session.texts)
 
 
 def row_norms(value: Tensor) -> list[float]:
-    """L2 norm of each row over all other axes, computed in fp32."""
+    """Return the L2 norm of each row over all other axes, computed in fp32."""
     return list(value.to(torch.float32).flatten(1).norm(dim=1).tolist())
 
 
 def top_tokens(runtime: Runtime, logits_V: Tensor, count: int) -> tuple[TopToken, ...]:
-    """The most likely tokens under the softmax of fp32 logits."""
+    """Return the `count` most likely tokens under the softmax of fp32 logits."""
     logits_V = logits_V.to(torch.float32)
     most_likely = torch.topk(logits_V, min(count, logits_V.shape[-1])).indices
     return token_readings(runtime, logits_V, most_likely)
 
 
 def token_readings(runtime: Runtime, logits_V: Tensor, ids: Tensor) -> tuple[TopToken, ...]:
-    """These tokens under the softmax of fp32 logits."""
+    """Return the tokens `ids` with their probabilities under the softmax of fp32 logits."""
     logits_V = logits_V.to(torch.float32)
     probabilities_V = torch.softmax(logits_V, dim=-1)
     rows = zip(ids.tolist(), probabilities_V[ids].tolist(), logits_V[ids].tolist(), strict=True)
@@ -176,7 +176,7 @@ def lens_rows(
 def effect(
     runtime: Runtime, before_V: Tensor, after_V: Tensor, count: int, chosen: Sequence[int] = ()
 ) -> EffectReading:
-    """What the edits change about the next token; `chosen` are read besides the `count` most probable."""
+    """Return what the edits change about the next token; `chosen` are read besides the `count` most probable."""
     before, after = before_V.to(torch.float32), after_V.to(torch.float32)
     log_before, log_after = torch.log_softmax(before, -1), torch.log_softmax(after, -1)
     kl = (log_after.exp() * (log_after - log_before)).sum()
@@ -193,7 +193,7 @@ def effect(
 
 
 def token_shifts(runtime: Runtime, before_V: Tensor, after_V: Tensor, tokens: Sequence[int]) -> tuple[TokenShift, ...]:
-    """Each of these tokens once, under both distributions."""
+    """Return each of these tokens once, under both distributions."""
     ids = torch.tensor(list(dict.fromkeys(tokens)), dtype=torch.long, device=before_V.device)
     without, with_it = (token_readings(runtime, logits_V, ids) for logits_V in (before_V, after_V))
     return tuple(

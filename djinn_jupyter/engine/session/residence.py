@@ -1,4 +1,4 @@
-"""One session's place in the table of residency, and the move it is making. Beside the session's own state."""
+"""One session's state of residency and the move under way. Separate from the session's own state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Cause = Literal["asked", "pressure", "idleness", "prefetch", "needed", "write_th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storages:
-    """A session's storages that are not pages, each once. `own` is what it stands on and goes on from; `past` what only
-    going back reads: its other stops and the states kept on the way, in the order in which they may leave."""
+    """A session's storages that are not pages, each once. `own` are those of its present place, from which it goes on;
+    `past` those that only going back reads: its other stops and the kept states, in the order of eviction."""
 
     own: list[Blob]
     past: list[Blob]
@@ -27,8 +27,8 @@ class Storages:
 
 @dataclass(slots=True, kw_only=True)
 class Moving:
-    """A move under way, to a tier or (None) back to the device. `waits_for_room`: nothing can be done until somebody
-    else has left."""
+    """A move under way, to a tier or (None) back to the device. `waits_for_room`: it cannot proceed until another
+    session has been evicted."""
 
     goal: Tier | None
     cause: Cause
@@ -52,11 +52,11 @@ class Moving:
 
 @dataclass(slots=True, kw_only=True)
 class Residence:
-    """`busy` counts those who read the session's bytes from outside it; while there are any it does not leave.
-    `version` moves on whenever something was done to the session: what was stored of its recurrent states before is
-    stale. `error` is what ended the last move, None where it ended well. `written_through` and `refused_at` are the
-    versions in which that was last tried; `wants_room` says that its first waiting letter waits for others to leave.
-    `inherited`: its rows lie where an earlier process had put them; what cannot be read there is made again."""
+    """`busy` counts readers of the session's bytes outside it; while there are any it is not evicted. `version` grows
+    with every change of the session: copies of its recurrent states made before are stale. `error` is what ended the
+    last move, None where it succeeded. `written_through` and `refused_at` are the versions in which that was last
+    tried; `wants_room`: its first queued request waits for evictions. `inherited`: its rows lie where an earlier
+    process put them; rows that cannot be read there are made again."""
 
     state: Residency = "resident"
     busy: int = 0
@@ -72,7 +72,7 @@ class Residence:
     storages_known: tuple[int, Storages] | None = None
 
     def touch(self) -> None:
-        """Something was done to the session."""
+        """Note a change of the session."""
         self.version += 1
         self.touched = time.monotonic()
 
@@ -85,11 +85,11 @@ class Residence:
 
     @property
     def present(self) -> bool:
-        """Whether the bytes may be used now, by whoever may use the session."""
+        """True while all bytes are on the device and may be used."""
         return self.state == "resident"
 
     def hold(self) -> None:
-        """Its bytes are read from outside: it stays. Raises IllegalMove where they are not all there."""
+        """Keep the session on the device for a reader outside it. Raises IllegalMove where it is not resident."""
         if not self.present:
             raise IllegalMove(f"A session that is {self.state} was to be held on the device.")
         self.busy += 1

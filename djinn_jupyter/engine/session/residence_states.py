@@ -1,10 +1,10 @@
-"""Where a session's bytes are and the moves between: a table and nothing else.
+"""The places of a session's bytes and the moves between them: a table and nothing else.
 
 resident   on the device, all of them
-storing    still there, while copies of what has none are made; called back at any moment
-host       away, with copies in main memory
-disk       away, with copies on disk of some or all
-loading    on the way back
+storing    still on the device, while those without a copy are copied; can be called back at any moment
+host       swapped out, with copies in main memory
+disk       swapped out, with copies on disk of some or all
+loading    on the way back to the device
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MOVES: Final[dict[tuple[Residency, Move], Residency]] = {
 
 
 def after(state: Residency, move: Move, name: str) -> Residency:
-    """Where `move` leads to from `state`; IllegalMove, naming the session, where the table has none."""
+    """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
+    none."""
     following = MOVES.get((state, move))
     if following is None:
         raise IllegalMove(f"Session {name!r} is {state} and cannot {move.replace('_', ' ')}.")

@@ -1,7 +1,7 @@
-"""Going back to places where nobody stopped, by running again: a layer of the stopped pass, or an earlier token.
+"""Going back to a place without a stop by running again: a layer of the stopped pass, or an earlier token.
 
-A pass that is run again takes the values that edits and rules gave it, as far as they lie before the place. An earlier
-token's pass is run under the rules that hold now.
+Going back by layers keeps the values that edits and rules put into the pass before that layer. Going back by tokens
+runs the passes under the rules that hold now.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def to_token(runtime: Runtime, session: Session, count: int) -> Steps:
 def _fetch_and_rerun(
     runtime: Runtime, session: Session, tap: Tap, start: int, states: States | None, place: tuple[int, int]
 ) -> Steps:
-    """The states may have left the device; until they are there the line is what it was."""
+    """Fetch the states, which may have been evicted, then run again; until they are there the line is unchanged."""
     committed, end = place
     with runtime.space.pinned(tensors_of_states(states or {})) as storages:
         yield from runtime.space.fetched(session, storages)
@@ -94,7 +94,7 @@ def _rerun(runtime: Runtime, session: Session, tap: Tap, start: int, states: Sta
 
 
 def _passes(runtime: Runtime, session: Session, start: int, committed: int) -> Iterator[tuple[int, int]]:
-    """The passes in which the tokens of [start, committed) were fed: the prompt at once, others singly."""
+    """Yield the passes that fed the tokens [start, committed): the prompt at once, others one by one."""
     line = session.line
     assert line is not None
     at_once = start == line.fed_from and line.begins <= committed and not (runtime.one_by_one and start)
@@ -120,7 +120,7 @@ def _present_tap(runtime: Runtime, session: Session) -> Tap:
 
 
 def _pass_of(runtime: Runtime, session: Session, step: int) -> tuple[int, int]:
-    """First position and end of the pass of a step; with single feeding the last pass of the prompt."""
+    """Return the first position and the end of a step's pass; with token-by-token feeding, of the prompt's last."""
     line = session.line
     assert line is not None
     if step > 0:
@@ -130,8 +130,9 @@ def _pass_of(runtime: Runtime, session: Session, step: int) -> tuple[int, int]:
 
 
 def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, States | None]:
-    """The nearest length at or before `committed` from which the line can be run again, with the states there. It is
-    its very beginning where the rows of a sliding window were given up, and no stop before it may have been edited."""
+    """Return the nearest length at or before `committed` from which the line can be run again, with the states there.
+    Where the rows of a sliding window were given up it is the line's beginning, if no stop was dropped from the
+    history."""
     line = session.line
     assert line is not None
     kept: dict[int, States | None] = dict(line.states) if runtime.recurrent else {committed: None}
@@ -154,7 +155,7 @@ def _cut(session: Session, end: int, committed: int) -> None:
 
 
 def _stand(runtime: Runtime, session: Session, frame: Frame) -> Paused:
-    """Make a frame that was run to on the side the session's present stop, in place of all later ones of its pass."""
+    """Make a frame reached by a side run the session's present stop; it replaces all later ones of its pass."""
     session.history.drop_from(frame.committed, frame.boundary)
     session.move("rerun")
     return _arrive_back(runtime, session, frame)

@@ -1,4 +1,4 @@
-"""Runs: pass after pass until a stop or the end. Each `yield` is a place to give way, the value returned the reply."""
+"""Runs: pass after pass until a stop or the end. Each `yield` lets other jobs run; the value returned is the reply."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(
     targets: Iterable[Target] = (),
     reason: PauseReason = "step",
 ) -> Steps:
-    """Go on from `session.frame`. `reason` is what a halt at one of `targets` is called."""
+    """Go on from `session.frame`. `reason` is the reported reason of a halt at one of `targets`."""
     targets = tuple(targets)
     assert session.line is not None
     stream = runtime.tokenizer.stream(session.tokens)
@@ -87,7 +87,7 @@ def run(
 
 
 def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: Stream) -> Reply | None:
-    """Commit is done: sample when the pass reached the last token, and say whether that was the end."""
+    """Sample after a committed pass that reached the last token. Return the final reply where the run ended."""
     line = session.line
     assert line is not None
     line.passes += 1
@@ -108,7 +108,7 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
 
 
 def _keep_logits(session: Session, logits_1V: Tensor) -> None:
-    """In memory of their own, where the model gives those of all positions."""
+    """Keep the last position's logits; cloned where they are a view of all positions' logits."""
     logits_1V = logits_1V.to(torch.float32)
     if logits_1V.untyped_storage().nbytes() > logits_1V.nbytes:
         logits_1V = logits_1V.clone()
@@ -116,7 +116,8 @@ def _keep_logits(session: Session, logits_1V: Tensor) -> None:
 
 
 def _keep_states(runtime: Runtime, session: Session) -> None:
-    """States every so many tokens, and after every pass that was edited: from there going back by tokens runs again."""
+    """Keep states every STATE_PERIOD tokens, after the prompt and after edited passes; going back by tokens starts
+    there."""
     line, frame = session.line, session.frame
     assert line is not None and frame is not None
     if runtime.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.inlays or frame.step == 0):
@@ -166,13 +167,13 @@ def _ending(runtime: Runtime, session: Session) -> tuple[FinishReason, str | Non
 
 
 def _paused_between(runtime: Runtime, session: Session) -> Steps:
-    """Stand where the pass stepped aside; of states it needs copies."""
+    """Stop where the pass yielded; the stop needs copies of the states."""
     yield from runtime.space.set_aside(session, GENERATOR_BYTES + session.cache.recurrent_bytes)
     return pause(runtime, session, _halted_between(runtime, session), "interrupt")
 
 
 def _halted_between(runtime: Runtime, session: Session) -> Halted:
-    """The yielded frame as a stop: it stands between two layers, where a residual site is."""
+    """Return the yielded frame as a stop: it stands between two layers, at a residual site."""
     frame = session.frame
     assert frame is not None and frame.hidden is not None
     tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
@@ -188,7 +189,7 @@ def _halted_between(runtime: Runtime, session: Session) -> Halted:
 
 
 def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReason) -> Reply:
-    """The session stands at the halt; breakpoints met there are counted, and gone if they were for once."""
+    """Stop the session at the halt. Breakpoints met there are counted; those for once are removed."""
     met = [hit for hit in halted.hits if isinstance(hit.halt, Breakpoint)]
     for hit in met:
         assert isinstance(hit.halt, Breakpoint)
@@ -223,7 +224,7 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
 
 
 def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Reply:
-    """The run is over; the session is idle, its line can be extended or gone back on."""
+    """End the run; the session is idle, and its line can be extended or rewound."""
     assert session.line is not None
     session.finish()
     new = len(session.line.new_tokens(session.tokens))

@@ -1,4 +1,4 @@
-"""What running a pass needs, as one value. Whoever runs passes of sessions is given it; it knows no request."""
+"""All that running a pass needs, as one value. Code that runs passes of sessions takes it; it knows no request."""
 
 from __future__ import annotations
 
@@ -24,37 +24,38 @@ from djinn_jupyter.wire.sites import Site
 
 
 class Space(Protocol):
-    """Room on the device, as a run sees it: residency is above, so that it may know sessions."""
+    """Room on the device, as a run sees it. Residency implements it from a layer above, where it may know sessions."""
 
     def note_tensors(self, tensors: Iterable[Tensor]) -> None:
-        """Count these, which a pass has made and a session keeps."""
+        """Count tensors that a pass has made and a session keeps."""
 
     def let_go(self) -> None:
-        """Tensors were let go of: what is gone will be looked for."""
+        """Note that tensors were let go of; a later look finds which are gone."""
 
     def wait_for(self, wanting: Session, need: int) -> Blocked | None:
-        """A function that says whether pages for `need` bytes have to be waited for; None where that is no use."""
+        """Return a function that is True while pages for `need` bytes must be waited for; None where waiting is no
+        use."""
 
     def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
-        """What an entry into a pass may leave: so much for sure, so much more where it stops."""
+        """Return the room for an entry into a pass: bytes it leaves always, and those expected where it stops."""
 
     def set_aside(self, session: Session, size: int) -> Pieces:
-        """Steps until so many bytes are set aside for the rest of this slice. Raises SlabFull."""
+        """Run steps until `size` bytes are set aside for the rest of this slice. Raises SlabFull."""
 
     def put_back(self) -> None:
-        """Nothing is set aside any more."""
+        """Release all bytes that are set aside."""
 
     def drop_a_stop(self, session: Session, need: int) -> None:
-        """Give up the session's oldest stop. Raises SlabFull where there is none to drop."""
+        """Drop the session's oldest stop. Raises SlabFull where there is none to drop."""
 
     def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
-        """Steps until pinned storages are on the device. Raises SlabFull and StorageFailed."""
+        """Run steps until pinned storages are on the device. Raises SlabFull and StorageFailed."""
 
     def pinned(self, tensors: Iterable[Tensor]) -> AbstractContextManager[list[Blob]]:
-        """The storages of these tensors stay on the device, or come there undisturbed."""
+        """Pin the storages of these tensors: they stay on the device, or are loaded without being evicted again."""
 
     def bound(self, session: Session) -> None:
-        """Send stops beyond those that the session keeps in memory to the disk."""
+        """Send the stops beyond those that the session keeps in memory to the disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +65,13 @@ class Runtime:
     description: ModelDescription
     space: Space
     counters: Counters
-    should_yield: Callable[[], bool]  # asked between layers: is there mail, or another job whose turn it is?
+    should_yield: Callable[[], bool]  # asked between layers: is a request queued, or is it another job's turn?
     publish: Callable[[Event], None]
     new_cache: Callable[[], PagedCache]
 
     @property
     def one_by_one(self) -> bool:
-        """Whether extensions are fed token by token: two chunks do not give what one shot gives."""
+        """True where extensions are fed token by token: two chunks do not give the result of one shot."""
         return self.description.feeding == "token by token"
 
     @property
@@ -78,5 +79,5 @@ class Runtime:
         return self.forward.geometry.has_states
 
     def resolve(self, site: Site) -> Tap:
-        """The tap of the whole site. A selector is checked here and applied by whoever holds the site."""
+        """Return the tap of the whole site. A selector is checked here; the caller that holds the site applies it."""
         return self.forward.anatomy.resolve(site).at(site.whole())

@@ -1,5 +1,5 @@
 """The next token, exactly as `generate` chooses it: the model's own logits processors on fp32 logits of the last row,
-softmax, and `multinomial` with the session's own generator. A setting nobody gave has the default of `generate`
+softmax, and `multinomial` with the session's own generator. A setting that is not given has the default of `generate`
 (top_k 50 when sampling). Reference: transformers, `GenerationMixin._sample`."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from djinn_jupyter.wire.nouns import Sampling
 
 @dataclass(slots=True, kw_only=True)
 class Sampler:
-    """`draws` says whether a random number is drawn per token. `generator` is the only state; `sampling` and
-    `prompt_length` are what it was made from."""
+    """`draws` is True where a random number is drawn per token. `generator` is the only state; the sampler was made
+    from `sampling` and `prompt_length`."""
 
     sampling: Sampling
     prompt_length: int
@@ -29,7 +29,7 @@ class Sampler:
     generator: torch.Generator
 
     def choose(self, tokens_1T: Tensor, logits_1V: Tensor) -> int:
-        """The next token id. `tokens_1T` are all tokens so far, `logits_1V` the model's logits of the last position."""
+        """Return the next token id. `tokens_1T` are all tokens so far, `logits_1V` the last position's logits."""
         scores_1V = self.processors(tokens_1T, logits_1V.to(copy=True, dtype=torch.float32))
         if not self.draws:
             return int(torch.argmax(scores_1V, dim=-1))
@@ -41,7 +41,7 @@ class Sampler:
 
 
 def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int, device: torch.device) -> Sampler:
-    """A sampler for one run, its generator freshly seeded with `sampling.seed`."""
+    """Return a sampler for one run, its generator freshly seeded with `sampling.seed`."""
     config = GenerationConfig()
     if sampling.model_defaults:
         config.update(**copy.deepcopy(model.generation_config.to_dict()), defaults_only=True)
@@ -57,7 +57,7 @@ def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int,
 
 
 def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
-    """Write the asked-for settings into `config`; returns whether tokens are drawn."""
+    """Write the requested settings into `config`. Return True where tokens are drawn."""
     for name in ("top_k", "top_p", "repetition_penalty"):
         asked = getattr(sampling, name)
         if asked is not None:
@@ -70,7 +70,7 @@ def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
 def _processors(
     model: Any, config: GenerationConfig, prompt_length: int, device: torch.device
 ) -> Callable[[Tensor, Tensor], Tensor]:
-    # Private calls of `generate`'s own: a list of processors written here could only drift from it.
+    # These are private calls that `generate` makes: a list of processors written here could only drift from it.
     model._prepare_special_tokens(config, False, device=device)
     processors: Callable[[Tensor, Tensor], Tensor] = model._get_logits_processor(
         generation_config=config,

@@ -1,4 +1,4 @@
-"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules and watches. Moves by the table."""
+"""A session: one line of work. Its tokens, pages, stop, history, breakpoints, rules, watches. Moves by `states`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from djinn_jupyter.wire.nouns import Exactness, Origin, SessionState, StopIdenti
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """`tokens` are all of the line, of which the first `cache.length` are committed. `frame` is where the present pass
-    stands, None between runs. `blobs` is the engine's account of tensors that are not pages, once the session is one of
-    its. `lost`: its rows and states went with an earlier process, and are made again from the trail before they are
-    needed. `runs` counts the prompts that it was given. `stop` and `edition` number where it stands and what value is
-    there, None while it runs. `used_by` is the holder whose magics act on it."""
+    """`tokens` are all tokens of the line, of which the first `cache.length` are committed. `frame` is where the
+    present pass stands, None between runs. `blobs` is the engine's accounting of tensors that are not pages, set once
+    the session is in its table. `lost`: its rows and states went with an earlier process, and are made again from the
+    pass log (`trail`) before they are needed. `runs` counts its prompts. `stop` numbers the place where it stands and
+    `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it."""
 
     name: str
     owner: str
@@ -69,7 +69,7 @@ class Session:
     last_edition: int = 0
     rule_numbers_given: int = 0
     plan_version: int = 0
-    work: JobKind | None = None  # what is being done with it now; the scheduler's to set
+    work: JobKind | None = None  # the kind of job that works on it now; set by the scheduler
     pause_requested: bool = False
     residence: Residence = field(default_factory=Residence)
     blobs: Blobs | None = None
@@ -82,7 +82,7 @@ class Session:
 
     @property
     def committed(self) -> int:
-        """Positions that are committed, also where their rows are lost."""
+        """The number of committed positions, also where their rows are lost."""
         return self.trail.end if self.lost else self.cache.length
 
     @property
@@ -94,17 +94,17 @@ class Session:
         return list(lines.values())
 
     def lose_rows(self) -> None:
-        """Its rows and states cannot be had again; they will be made again."""
+        """Drop rows and states that cannot be read again; they will be recomputed."""
         self.cache.free()
         for line in self.lines:
             line.states = {length: {} for length in line.states}
         if self.blobs is not None:
             self.blobs.untidy = True
-        self.residence.storages_known = None  # a copy under way may hold storages that are its no more
+        self.residence.storages_known = None  # a copy under way may hold storages that it no longer has
         self.lost, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
-        """A run that does not go on leaves it at the last committed step, idle."""
+        """End a run that cannot go on: the session is idle at its last committed step."""
         self.cache.restore_all(self.journal)
         self.journal.clear()
         self.frame = None
@@ -118,33 +118,33 @@ class Session:
         self.stand()
 
     def stand(self) -> None:
-        """It has come to stand somewhere, under a number that no other stop of its name has; none while it runs."""
+        """Number the place where it now stands, as no other stop of its name is numbered; None while it runs."""
         self.stop = self.edition = None if self.state == "running" else self._next_edition()
 
     def change_value(self, frame: Frame) -> None:
-        """The same stop with another value."""
+        """Put another value at the same stop."""
         self.frame = frame
         self.edition = self._next_edition()
 
     def _next_edition(self) -> int:
-        """Microseconds of the clock, and always more than before: numbers of a session that was closed, or lost with
-        its journal, are not met again by one of the same name. Below 2^53, as JavaScript needs it."""
+        """Return the clock in microseconds, always more than before: a session never repeats the numbers of a closed
+        one, or of one lost with its journal, that had its name. Below 2^53, as JavaScript needs it."""
         self.last_edition = max(self.last_edition + 1, time.time_ns() // 1000)
         return self.last_edition
 
     @property
     def standing(self) -> StopIdentity | None:
-        """What a view that reads from it now has read from; None while it runs."""
+        """The stop and edition that a view reads now; None while it runs."""
         if self.stop is None or self.edition is None:
             return None
         return StopIdentity(session=self.name, number=self.stop, edition=self.edition)
 
     def check_move(self, move: states.Move) -> None:
-        """Raise what `move` would raise, and change nothing."""
+        """Raise the error that `move` would raise, and change nothing."""
         states.after(self.state, move, self.name)
 
     def check_stop(self, seen: StopIdentity) -> None:
-        """IllegalMove where it does not stand, or stands no more, at the stop and the edition that somebody sees."""
+        """Raise IllegalMove unless it stands at the stop and the edition that the client sees."""
         if self.standing == seen:
             return
         name = label(self.name)
@@ -157,7 +157,7 @@ class Session:
 
     @property
     def _place(self) -> str | None:
-        """The site that a pass is stopped at, and its step."""
+        """The site and the step at which a pass is stopped; None where none is."""
         frame = self.frame if self.state == "paused" else None
         return None if frame is None or frame.tap is None else f"{frame.tap.site}, step {frame.step}"
 
@@ -177,7 +177,7 @@ class Session:
         self.plan_version += 1
 
     def count_hit(self, met: Breakpoint) -> None:
-        """It is gone where it was for once."""
+        """Count a hit, and remove the breakpoint where it was for once."""
         met.hits += 1
         if met.once and met.number in self.breakpoints:
             self.clear_breakpoints([met.number])
@@ -207,7 +207,7 @@ class Session:
     # --- how its line goes on --------------------------------------------------------------------------------------
 
     def begin_anew(self) -> None:
-        """Another prompt: nothing is left of the line before, and rules and watches count from here."""
+        """Drop the line before for another prompt; rules and watches count from here."""
         self.history.clear()
         self.trail.cut(0)
         self.exactness, self.lost = "exact", False
@@ -219,13 +219,13 @@ class Session:
             watch.run = self.runs
 
     def take_line(self, line: Line, tokens: list[int], *, one_by_one: bool) -> None:
-        """Stand before the first pass of a line, of which tokens may be committed already."""
+        """Stand before the first pass of a line, some of whose tokens may be committed already."""
         self.journal.clear()
         self.tokens, self.line, self.logits_1V = tokens, line, None
         self.begin_pass(one_by_one=one_by_one)
 
     def set_off(self, move: states.Move) -> None:
-        """Leave the stop that it is at, if any."""
+        """Leave the present stop, if any."""
         self.pause_requested = False
         self.move(move)
         self.history.present = None
@@ -234,11 +234,11 @@ class Session:
         self.frame = self.next_frame(one_by_one=one_by_one)
 
     def yield_at(self, frame: Frame) -> None:
-        """Its pass has given way to others and goes on from there."""
+        """Note where its pass yielded to other jobs; it goes on from there."""
         self.frame = frame
 
     def keep_logits(self, logits_1V: Tensor) -> None:
-        """A pass has reached the last token; the logits before go out of the books."""
+        """Keep the logits of a pass that reached the last token; those before leave the accounting."""
         before = None if self.logits_1V is None or self.blobs is None else self.blobs.known(self.logits_1V)
         self.logits_1V = logits_1V
         if self.blobs is not None:
@@ -248,21 +248,21 @@ class Session:
         self.tokens.append(token)
 
     def arrive(self, frame: Frame) -> None:
-        """Stop there."""
+        """Stop at `frame`."""
         self.frame = frame
         self.edits.clear()
         self.pause_requested = False
         self.move("stop")
 
     def finish(self) -> None:
-        """The line is at its end, for now."""
+        """End the run; its line may be extended later."""
         self.frame = None
         self.history.present = None
         self.pause_requested = False
         self.move("finish")
 
     def request_pause(self) -> bool:
-        """Whether there is a run that will pause."""
+        """Ask the run to pause. Return True where there is one."""
         self.pause_requested = self.state == "running"
         return self.pause_requested
 
@@ -271,49 +271,48 @@ class Session:
         self.edits.append(edit)
 
     def set_edits(self, frame: Frame, edits: list[StopEdit]) -> None:
-        """The stopped value is what these edits make of it."""
+        """Set the edits of the stop and the value that they make."""
         self.edits = edits
         self.change_value(frame)
 
     def take_rows(self, cache: PagedCache) -> PagedCache:
-        """Rows and states that were lost are these; returns the cache that it had."""
+        """Take the recomputed rows and states in place of the lost ones. Return the former cache."""
         cache, self.cache, self.lost = self.cache, cache, False
         return cache
 
     def next_number(self) -> int:
-        """Numbers of breakpoints are never used twice."""
+        """Return a number for a breakpoint, never used twice."""
         self.numbers_given += 1
         return self.numbers_given
 
     @property
     def rules_in_force(self) -> tuple[Rule, ...]:
-        """Its rules without those that are turned off."""
+        """The rules that are not turned off."""
         return tuple(rule for rule in self.rules.values() if rule.enabled)
 
     @property
     def edits_in_force(self) -> tuple[str, ...]:
-        """The edits of the present stop in words, without those that are turned off."""
+        """The texts of the present stop's edits that are not turned off."""
         return tuple(edit.what for edit in self.edits if edit.enabled)
 
     def next_stop_number(self) -> int:
-        """Of a stop of the history: never used twice, and kept by forks for the stops that they share."""
+        """Return a number for a stop of the history, never used twice; forks keep it for the stops that they share."""
         return self._next_edition()
 
     def next_rule_number(self) -> int:
-        """Rules have numbers of their own, never used twice."""
+        """Return a number for a rule, never used twice; rules have their own."""
         self.rule_numbers_given += 1
         return self.rule_numbers_given
 
     def next_frame(self, *, one_by_one: bool = False) -> Frame:
-        """The pass over the tokens that are not committed; over the first of them where a family has to be fed
-        singly."""
+        """Return the pass over the uncommitted tokens; over the first alone where a family is fed token by token."""
         committed = self.cache.length
         pending = self.tokens[committed:]
         fed = pending[:1] if one_by_one and committed else pending
         return Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
 
     def step_at(self, end: int) -> int:
-        """0 while a pass feeds prompt tokens, n when it feeds the n-th generated one."""
+        """Return 0 for a pass that feeds prompt tokens, n for one that feeds the n-th generated token."""
         return 0 if self.line is None else max(0, end - self.line.begins)
 
     def plan(self, *, free: bool, targets: Iterable[Target], yields: Callable[[], bool]) -> Plan:
@@ -330,13 +329,13 @@ class Session:
         ruled: bool,
         observers: Iterable[Observer] = (),
     ) -> Plan:
-        """For looking: no watches, no breakpoints, rules without their books (none at all where the pass is run again:
-        there the inlays of the frame say what the rules made)."""
+        """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass
+        is run again: there the frame's inlays hold what the rules made)."""
         rules = self.rules_in_force if ruled else ()
         return make_plan(rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields)
 
     def stand_at(self, checkpoint: Checkpoint) -> None:
-        """Take everything back to how it was at a stop."""
+        """Restore line, tokens, sampler and frame to what they were at a stop."""
         self.line = checkpoint.line
         self.line.sampler.generator.set_state(checkpoint.generator)
         self.cut(list(checkpoint.tokens), checkpoint.frame.committed)
@@ -344,20 +343,20 @@ class Session:
         self.edits.clear()
 
     def recount(self, layers: int) -> None:
-        """The books of a line that went back to the present frame are those of the way that leads there, through a
-        model of so many layers."""
+        """Recount the passes and layers of a line that went back to the present frame, for a model of `layers`
+        layers."""
         assert self.line is not None and self.frame is not None
         self.line.passes = self.trail.count(self.line.fed_from, self.frame.committed)
         self.line.layers_run = self.line.passes * layers + self.frame.boundary
 
     def cut(self, tokens: list[int], committed: int) -> None:
-        """Make the line shorter: `tokens` are what stays of it, the first `committed` of them committed."""
+        """Shorten the line to `tokens`, the first `committed` of them committed."""
         assert self.line is not None
         self.tokens = tokens
         del self.texts[len(tokens) :]
         new = max(0, len(tokens) - self.line.begins)
         del self.line.drawn[new:], self.line.log_probabilities[new:]
         for length in [length for length in self.line.states if length > committed]:
-            del self.line.states[length]  # what comes there now may be something else
+            del self.line.states[length]  # the tokens that come there now may be others
         self.cache.rewind(committed)
         self.trail.cut(committed)

@@ -1,9 +1,9 @@
 """The states of a session and the moves between them: a table and nothing else.
 
-idle      nothing under way: new, finished, or failed back to its last committed step
+idle      no run under way: new, finished, or failed back to its last committed step
 running   passes are being run for it
-paused    a forward pass stands still
-closed    gone
+paused    a forward pass is stopped
+closed    removed
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ _REMEDY: Final[dict[tuple[SessionState, Move], str]] = {
 
 
 def after(state: SessionState, move: Move, name: str) -> SessionState:
-    """The state that `move` leads to from `state`; IllegalMove, naming the session, where the table has none."""
+    """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
+    none."""
     following = MOVES.get((state, move))
     if following is None:
         why = _REMEDY.get((state, move), f"it is {state}")

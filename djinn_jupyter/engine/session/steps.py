@@ -1,4 +1,4 @@
-"""What a job is made of: steps that give way to others, and may say what they wait for."""
+"""The steps of a job: between them other jobs run, and a step may say what it waits for."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from typing import Literal
 from djinn_jupyter.wire.replies import Reply
 
 Blocked = Callable[[], bool]  # True while there is still something to wait for
-Pieces = Generator[Blocked | None, None, None]  # steps that end in nothing
+Pieces = Generator[Blocked | None, None, None]  # steps that return nothing
 Steps = Generator[Blocked | None, None, Reply]
 JobKind = Literal["run", "look"]

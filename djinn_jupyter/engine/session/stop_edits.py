@@ -1,4 +1,4 @@
-"""The edits of one stop, each of which can be turned off and on again. Knows frames, no sessions."""
+"""The edits of one stop; each can be turned off and on again. Knows frames, no sessions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from djinn_jupyter.wire.sites import Site
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopEdit:
-    """An edit of the stopped value. `edit` takes nothing from elsewhere: of a patch it is the values that were put
+    """An edit of the stopped value. `edit` refers to no other session: for a patch it holds the values that were put
     there. It is None in sessions kept by versions that noted `what` alone. `size` is NaN or infinite where the value
     was zero; `positions` are absolute, None for all of the pass."""
 
@@ -42,7 +42,7 @@ class StopEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A frame after an edit, and the part of its value [n, m, ...] that was touched, before and after."""
+    """A frame after an edit, and the touched part of its value [n, m, ...] before and after."""
 
     frame: Frame
     before: Tensor
@@ -61,8 +61,8 @@ def make(
     patched: Tensor | None = None,
     what: str | None = None,
 ) -> Made:
-    """Apply an edit to the stopped value of `frame`; `patched` is what a `patch_from` takes, `what` its words where
-    they are not those of the edit. Raises InvalidEdit."""
+    """Apply an edit to the stopped value of `frame`. `patched` is the value that a `patch_from` takes, `what` its text
+    where that differs from the edit's. Raises InvalidEdit."""
     assert frame.tap is not None and frame.raw is not None
     value = frame.tap.read(frame.raw)
     edits.check(edit, value.shape[-1])
@@ -87,13 +87,13 @@ def make(
 
 
 def available_in(frame: Frame, value: Tensor) -> range:
-    """The absolute positions of the value's rows."""
+    """Return the absolute positions of the value's rows."""
     return frame.positions[len(frame.positions) - value.shape[0] :]
 
 
 def with_edits(arrived: Frame, made: Iterable[StopEdit]) -> tuple[Frame, list[StopEdit]]:
-    """The frame as the pass brought it with the enabled edits made again, in order, and the edits with their sizes as
-    they are now. With none enabled it is the very frame that arrived."""
+    """Make the enabled edits again, in order, on the frame as the pass brought it. Return that frame and the edits with
+    their present sizes. With none enabled it is the very frame that arrived."""
     frame, noted = arrived, []
     for one in made:
         if one.enabled:

@@ -1,4 +1,4 @@
-"""The sessions of an engine by name, and which of them changed: for the journal, and for those who show them."""
+"""The sessions of an engine by name, and which of them changed: for the journal, and for clients that show them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from djinn_jupyter.errors import UnknownSession
 
 
 class SessionTable(Mapping[str, Session]):
-    """A session in it stands under a number that none of its name had before, also one that was closed. `changed` and
-    `forgotten` are told the names of those of which the journal has to be written anew, or given up."""
+    """A session in it has a stop number that no session of its name had before, closed ones included. `changed` gets
+    the name of each session whose journal must be written anew, `forgotten` of each whose journal is given up."""
 
     def __init__(self, blobs: Blobs, *, changed: Callable[[str], None], forgotten: Callable[[str], None]) -> None:
         self._blobs, self._changed, self._forgotten = blobs, changed, forgotten
         self._sessions: dict[str, Session] = {}
-        self._last_edition = 0  # of those that were removed
+        self._last_edition = 0  # of the removed sessions
         self._touched: set[str] = set()
 
     def __getitem__(self, name: str) -> Session:
@@ -29,7 +29,7 @@ class SessionTable(Mapping[str, Session]):
         return len(self._sessions)
 
     def find(self, name: str) -> Session:
-        """Raises UnknownSession."""
+        """Return the session of that name. Raises UnknownSession."""
         found = self._sessions.get(name)
         if found is None:
             known = ", ".join(self._sessions) or "none"
@@ -37,15 +37,15 @@ class SessionTable(Mapping[str, Session]):
         return found
 
     def add(self, session: Session) -> None:
-        """It stands under a new number, also where it was restored: the stop that was kept may have been edited since,
-        under numbers that were shown."""
+        """Add a session under a new stop number, also a restored one: the kept stop may have been edited since, under
+        numbers that clients have seen."""
         session.last_edition = max(session.last_edition, self._last_edition)
         session.stand()
         self.take_over(session)
         self._changed(session.name)
 
     def take_over(self, session: Session) -> None:
-        """One that stands as it stood in an earlier process, and is in the journal."""
+        """Add a session as it stood in an earlier process; it is in the journal already."""
         self._sessions[session.name] = session
         session.blobs = self._blobs
 
@@ -55,14 +55,14 @@ class SessionTable(Mapping[str, Session]):
         self._forgotten(session.name)
 
     def touch(self, session: str) -> None:
-        """Its description may have changed."""
+        """Note that the session's description may have changed."""
         self._touched.add(session)
 
     def changed(self, session: str) -> None:
-        """It is not any more what the journal says of it."""
+        """Report that the session differs from its journal."""
         self._changed(session)
 
     def take_touched(self) -> set[str]:
-        """Those that were touched since the last time."""
+        """Return the names touched since the last call."""
         touched, self._touched = self._touched, set()
         return touched

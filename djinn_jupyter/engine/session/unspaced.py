@@ -1,5 +1,5 @@
-"""Tokens that were named without their leading space, where the text with one is another token: which of the two was
-meant nobody can know, so both are told. Changes nothing that was asked for."""
+"""Notes on tokens named without their leading space, where the text with one is another token. The engine cannot know
+which was meant and reports both; it changes nothing that was asked for."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ CLEARLY = 10.0  # times as probable
 
 
 def note_of(texts: TokenText, names: Iterable[str]) -> str | None:
-    """A sentence about the first of these tokens whose text is more usual with a space before it, if there is one."""
+    """Return a sentence about the first of these tokens that is more frequent with a space before it, if any."""
     for name in names:
         token, spaced = texts.token_id(name), texts.spaced(name)
-        if spaced is not None and spaced < token:  # byte-pair vocabularies are in the order of how usual a token is
+        if spaced is not None and spaced < token:  # byte-pair vocabularies are ordered by frequency
             return f"{name!r} is the token without a space before it; within a text the word is mostly {' ' + name!r}."
     return None
 
 
 class Unspaced:
-    """Looks at rows of the lens for tokens that were asked for by text."""
+    """Checks rows of the lens for tokens that were asked for by text."""
 
     def __init__(self, texts: TokenText, asked: Iterable[int | str]) -> None:
         names = [name for name in asked if isinstance(name, str)]
@@ -32,7 +32,7 @@ class Unspaced:
         self._told: dict[str, str] = {}
 
     def see(self, logits_TV: Tensor, positions: list[int]) -> None:
-        """Note where a token with its space is clearly more probable: the last position counts."""
+        """Note tokens whose form with a space is more than CLEARLY times as probable at the last position."""
         if not self._pairs or not positions:
             return
         chances_V = torch.softmax(logits_TV[-1].to(torch.float32), dim=-1)
