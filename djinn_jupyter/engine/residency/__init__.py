@@ -1,1 +1,1 @@
-"""Who is on the device and who has to leave it, and when they come back."""
+"""Which sessions are on the device, which are evicted, and when they come back."""

@@ -1,5 +1,5 @@
-"""What the notebooks do with their sessions, what is learned from it, and what follows: who leaves first, and who is
-fetched before being asked for. Moves bytes only by asking `Swapping` to."""
+"""The notebooks' use of their sessions, the statistics learned from it, and the decisions that follow: which session is
+evicted first, and which is prefetched. Moves bytes only by asking `Swapping` to."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class Notebooks:
-    """One for an engine. `order` says who leaves first."""
+    """One for an engine. `order` sorts the candidates, the first to be evicted first."""
 
     def __init__(
         self,
@@ -62,10 +62,10 @@ class Notebooks:
     def signals(self, session: str) -> Signals:
         return self._signals.get(session, QUIET)
 
-    # ------------------------------------------------------------------------------------------- what happens
+    # ------------------------------------------------------------------------------------------- activity
 
     def note(self, session: Session, activity: Activity) -> None:
-        """Its notebook does something. May begin to bring the session back."""
+        """Note an activity of the session's notebook. May begin to bring the session back."""
         self._signals[session.name] = self.signals(session.name).noted(activity)
         if session.state == "running" or session.work is not None:
             return
@@ -75,18 +75,18 @@ class Notebooks:
             self._signalled(session, activity)
 
     def asked(self, session: Session) -> None:
-        """Somebody asks for what needs the session's bytes."""
+        """Note a request that needs the session's bytes."""
         now = self._clock()
         self._rests.acts(session.name, now)
         self._prefetching.used(session.name, now, present=session.residence.present)
 
     def left_alone(self, session: Session) -> None:
-        """What was asked for is done, for now."""
+        """Note that the session's requests are done, for now."""
         if session.line is not None and session.state != "running" and session.work is None:
             self._rests.rests(session.name, self.signals(session.name).focused, self._clock())
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
-        """A move of the session has ended; without a transfer, it failed or was called back."""
+        """Note the end of a move of the session; without a transfer, it failed or was called back."""
         if transfer is not None:
             self._rates.learn(transfer)
         if session.residence.state in ("host", "disk"):
@@ -97,10 +97,11 @@ class Notebooks:
         self._rests.forget(session)
         self._prefetching.left(session)
 
-    # ------------------------------------------------------------------------------------------- who leaves
+    # ------------------------------------------------------------------------------------------- eviction
 
     def choose(self, sessions: Sequence[Session], need: int) -> list[Session]:
-        """Those who should leave so that `need` bytes are free, then the others, in case that some of them cannot."""
+        """Return the sessions to evict so that `need` bytes are free, then the others, in case some of those cannot
+        leave."""
         ordered = self._in_order(sessions)
         chosen = victims(ordered, max(need, 1))
         return [self._sessions[c.session] for c in (*chosen, *(c for c in ordered if c not in chosen))]
@@ -123,14 +124,14 @@ class Notebooks:
         )
 
     def _would_go_to(self, dirty: int) -> Tier:
-        """The host while what has no copy has room there."""
+        """Return the host while it has room for `dirty` bytes, else the disk."""
         host = self.swapping.tiers.host
         if host is None:
             return "disk"
         books = host.statistics()
         return "host" if dirty <= books.bytes_limit - books.bytes_used else "disk"
 
-    # ------------------------------------------------------------------------------------------ who is fetched
+    # ------------------------------------------------------------------------------------------ prefetch
 
     def statistics(self) -> PrefetchStatistics:
         books = self._prefetching.books
@@ -146,7 +147,7 @@ class Notebooks:
         now, here = self._clock(), session.residence
         self._prefetching.signalled(session.name, signal, now)
         if here.state == "storing":
-            self.swapping.swap_in(session, "prefetch")  # nothing has left yet
+            self.swapping.swap_in(session, "prefetch")  # all bytes are still on the device
             return
         if here.state not in ("host", "disk"):
             return
@@ -159,8 +160,8 @@ class Notebooks:
             self.swapping.swap_in(session, "prefetch")
 
     def _who_would_leave(self, session: Session, size: int, now: float) -> list[tuple[float, float]] | None:
-        """How likely each of them is wanted soon, and what it would then wait; None where somebody would have to leave
-        at whom somebody is, or where there is no room at all."""
+        """Return for each session evicted for this one the probability that it is used soon and the seconds it would
+        then wait; None where a session in use (STEPPING) would have to leave, or where there is no room at all."""
         missing = size - free_bytes(self._slabs, self._budget)
         if missing <= 0:
             return []
@@ -171,12 +172,12 @@ class Notebooks:
 
 
 def private_bytes(session: Session, blobs: Blobs) -> int:
-    """What the session's leaving frees: its pages but for those that forks have too, and its tensors."""
+    """Return the bytes that evicting the session frees: its pages except those shared with forks, and its tensors."""
     pages = sum(page.nbytes for page in pages_of(session) if page.resident and page.references == 1)
     return pages + sum(blob.counted for blob in blobs_of(session, blobs))
 
 
 def free_bytes(slabs: Sequence[Slab], budget: Budget) -> int:
-    """What may still be taken, also by growing, from what nobody uses and from working copies."""
+    """Return the bytes that may still be taken, also by growing: free pages, free budget, and working copies."""
     books = [slab.statistics() for slab in slabs]
     return sum(b.pages_free * b.page_bytes for b in books) + budget.free + budget.lent

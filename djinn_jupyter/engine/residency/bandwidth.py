@@ -1,4 +1,4 @@
-"""How long it takes to bring bytes back from a tier, by the moves there were."""
+"""The time to bring bytes back from a tier, estimated from past moves."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Final
 
 from djinn_jupyter.wire.nouns import Tier, Transfer
 
-BEFORE: Final[dict[Tier, float]] = {"host": 8e9, "disk": 1e9}  # bytes/s, taken for true until something has moved
+BEFORE: Final[dict[Tier, float]] = {"host": 8e9, "disk": 1e9}  # bytes/s, assumed before the first move
 WEIGHED: Final = 64 << 20  # bytes: the weight of that guess
-MEMORY: Final = 0.9  # of what was seen, at each move
+MEMORY: Final = 0.9  # factor on past moves, at each move
 
 
 class Rates:
-    """Bytes and seconds of the last moves from each tier, the older the less. A move's seconds hold also what it waited
-    for room, which whoever comes back would wait for as well."""
+    """Bytes and seconds of the moves from each tier, older ones weighted less. A move's seconds include its wait for
+    room, as a session that comes back would wait for room as well."""
 
     def __init__(self) -> None:
         self._moved = {tier: (float(WEIGHED), WEIGHED / rate) for tier, rate in BEFORE.items()}
@@ -27,6 +27,6 @@ class Rates:
             )
 
     def seconds(self, tier: Tier, size: int) -> float:
-        """For `size` bytes from `tier` to the device."""
+        """Return the seconds for `size` bytes from `tier` to the device."""
         moved, taken = self._moved[tier]
         return size * taken / moved

@@ -1,4 +1,4 @@
-"""Who has to leave, and when: for want of pages, and after a while without use. Moves nothing itself."""
+"""Which sessions are evicted and when: for want of pages, and after a while without use. Moves nothing itself."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: who steps on at once would make them stale
+WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: stepping on at once would make them stale
 
-GIVE_BACK_SECONDS: Final = 3.0  # after which nobody has come for the places of those who left
+GIVE_BACK_SECONDS: Final = 3.0  # without a change before memory of evicted sessions is given back
 
 Choice = Callable[["Sequence[Session]", int], "Sequence[Session]"]
 
 
 def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
-    """For a room whose engine knows nothing of notebooks."""
+    """Return the candidates, the longest unused first, for an engine without notebooks."""
     return sorted(candidates, key=lambda session: session.residence.touched)
 
 
 class Room:
-    """Finds room on the device. `choose` puts those who may leave in the order in which they should, for so many
-    bytes; for those in `waiting` letters wait, and `others_go_on` says whether another session's job has work."""
+    """Finds room on the device. `choose` orders the sessions to evict for so many bytes; sessions in `waiting` have
+    queued requests, and `others_go_on` is True where another session's job has work."""
 
     def __init__(
         self,
@@ -56,8 +56,9 @@ class Room:
     # --------------------------------------------------------------------------------------- for want of pages
 
     def find(self, wanting: Session, need: int) -> bool:
-        """Make others leave until what `need` bytes lack (at least one session's) is on its way out. True when there is
-        room now or waiting for the next change helps; False when nobody can leave and nobody is at work."""
+        """Evict other sessions until the bytes missing for `need` (at least one session's) are on their way out. Return
+        True when there is room now or waiting for the next change helps; False when no session can leave and none is
+        at work."""
         if self.swapping.sweep() or self._gathered(need):
             self.swapping.changes += 1
             return True
@@ -65,12 +66,12 @@ class Room:
         return self._have_leave(short, wanting) > 0 or self._others_progress(wanting)
 
     def _gathered(self, need: int) -> bool:
-        """Whether it was only in the wrong places: slots of pages that are free are of no use to tensors."""
+        """Shrink the slabs, as free page slots are of no use to tensors. Return True where `need` then fits."""
         return need > self._budget.free and self.swapping.shrink() > 0 and need <= self._budget.free + self._budget.lent
 
     def relieve(self, wanting: Session | None = None) -> bool:
-        """The budget is overdrawn, by a stop or an edit: have somebody leave. False where nobody can, `wanting` but for
-        its older stops."""
+        """Evict older stops and sessions where a stop or an edit has overdrawn the budget. Return False where none can
+        leave; of `wanting` only older stops may."""
         if not self._budget.overdrawn:
             return True
         if self._budget.relieve():
@@ -82,7 +83,7 @@ class Room:
         return self._have_leave(over, wanting) > 0 or progress
 
     def _have_leave(self, short: int, wanting: Session | None) -> int:
-        """Older stops first and alone, then sessions; bytes that have left or are on their way out."""
+        """Evict older stops first, then sessions. Return the bytes that have left or are on their way out."""
         coming = self._on_the_way_out()
         if coming < short:
             coming += self.swapping.push_out(short - coming)
@@ -95,12 +96,12 @@ class Room:
         return coming
 
     def clear(self, need: int) -> int:
-        """Make older stops and sessions leave for somebody outside, until `need` bytes are on their way out; bytes that
-        are."""
+        """Evict older stops and sessions for other programs until `need` bytes are on their way out. Return the bytes
+        that are."""
         return self._have_leave(need, None)
 
     def wait_for(self, wanting: Session, need: int) -> Blocked | None:
-        """What a job yields that could not have its pages: a function that says whether it still has to wait. None when
+        """Return the function that a job without room for its pages yields: True while it still has to wait. None when
         there is nothing to wait for."""
         before = self.swapping.changes
         if not self.find(wanting, need):
@@ -112,7 +113,7 @@ class Room:
         return sum(max(private_bytes(session, self.swapping.blobs), 1) for session in going)
 
     def _others_progress(self, wanting: Session) -> bool:
-        """Whether somebody else's work, or way back to the device, will end without our help."""
+        """True where another session's work, or its load to the device, will end without further room."""
         if self._others_go_on(wanting):
             return True
         for session in self._sessions.values():
@@ -126,7 +127,7 @@ class Room:
         return False
 
     def _send_away(self, session: Session, cause: Cause) -> bool:
-        """To the first tier there is; whether it has left or is leaving."""
+        """Swap the session out to the first tier that takes it. Return True where it has left or is leaving."""
         for tier in self.swapping.tiers.names:
             try:
                 self.swapping.swap_out(session, tier, cause)
@@ -140,8 +141,8 @@ class Room:
     # ------------------------------------------------------------------------------------------- idleness
 
     def attend(self) -> None:
-        """For an engine with nothing to do: write the resting through, let those go who have rested for long, and give
-        back the memory that nobody came for."""
+        """Work for an idle engine: write resting sessions through, swap out those that have rested for long, and give
+        back the memory that no session took."""
         now = self._clock()
         if self.swapping.changes != self._changes:
             self._changes, self._changed = self.swapping.changes, now
@@ -157,6 +158,6 @@ class Room:
     def _let_go(self, session: Session) -> None:
         here = session.residence
         if here.error is not None and here.refused_at == here.version:
-            return  # it could not leave when it was as it is; the next thing done to it is a reason to try again
+            return  # it could not leave in this version; the next change of the session is a reason to try again
         if not self._send_away(session, "idleness"):
             here.refused_at = here.version

@@ -1,4 +1,4 @@
-"""Who leaves the device: an order of candidates, and how many of them. Pure functions; moves nothing."""
+"""Which sessions leave the device: an order of candidates, and how many of them. Pure functions; moves nothing."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from djinn_jupyter.engine.residency.priority import Claim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A session on the device. `frees_bytes`: what its leaving frees at once (pages shared with a session that stays
-    are not in it); `dirty_bytes`: of those, what has no copy yet. `restore_seconds`: to bring it back from where it
-    would go. `rested_seconds`: since something was last done to it; `remaining_seconds`: for which it is expected to
-    rest on."""
+    """A session on the device. `frees_bytes`: bytes freed at once when it leaves (without pages shared with a session
+    that stays); `dirty_bytes`: its bytes without a copy. `restore_seconds`: to bring it back from the tier it would go
+    to. `rested_seconds`: since it was last used; `remaining_seconds`: the expected rest from now on."""
 
     session: str
     claim: Claim
@@ -25,7 +24,7 @@ class Candidate:
 
     @property
     def worth(self) -> float:
-        """What its leaving is worth: bytes x seconds that others get, for each second that somebody waits for it."""
+        """The worth of evicting it: bytes x seconds that others get, per second of waiting for it to come back."""
         return self.frees_bytes * self.remaining_seconds / max(self.restore_seconds, 1e-9)
 
 
@@ -33,21 +32,21 @@ Order = Callable[[Iterable[Candidate]], list[Candidate]]
 
 
 def in_order(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Those who may leave, first to last: the detached, then the idle and the paused, then those at whom somebody is;
-    in each the most worth, then the clean and the longest rested first. Never who runs, nor who would free nothing."""
+    """Return the sessions that may be evicted, first to last: detached, then idle and paused, then stepping; in each
+    the most worth first, then the clean, then the longest rested. Never a running one, nor one that frees nothing."""
     may = [c for c in candidates if c.claim is not Claim.RUNNING and c.frees_bytes > 0]
     return sorted(may, key=lambda c: (_rank(c.claim), -c.worth, c.dirty_bytes > 0, -c.rested_seconds, c.session))
 
 
 def _rank(claim: Claim) -> int:
-    """Idle and paused are one: to send all the idle away before any paused one costs 1.4 to 1.5 times the waiting of
-    the least recently used first in the office trace of benchmarks/replay."""
+    """Return the claim's rank; idle and paused have one: evicting all idle sessions before any paused one costs 1.4 to
+    1.5 times the waiting of least-recently-used order in the office trace of benchmarks/replay."""
     return Claim.IDLE if claim is Claim.PAUSED else claim
 
 
 def victims(ordered: Sequence[Candidate], need_bytes: int) -> list[Candidate]:
-    """The first of `ordered` whose leaving frees `need_bytes`, less those that are not needed for it after all, the
-    last in order being spared first. All where even that is too little; none where nothing is needed."""
+    """Return the first of `ordered` that together free `need_bytes`, without those that turn out not to be needed; the
+    last in order are spared first. All where even that is too little; none where nothing is needed."""
     chosen: list[Candidate] = []
     freed = 0
     for candidate in ordered:
@@ -63,5 +62,5 @@ def victims(ordered: Sequence[Candidate], need_bytes: int) -> list[Candidate]:
 
 
 def rested(candidates: Iterable[Candidate], idle_seconds: float) -> list[Candidate]:
-    """Those who have rested for so long that they leave although nobody wants their place, in order."""
+    """Return the sessions that have rested for `idle_seconds`, in order; they leave even where no room is wanted."""
     return [c for c in in_order(candidates) if c.rested_seconds >= idle_seconds]

@@ -1,7 +1,7 @@
-"""Other programs on the device: when they need memory and there is little left, sessions make room for them.
+"""Other programs on the device: when they need memory and little is left, sessions are evicted for them.
 
-A reading of the device comes in, and one thing is done about it: first what nobody uses is given back, and where that
-was not enough, sessions leave, the next time what they left is given back, and so on."""
+Each reading of the device leads to one action: first unused memory is given back; where the next reading shows that was
+not enough, sessions are evicted; then the memory they left is given back, and so on."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from djinn_jupyter.engine.system.device import Usage
 if TYPE_CHECKING:
     from djinn_jupyter.engine.session.session import Session
 
-HEADROOM: Final = 20  # a twentieth of the device is to be free when others have grown
+HEADROOM: Final = 20  # a twentieth of the device is to be free when other programs have grown
 
 
 class Neighbours:
-    """Only what others have taken since the engine's start counts as their need: an engine that was allowed nearly all
-    of the device does not send its sessions away for want of headroom."""
+    """Only memory that other programs took since the engine's start counts as their need: an engine that was allowed
+    nearly all of the device does not evict its sessions for want of headroom."""
 
     def __init__(self, sessions: Mapping[str, Session], room: Room, swapping: Swapping, begun: Usage) -> None:
         self._sessions, self._room, self._swapping = sessions, room, swapping
@@ -29,7 +29,7 @@ class Neighbours:
         self._gave_back = False
 
     def heed(self, usage: Usage) -> None:
-        """Look at a reading, once."""
+        """Act on a reading, once."""
         if usage is self._last or usage.other_bytes is None:
             return
         self._last, self._least = usage, min(self._least, usage.other_bytes)
@@ -51,7 +51,7 @@ class Neighbours:
 
 
 def _short(usage: Usage) -> int:
-    """Bytes that are missing for the headroom."""
+    """Return the bytes missing for the headroom; 0 or less where none are."""
     if usage.device_total is None or usage.device_in_use is None:
         return 0
     return usage.device_total // HEADROOM - (usage.device_total - usage.device_in_use)

@@ -1,4 +1,4 @@
-"""Which sessions rest, since when and in which way; what is learned from it. The clock is the caller's."""
+"""Which sessions rest, since when and of which kind, and the pauses learned from them. The clock is the caller's."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from djinn_jupyter.engine.residency.reuse_model import HORIZON, Pauses
 
 Kind = bool | None
-"""Whether the session's notebook has the focus, None where nobody has said: pauses of a kind are alike. To tell paused
-sessions from idle ones as well made the choice worse (docs/design.md)."""
+"""True where the session's notebook has the focus, None where that is unknown: pauses of a kind are alike. Telling
+paused sessions from idle ones as well made the choice worse (docs/design.md)."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rest:
-    """`since`: when the session was last active; `learned`: up to when the rest is in the books."""
+    """`since`: when the session was last active; `learned`: the time up to which the rest has been learned from."""
 
     kind: Kind
     since: float
@@ -21,8 +21,7 @@ class Rest:
 
 
 class Rests:
-    """A table of pauses for every kind and one for all, and the rests that are under way. `now` never goes
-    backwards."""
+    """A table of pauses for each kind and one for all, and the rests under way. `now` never goes backwards."""
 
     def __init__(self) -> None:
         self._rests: dict[str, Rest] = {}
@@ -30,7 +29,7 @@ class Rests:
         self._pauses: dict[Kind, Pauses] = {kind: Pauses(self._all) for kind in (None, False, True)}
 
     def rests(self, session: str, kind: Kind, now: float) -> None:
-        """The session rests, from now on or in another way than before."""
+        """Note that the session rests from now on, or that its rest is now of another kind."""
         rest = self._rests.get(session)
         if rest is None:
             self._rests[session] = Rest(kind=kind, since=now, learned=now)
@@ -39,32 +38,32 @@ class Rests:
             rest.kind = kind
 
     def acts(self, session: str, now: float) -> None:
-        """Something is done to the session: if it rested, that has ended."""
+        """Note a use of the session, which ends its rest if it rested."""
         rest = self._rests.pop(session, None)
         if rest is not None:
             self._learn(rest, now, returned=True)
 
     def forget(self, session: str) -> None:
-        """The session is closed; nobody will know how long it would have rested."""
+        """Forget a closed session; the length of its rest will never be known."""
         self._rests.pop(session, None)
 
     def catch_up(self, now: float) -> None:
-        """Learn from what has been waited so far by those who rest still."""
+        """Learn from the rests under way, as far as they have lasted."""
         for rest in self._rests.values():
             self._learn(rest, now, returned=False)
 
     def lasted(self, session: str, now: float) -> float:
-        """Seconds since the session was active; 0 while it is."""
+        """Return the seconds since the session was active; 0 while it is."""
         rest = self._rests.get(session)
         return 0.0 if rest is None else now - rest.since
 
     def remaining(self, session: str, now: float) -> float:
-        """The seconds for which the session is expected to rest on; 0 while it is active."""
+        """Return the seconds for which the session is expected to rest on; 0 while it is active."""
         rest = self._rests.get(session)
         return 0.0 if rest is None else self._pauses[rest.kind].remaining(now - rest.since)
 
     def chance(self, session: str, now: float, within: float) -> float:
-        """The probability that the session is active within so many seconds."""
+        """Return the probability that the session is active within so many seconds."""
         rest = self._rests.get(session)
         return 1.0 if rest is None else self._pauses[rest.kind].chance(now - rest.since, within)
 

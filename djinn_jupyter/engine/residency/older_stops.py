@@ -1,7 +1,7 @@
-"""What only going back reads: stops other than the present one, and the states kept on the way. It leaves the device
-before any session does, and comes back when somebody goes back. Decides how it goes, never when.
+"""Storages that only going back reads: stops other than the present one, and the states kept on the way. They are
+evicted before any session, and fetched when a session goes back. Decides how they move, never when.
 
-Engine's thread only. Batches that end are told by `settle`.
+Engine's thread only. `settle` reports batches that ended.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ log = logging.getLogger(__name__)
 
 
 class OlderStops:
-    """Invariants: what a session on the device stands on, and what is pinned, does not leave here; a storage gives up
-    its place only once a tier has a copy of it; of a stop that is on the disk nothing is left on device or host, unless
-    it was gone back to. `_going` are storages on their way, with the tier where they are to be."""
+    """Invariants: the own storages of sessions on the device, and pinned ones, are not evicted here; a storage gives up
+    its place only once a tier has a copy of it; a stop on the disk keeps nothing on device or host, unless a session
+    went back to it. `_going` are storages on their way, with their goal tier."""
 
     def __init__(self, sessions: Mapping[str, Session], tiers: Tiers, blobs: Blobs) -> None:
         self._sessions, self._tiers, self._blobs = sessions, tiers, blobs
@@ -45,8 +45,8 @@ class OlderStops:
     # -------------------------------------------------------------------------------------------- leaving
 
     def push_out(self, need: int) -> int:
-        """Have as much as `need` bytes leave the device, the longest unused session's first; bytes that have left or
-        are on their way. What has a copy leaves at once."""
+        """Evict `need` bytes from the device, the longest unused session's first. Return the bytes that have left or
+        are on their way. Storages with a copy leave at once."""
         coming = sum(blob.counted for blob, _ in self._going.values())
         chosen: list[Blob] = []
         for blob in self._may_leave() if coming < need else ():
@@ -61,7 +61,7 @@ class OlderStops:
         return coming if self._begin(rest) else coming - sum(blob.counted for blob in rest)
 
     def sink(self, need: int) -> bool:
-        """Have what lies on the host alone go on to the disk, as much as `need` bytes; whether any does."""
+        """Send `need` bytes that lie on the host alone on to the disk. Return True where any go."""
         chosen: list[Blob] = []
         for session in self._by_use():
             if session.residence.present:
@@ -75,7 +75,7 @@ class OlderStops:
         return away and "disk" not in blob.copies and blob not in self._unwritten
 
     def _begin(self, blobs: Sequence[Blob]) -> bool:
-        """Copy to the first tier that has room; whether one has."""
+        """Copy to the first tier that has room. Return False where none has."""
         return not blobs or any(self._store(blobs, tier) for tier in self._tiers.names)
 
     def _store(self, blobs: Sequence[Blob], tier: Tier) -> bool:
@@ -99,13 +99,13 @@ class OlderStops:
         return sorted(self._sessions.values(), key=lambda session: session.residence.touched)
 
     def _in_use(self) -> set[int]:
-        """Identities of what has to stay."""
+        """Return the identities of storages that must stay."""
         here = (s for s in self._sessions.values() if s.residence.state not in ("host", "disk"))
         own = {blob.identity for session in here for blob in storages_of(session, self._blobs).own}
         return own | self._pinned.keys()
 
     def settle(self, moved: Moved) -> int:
-        """A batch is through: what has its copy now leaves; bytes that the device has back."""
+        """End a batch: storages that now have their copy leave. Return the bytes freed on the device."""
         if moved.batch in self._loading:
             self._loading.discard(moved.batch)
             self._failed.update({} if moved.error is None else {moved.batch: moved.error})
@@ -129,8 +129,8 @@ class OlderStops:
         return freed
 
     def _again(self, blob: Blob, tier: Tier, error: DjinnError | None) -> None:
-        """It did not arrive, or was on another way when it was to go to the disk. What failed is not tried again
-        before its session has another stop."""
+        """Store again on the disk a storage that was on another move; one whose copy failed is not tried again before
+        its session has another stop."""
         if error is not None or (tier == "disk" and not self._store([blob], "disk")):
             self._unwritten[blob] = error or TierFull("The disk tier is full.")
 
@@ -138,7 +138,7 @@ class OlderStops:
 
     @contextmanager
     def pinned(self, tensors: Iterable[Tensor]) -> Iterator[list[Blob]]:
-        """The storages of these tensors stay on the device, or come there undisturbed."""
+        """Pin the storages of these tensors: they stay on the device, or are loaded without being evicted again."""
         found = {blob.identity: blob for tensor in tensors if (blob := self._blobs.of(tensor)) is not None}
         self._pinned.update(found.keys())
         try:
@@ -148,15 +148,15 @@ class OlderStops:
             self._pinned += Counter()
 
     def away(self, tensors: Iterable[Tensor]) -> list[Blob]:
-        """The storages of these tensors that are not on the device."""
+        """Return the storages of these tensors that are not on the device."""
         found = {blob.identity: blob for tensor in tensors if (blob := self._blobs.of(tensor)) is not None}
         return [blob for blob in found.values() if not blob.resident]
 
     def fetch(
         self, blobs: Sequence[Blob], wait_for: Callable[[int], Blocked | None]
     ) -> Generator[Blocked | None, None, None]:
-        """Steps until pinned storages are on the device. `wait_for` finds room for so many bytes, or says that there is
-        none. Raises SlabFull, and StorageFailed where a copy could not be read."""
+        """Run steps until pinned storages are on the device. `wait_for` finds room for so many bytes, or returns None
+        where there is none. Raises SlabFull, and StorageFailed where a copy could not be read."""
         while missing := [blob for blob in blobs if not blob.resident]:
             try:
                 batches = self._tiers.load(missing)
@@ -175,8 +175,8 @@ class OlderStops:
     # -------------------------------------------------------------------------------------------- to the disk
 
     def bound(self, session: Session) -> None:
-        """Stops beyond those that the session keeps in memory go to the disk. Where that is off or full, or took less
-        than it was given, the oldest are dropped, and the history says why."""
+        """Send the stops beyond those that the session keeps in memory to the disk. Where the disk is off or full, or a
+        write to it failed, the oldest are dropped, and the history says why."""
         history = session.history
         self._drop_unwritten(session)
         while history.beyond:
@@ -189,7 +189,7 @@ class OlderStops:
                 history.on_disk += 1
 
     def _send_to_disk(self, stop: Checkpoint) -> None:
-        """Raises TierFull."""
+        """Store the stop's storages on the disk. Raises TierFull."""
         self._tiers.keeper("disk")
         in_use = self._in_use()
         blobs = [blob for blob in self.of(stop) if blob.identity not in in_use]
@@ -198,7 +198,8 @@ class OlderStops:
         self._end(None)
 
     def _drop_unwritten(self, session: Session) -> None:
-        """What could not be written is in memory still, and there it does not stay. The others may be tried again."""
+        """Drop the stops that could not be written, as they may not stay in memory. Other storages may be tried
+        again."""
         if not self._unwritten:
             return
         for stop in session.history.stops[: session.history.on_disk]:
@@ -209,6 +210,6 @@ class OlderStops:
         self._unwritten = {blob: why for blob, why in left if not blob.expired and blob not in tried}
 
     def of(self, stop: Checkpoint) -> list[Blob]:
-        """Its storages, each once."""
+        """Return the stop's storages, each once."""
         found = {blob.identity: blob for t in tensors_of_stop(stop) if (blob := self._blobs.of(t)) is not None}
         return list(found.values())

@@ -1,5 +1,5 @@
-"""Room for what passes leave on the device: set aside before a pass is entered, asked for before anything is kept,
-given back when the books have what was made. Waits, and says when there is no use."""
+"""Room for the tensors that passes leave on the device: set aside before a pass is entered, requested before anything
+is kept, given back once the accounting has the tensors. Waits, and raises where waiting is no use."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class StopRoom:
         return PassRoom(self._budget, owner, always, expected)
 
     def drop_a_stop(self, session: Session, need: int) -> None:
-        """Raises SlabFull where there is none to drop."""
+        """Drop the session's oldest stop. Raises SlabFull where there is none to drop."""
         history = session.history
         if not history.stops or history.present == 0:
             raise SlabFull(f"The stop keeps {mebibytes(need)} on the device, {self._budget.bound}")
@@ -38,7 +38,7 @@ class StopRoom:
         self._swapping.blobs.purge()
 
     def accounted(self, session: Session) -> None:
-        """What a slice has made is in the books; the rest of what was set aside for it is given back."""
+        """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
         blobs = self._swapping.blobs
         blobs.note(own_tensors(session))
         for state in session.cache.live_states().values():
@@ -46,15 +46,15 @@ class StopRoom:
         self.put_back()
 
     def put_back(self) -> None:
-        """Nothing is set aside any more."""
+        """Release all bytes that are set aside."""
         self._budget.put_back()
 
     def set_aside_now(self, size: int) -> None:
-        """So many bytes for the rest of this slice. Raises SlabFull."""
+        """Set `size` bytes aside for the rest of this slice. Raises SlabFull."""
         self._budget.set_aside(size, by=None)
 
     def set_aside(self, session: Session, size: int) -> Pieces:
-        """Steps until so many bytes are set aside for the rest of this slice. Raises SlabFull."""
+        """Run steps until `size` bytes are set aside for the rest of this slice. Raises SlabFull."""
         while True:
             try:
                 self.set_aside_now(size)
@@ -66,6 +66,6 @@ class StopRoom:
             yield blocked
 
     def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
-        """Steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""
+        """Run steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""
         older = self._swapping.older_stops
         return older.fetch(storages, lambda need: self._room.wait_for(session, need))

@@ -1,7 +1,7 @@
-"""Whether to bring a session back before it is asked for: a bet on a signal, and the books of such bets. Moves nothing.
+"""Prefetch: the decision to bring a session back before a request needs it, and its statistics. Moves nothing.
 
-A bet is worth taking where the wait that it is expected to save exceeds the wait that it is expected to cause to those
-who leave for it. What a signal means is learned: of `focused` notebooks some are only glanced at.
+A prefetch is worth it where the wait it is expected to save exceeds the wait it is expected to cause to the sessions
+evicted for it. The trust in a signal is learned: some `focused` notebooks are only glanced at.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final, Literal
 Signal = Literal["focused", "expected"]
 
 PATIENCE: Final = 60.0  # seconds in which a session must be used for its signal to have come true
-MEMORY: Final = 0.98  # of a signal's record, at each new outcome
+MEMORY: Final = 0.98  # factor on a signal's record, at each new outcome
 BEFORE: Final[dict[Signal, tuple[float, float]]] = {"focused": (2.0, 3.0), "expected": (9.0, 10.0)}
-"""Came true, and all, before anything was seen."""
+"""Signals that came true, and all signals, assumed before any was seen."""
 
 
 @dataclass(slots=True, kw_only=True)
 class PrefetchBooks:
-    """Prefetches begun; `hits` were there when asked for, `late` still on their way, `wasted` went again unused or were
-    not used in PATIENCE seconds."""
+    """Prefetches begun; `hits` were on the device when requested, `late` still on their way, `wasted` left again unused
+    or were not used in PATIENCE seconds."""
 
     begun: int = 0
     hits: int = 0
@@ -30,7 +30,7 @@ class PrefetchBooks:
 
 
 class Prefetching:
-    """Signals that have not come true or false yet, those of them that were acted on, and the record of each signal."""
+    """Signals not yet known to be true or false, prefetches begun, and the record of each signal."""
 
     def __init__(self) -> None:
         self.books = PrefetchBooks()
@@ -39,12 +39,12 @@ class Prefetching:
         self._begun: dict[str, float] = {}
 
     def trust(self, signal: Signal) -> float:
-        """The probability that a session is used within PATIENCE seconds of this signal."""
+        """Return the probability that a session is used within PATIENCE seconds of this signal."""
         true, all_ = self._record[signal]
         return true / all_
 
     def signalled(self, session: str, signal: Signal, now: float) -> None:
-        """A signal came; the first one of a series counts, unless a stronger one follows."""
+        """Note a signal; the first of a series counts, unless a stronger one follows."""
         self.expire(now)
         present = self._open.get(session)
         if present is None or (signal == "expected" and present[0] == "focused"):
@@ -53,9 +53,9 @@ class Prefetching:
             self._open[session] = (signal, now)
 
     def worth_it(self, signal: Signal, restore_seconds: float, leaving: Iterable[tuple[float, float]] = ()) -> bool:
-        """`restore_seconds`: what the session would have to wait. `leaving`: for those who would have to go, the
-        probability that they are wanted within PATIENCE and what they would then wait. They would go anyway when the
-        session is used; so they suffer by the bet only where it is lost."""
+        """True where the expected saving exceeds the expected cost. `restore_seconds`: the session's wait without a
+        prefetch. `leaving`: for each session to be evicted, the probability that it is used within PATIENCE and its
+        wait then. They leave anyway when the session is used, so a prefetch costs them only where it is wrong."""
         trust = self.trust(signal)
         caused = sum(chance * seconds for chance, seconds in leaving)
         return trust * restore_seconds > (1.0 - trust) * caused
@@ -65,7 +65,7 @@ class Prefetching:
         self._begun[session] = now
 
     def used(self, session: str, now: float, *, present: bool) -> None:
-        """The session was asked for; `present`: its bytes were there."""
+        """Note a request for the session; `present`: its bytes were on the device."""
         self.expire(now)
         signalled = self._open.pop(session, None)
         if signalled is not None:
@@ -75,12 +75,12 @@ class Prefetching:
             self.books.late += not present
 
     def left(self, session: str) -> None:
-        """It has gone from the device, or for good."""
+        """Note that the session has left the device or was closed."""
         if self._begun.pop(session, None) is not None:
             self.books.wasted += 1
 
     def expire(self, now: float) -> None:
-        """What has not come true in time was false."""
+        """Count signals and prefetches older than PATIENCE as false."""
         for session, (signal, when) in list(self._open.items()):
             if now - when > PATIENCE:
                 del self._open[session]

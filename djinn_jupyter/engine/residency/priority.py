@@ -1,4 +1,4 @@
-"""How strong a session's claim to its place on the device is, from its state, its holder and what its notebook does.
+"""The strength of a session's claim to its place on the device, from its state, holder and notebook signals.
 
 Values only: knows neither torch nor clocks.
 """
@@ -13,8 +13,8 @@ from djinn_jupyter.wire.nouns import Activity, SessionState
 
 
 class Claim(IntEnum):
-    """The weakest leaves first. DETACHED: no kernel holds it. IDLE: its run has ended. PAUSED: a pass stands still.
-    STEPPING: its user is at it now. RUNNING: passes are being run, it never leaves."""
+    """The weakest is evicted first. DETACHED: no kernel holds it. IDLE: its run has ended. PAUSED: a pass is stopped.
+    STEPPING: a cell uses it now. RUNNING: passes are being run; it is never evicted."""
 
     DETACHED = 0
     IDLE = 1
@@ -25,16 +25,16 @@ class Claim(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """What is known of a session's notebook. `used`: a cell that uses the session runs, or is about to; that its kernel
-    is busy with something else says nothing. `focused`: it is before its user's eyes; None where nobody has said.
-    `gone`: its kernel has ended."""
+    """The last signals of a session's notebook. `used`: a cell that uses the session runs, or is about to; a kernel
+    busy with other work does not count. `focused`: its user has it in view; None where that is unknown. `gone`: its
+    kernel has ended."""
 
     used: bool = False
     focused: bool | None = None
     gone: bool = False
 
     def noted(self, activity: Activity) -> Signals:
-        """These signals after one more."""
+        """Return these signals after one more activity."""
         return replace(self, **({"gone": False} | _CHANGES[activity]))
 
 
@@ -52,7 +52,7 @@ QUIET: Final = Signals()
 
 
 def claim_of(state: SessionState, *, held: bool, signals: Signals = QUIET) -> Claim:
-    """The claim of a session in `state`; `held`: some kernel has it open."""
+    """Return the claim of a session in `state`; `held`: some kernel has it open."""
     if state == "running":
         return Claim.RUNNING
     if not held or signals.gone:

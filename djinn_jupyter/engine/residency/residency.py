@@ -1,4 +1,4 @@
-"""Who is on the device: moves between the tiers, evictions, and what notebooks do, joined. Everybody else asks here."""
+"""The one interface to residency: moves between the tiers, evictions and notebook activity, joined."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfe
 
 
 class Residency:
-    """`order` says who leaves first. For those in `waiting` letters wait; `others_go_on` says whether the job of
-    another session has something to do; `swapped` is told of every move that ended."""
+    """`order` sorts the sessions to evict. Sessions in `waiting` have queued requests; `others_go_on` is True where the
+    job of another session has work; `swapped` is called at the end of every move."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Residency:
     # --- what sessions do ------------------------------------------------------------------------------------------
 
     def note(self, session: Session, activity: Activity) -> None:
-        """Its notebook does something. May begin to bring the session back."""
+        """Note an activity of the session's notebook. May begin to bring the session back."""
         self.notebooks.note(session, activity)
 
     def asked(self, session: Session) -> None:
-        """Somebody asks for what needs the session's bytes."""
+        """Note a request that needs the session's bytes."""
         self.notebooks.asked(session)
 
     def left_alone(self, session: Session) -> None:
-        """What was asked for is done, for now."""
+        """Note that the session's requests are done, for now."""
         self.notebooks.left_alone(session)
 
     def closed(self, session: Session) -> None:
@@ -91,52 +91,52 @@ class Residency:
 
     @property
     def changes(self) -> int:
-        """Counts whatever may have made room or brought a session back."""
+        """The count of events that may have made room or brought a session back."""
         return self.swapping.changes
 
     def changed(self) -> None:
-        """Something may leave, or has room, that had not: who waits looks again."""
+        """Count a change that may have made room; jobs that wait look again."""
         self.swapping.changes += 1
 
     def room_changed(self) -> None:
-        """A session does no more what it did, or is gone: who waits for room looks again."""
+        """Note that a session's work has ended or the session is gone; moves that wait for room look again."""
         self.changed()
         with self._faults.during("it moved sessions between tiers"):
             self.swapping.advance_all()
 
     def require_tier(self, tier: Tier) -> None:
-        """Raises TierFull where there is none."""
+        """Raise TierFull where the tier is off."""
         self.swapping.tiers.keeper(tier)
 
     def swap_out(self, session: Session, tier: Tier) -> None:
-        """Begin to leave because somebody asks. Raises IllegalMove and TierFull."""
+        """Begin to swap the session out at a client's request. Raises IllegalMove and TierFull."""
         self.swapping.swap_out(session, tier, "asked")
 
     def swap_in(self, session: Session) -> None:
-        """Begin to come back because somebody asks, or stop leaving."""
+        """Begin to swap the session in at a client's request, or stop swapping it out."""
         self.swapping.swap_in(session, "asked")
 
     def need(self, session: Session) -> None:
-        """Begin to come back for a request that needs the session's bytes."""
+        """Begin to swap the session in for a request that needs its bytes."""
         self.swapping.swap_in(session, "needed")
 
     def settled(self, session: Session) -> Pieces:
-        """Steps until no move of the session is under way."""
+        """Run steps until no move of the session is under way."""
         while not session.residence.settled:
             yield lambda: not session.residence.settled
 
     def begin_anew(self, session: Session) -> None:
-        """Its bytes are given up: it is on the device, with nothing."""
+        """Give up the session's bytes: it counts as on the device, with none."""
         self.swapping.begin_anew(session)
 
     def settle(self, moved: Moved) -> None:
-        """A batch of copies is through."""
+        """End a batch of copies."""
         self.swapping.settle(moved)
 
     # --- room ------------------------------------------------------------------------------------------------------
 
     def find(self, wanting: Session, need: int) -> bool:
-        """Make others leave. True when there is room now or waiting for the next change helps."""
+        """Evict other sessions. Return True when there is room now or waiting for the next change helps."""
         return self.room.find(wanting, need)
 
     def wait_for(self, wanting: Session, need: int) -> Blocked | None:
@@ -146,7 +146,7 @@ class Residency:
         self._blobs.note(tensors)
 
     def let_go(self) -> None:
-        """Tensors were let go of: what is gone will be looked for."""
+        """Note that tensors were let go of; a later look finds which are gone."""
         self._blobs.untidy = True
 
     def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
@@ -156,14 +156,14 @@ class Residency:
         self.stop_room.drop_a_stop(session, need)
 
     def accounted(self, session: Session) -> None:
-        """What a slice has made is in the books; the rest of what was set aside for it is given back."""
+        """Account for the tensors that a slice has made, and give back the rest of the bytes set aside for it."""
         self.stop_room.accounted(session)
 
     def set_aside(self, session: Session, size: int) -> Pieces:
         return self.stop_room.set_aside(session, size)
 
     def set_aside_now(self, size: int) -> None:
-        """So many bytes for the rest of this slice. Raises SlabFull."""
+        """Set `size` bytes aside for the rest of this slice. Raises SlabFull."""
         self.stop_room.set_aside_now(size)
 
     def put_back(self) -> None:
@@ -176,30 +176,30 @@ class Residency:
         return self.older_stops.pinned(tensors)
 
     def away(self, tensors: Iterable[Tensor]) -> list[Blob]:
-        """The storages of these tensors that are not on the device."""
+        """Return the storages of these tensors that are not on the device."""
         return self.older_stops.away(tensors)
 
     def bound(self, session: Session) -> None:
         self.older_stops.bound(session)
 
-    # --- for nobody's request --------------------------------------------------------------------------------------
+    # --- without a request -----------------------------------------------------------------------------------------
 
     @property
     def has_to_look(self) -> bool:
-        """Whether somebody rests on the device who may have to leave, or who has left memory that is still ours."""
+        """True while some session could be evicted, or evicted ones left memory that is not yet given back."""
         return self.swapping.gives_back or bool(self.swapping.candidates())
 
     def relieve(self) -> None:
-        """Have somebody leave where stops and edits have overdrawn the budget."""
+        """Evict sessions where stops and edits have overdrawn the budget."""
         self.room.relieve()
 
     def rest(self) -> None:
-        """For an engine with nothing to do."""
+        """Do the work of an idle engine: purge, write through, swap out, give memory back."""
         self._blobs.purge()
         self.room.attend()
 
     def heed(self, usage: Usage) -> None:
-        """What the machine says that others have."""
+        """Act on a reading of the device's memory in use by other programs."""
         self.neighbours.heed(usage)
 
     def statistics(self) -> PrefetchStatistics:

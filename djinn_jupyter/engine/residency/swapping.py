@@ -1,7 +1,7 @@
-"""Sessions leave the device and come back. Decides how a move goes, never who has to move or when.
+"""Moves of sessions off the device and back. Decides how a move goes, never which session moves or when.
 
-Everything is driven by what is still missing: a session that leaves has it stored, then gives up its place; one that
-comes back has it loaded, then answers the letters that waited. Each batch that ends is a reason to look again.
+Each step does what is still missing: a session that leaves has its items stored, then gives up its place; one that
+comes back has them loaded, then its queued requests are answered. Each batch that ends is a reason to look again.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 
 
 class Swapping:
-    """Invariants: a session that runs, is looked at, or is held from outside does not leave; it leaves with all that it
-    has and comes back with what it stands on; a page or storage stays as long as any session that is on the device has
-    it, but for older stops, which leave alone; a copy counts only if nothing was written since it was begun; a move
-    that fails leaves the session where it was and everybody else alone.
+    """Invariants: a session that runs, is looked at, or is held from outside does not leave; it leaves with all its
+    items and comes back with its own (not its older stops); a page or storage stays as long as any session on the
+    device has it, except older stops, which leave alone; a copy counts only if nothing was written since it was begun;
+    a move that fails leaves the session where it was and does not touch the others.
 
-    `changes` counts whatever may have made room or brought a session back; `gives_back` says that some left and what
-    they had is still ours. `swapped` is told of every move that ended, `find_room` is asked when the slab is full and
-    says whether waiting helps."""
+    `changes` counts events that may have made room or brought a session back; `gives_back`: some left and the engine
+    still holds their memory. `swapped` is called at the end of every move; `find_room` is called when the slab is full
+    and returns True where waiting helps."""
 
     def __init__(
         self,
@@ -60,12 +60,12 @@ class Swapping:
     # -------------------------------------------------------------------------------------------- verbs
 
     def may_leave(self, session: Session) -> bool:
-        """Whether nobody uses its bytes now."""
+        """True where the session is on the device and nothing uses its bytes now."""
         here = session.residence
         return here.state == "resident" and not here.busy and session.work is None and session.state != "running"
 
     def candidates(self, wanting: Session | None = None) -> list[Session]:
-        """Those who may leave, but for who wants the room and those for whom letters wait."""
+        """Return the sessions that may leave, except `wanting` and those with queued requests."""
         return [
             session
             for session in self._sessions.values()
@@ -76,7 +76,8 @@ class Swapping:
         ]
 
     def swap_out(self, session: Session, tier: Tier, cause: Cause) -> None:
-        """Begin to leave for a tier. Raises IllegalMove where it is used, TierFull where that tier is not there."""
+        """Begin to swap out to a tier. Raises IllegalMove where the session is in use, TierFull where the tier is
+        off."""
         self.tiers.keeper(tier)
         here = session.residence
         if session.state == "running" or here.busy or here.state in ("storing", "loading") or here.moving:
@@ -93,14 +94,14 @@ class Swapping:
         session.cache.drop_working()  # while its pages are copied
 
     def swap_in(self, session: Session, cause: Cause) -> None:
-        """Begin to come back, or stop leaving."""
+        """Begin to swap in, or stop swapping out."""
         here = session.residence
         if here.state == "storing":
             self._call_back(session)
             return
         if here.state in ("resident", "loading"):
             return
-        wanted = items_of if here.inherited else own_items_of  # of an earlier process all is read, to be sure of it
+        wanted = items_of if here.inherited else own_items_of  # from an earlier process: all, to check them
         items = wanted(session, self.blobs)
         here.move("come", session.name)
         here.error = None
@@ -109,14 +110,14 @@ class Swapping:
         self.advance(session)
 
     def begin_anew(self, session: Session) -> None:
-        """Its bytes are given up: it is on the device, with nothing."""
+        """Give up the session's bytes: it counts as on the device, with none."""
         here = session.residence
         if not here.present:
             here.moving = None
             here.move("begin_anew", session.name)
 
     def push_out(self, need: int) -> int:
-        """Have older stops leave the device; bytes that have left or are on their way."""
+        """Evict older stops from the device. Return the bytes that have left or are on their way."""
         before = self.blobs.bytes_held
         coming = self.older_stops.push_out(need)
         if self.blobs.bytes_held < before:
@@ -124,8 +125,8 @@ class Swapping:
         return coming
 
     def write_through(self, session: Session) -> None:
-        """Copy what has no copy yet to the host, so that leaving later moves nothing. Where there is no room for that,
-        it is left."""
+        """Copy items without a copy to the host, so that leaving later moves nothing. Without room there, do
+        nothing."""
         here = session.residence
         if self.tiers.host is None or not self.may_leave(session) or here.written_through == here.version:
             return
@@ -137,7 +138,7 @@ class Swapping:
             log.info("Session %r is not written through: %s", session.name, full)
 
     def settle(self, moved: Moved) -> None:
-        """A batch is through. What else goes wrong with it is raised, when those that it was for have been told."""
+        """End a batch. An unforeseen error is raised after the moves that the batch was for have failed with it."""
         self.changes += 1
         try:
             size = self.tiers.settle(moved)
@@ -160,7 +161,7 @@ class Swapping:
         self.advance_all()
 
     def advance_all(self) -> None:
-        """Somebody's move, end or close may have been what others wait for; and so may what comes of it."""
+        """Advance all moves until nothing changes: each end of a move, job or session may be what others wait for."""
         before = None
         while before != self.changes:
             before = self.changes
@@ -169,8 +170,8 @@ class Swapping:
                     self.advance(session)
 
     def sweep(self) -> int:
-        """Give up what is on the device and belongs only to sessions that are away; bytes given up. A fork may have
-        kept it there."""
+        """Free device copies referenced only by swapped-out sessions (a fork may have held them). Return the bytes
+        freed."""
         self.blobs.purge()
         away = [s for s in self._sessions.values() if s.residence.state in ("host", "disk")]
         found = {id(i): i for s in away for i in items_of(s, self.blobs) if i.resident and i.copies and not i.moving}
@@ -182,7 +183,8 @@ class Swapping:
     # ------------------------------------------------------------------------------------- how a move goes
 
     def advance(self, session: Session) -> None:
-        """Do what can be done now for a session's move. An error other than want of room ends it and is raised."""
+        """Do what can be done now for a session's move. An error ends the move; one other than want of room is
+        raised."""
         moving = session.residence.moving
         if moving is None:
             return
@@ -209,7 +211,7 @@ class Swapping:
             if any(item.moving for item in going):
                 return
             self._leave(going)
-            if moving.cause == "asked":  # whoever asks wants the memory now, others may want the place in a moment
+            if moving.cause == "asked":  # a client wants the memory now; otherwise other sessions may want it soon
                 self.shrink()
             here.move("reach_host" if goal == "host" else "reach_disk", session.name)
         else:
@@ -233,7 +235,7 @@ class Swapping:
                     raise
             if self._drop_copies_of_the_present():
                 continue
-            if self._somebody_sinks():  # its end is a reason to look again
+            if self._somebody_sinks():  # the end of that move is a reason to look again
                 return
             if self.older_stops.sink(sum(item.nbytes for item in items)):
                 return
@@ -246,7 +248,8 @@ class Swapping:
         return any(here.state == "host" and here.moving is not None for here in places)
 
     def _sink_another(self, session: Session, need: int) -> bool:
-        """The host is full: who has rested there for longer than this session makes room, if there is anybody."""
+        """Where the host is full, begin to send the longest unused session there to the disk, if it was unused for
+        longer than this one. Return False where there is none."""
         if self.tiers.disk is None or self.tiers.host is None or need > self.tiers.host.limit:
             return False
         rested = [
@@ -262,14 +265,14 @@ class Swapping:
         return True
 
     def _store_further_down(self, session: Session, moving: Moving) -> None:
-        """The host is full: to the disk, where there is one."""
+        """Store on the disk because the host is full. Raises TierFull where there is no disk tier."""
         if self.tiers.disk is None:
             raise TierFull(f"The host tier has no room for session {session.name!r}, and there is no disk tier.")
         moving.goal = "disk"
         self._take_away(session, moving, "disk")
 
     def _drop_copies_of_the_present(self) -> bool:
-        """Give up host copies of what is on the device anyway; whether there were any."""
+        """Drop host copies of items that are on the device. Return True where there were any."""
         dropped = False
         for session in self._sessions.values():
             if session.residence.state == "resident":
@@ -310,14 +313,14 @@ class Swapping:
         self._swapped(session, transfer)
 
     def _call_back(self, session: Session) -> None:
-        """Nothing has left yet; copies under way go on as if written through."""
+        """Stop swapping out before anything has left; copies under way go on as if written through."""
         session.residence.moving = None
         session.residence.move("call_back", session.name)
         self.changes += 1
         self._swapped(session, None)
 
     def _fail(self, session: Session, error: DjinnError) -> None:
-        """Back to where it was."""
+        """End the move with an error; the session goes back to the state before it."""
         here = session.residence
         moving, here.moving, here.error = here.moving, None, error
         if here.state == "storing":
@@ -332,7 +335,8 @@ class Swapping:
         self._swapped(session, None)
 
     def _do_without_rows(self, session: Session, moving: Moving) -> None:
-        """What an earlier process had on disk is there no more: the session comes without, and is recomputed."""
+        """Bring the session in without the rows an earlier process had on disk, which cannot be read; they are
+        recomputed."""
         here = session.residence
         log.warning("Session %r is made again from its tokens: %s", session.name, str(here.error))
         session.lose_rows()
@@ -344,7 +348,7 @@ class Swapping:
     # -------------------------------------------------------------------------------------------- places
 
     def _needed(self, leaving: Sequence[Session]) -> set[int]:
-        """Identities of the items that sessions other than these have on the device."""
+        """Return the identities of the items of sessions that are on the device and not in `leaving`."""
         others = [s for s in self._sessions.values() if s not in leaving and s.residence.state not in ("host", "disk")]
         return {id(item) for session in others for item in items_of(session, self.blobs)}
 
@@ -354,7 +358,7 @@ class Swapping:
             item.leave()
 
     def shrink(self) -> int:
-        """Give the device's memory that no page needs back to everybody; bytes given back."""
+        """Compact the slabs and give memory that no page needs back to the device. Return the bytes given back."""
         self.gives_back = False
         for slab in self.slabs:
             slab.compact()
@@ -362,12 +366,13 @@ class Swapping:
 
 
 def _has_to_go(item: Item, goal: Tier) -> bool:
-    """Whether a session that leaves for that tier has to wait for a copy. Older stops may lie further down already."""
+    """True where a session that leaves for that tier waits for a copy of the item. Older stops may lie further down
+    already."""
     return goal not in item.copies and (item.resident or item.moving or goal == "disk")
 
 
 def _unforeseen(session: Session, error: Exception) -> DjinnError:
-    """For those who wait for the session."""
+    """Return the error for requests that wait for the session."""
     return DjinnError(
         f"Session {session.name!r} could not be moved: the engine met an error it does not know ({in_short(error)}); "
         "see %djinn_log."

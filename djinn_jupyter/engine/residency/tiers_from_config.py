@@ -1,4 +1,4 @@
-"""The tiers that an engine has, from its configuration and what the machine has."""
+"""The tiers of an engine, from its configuration and the machine's memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLDER: Final = "djinn"
 
 
 def open_host(config: EngineConfig, device: torch.device, growth: Growth | None = None) -> HostTier | None:
-    """The host tier, None where the configuration has none. It grows as far as `growth` allows."""
+    """Return the host tier, None where the configuration has none. It grows as far as `growth` allows."""
     limit = _host_limit(config)
     if not limit:
         return None
@@ -33,8 +33,8 @@ def open_host(config: EngineConfig, device: torch.device, growth: Growth | None 
 
 
 def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = None) -> DiskTier | None:
-    """The disk tier, None where the configuration has none. Its file keeps the name `kept`, else it has none. Raises
-    StorageFailed."""
+    """Return the disk tier, None where the configuration has none. With `kept` its file stays under that name; else it
+    has none. Raises StorageFailed."""
     folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
     if config.disk_memory == 0:
         return None
