@@ -1,1 +1,1 @@
-"""Whose turn it is: the mail, the jobs, and those that wait."""
+"""Scheduling: the mailbox, the jobs in rotation, and the queued requests."""

@@ -1,4 +1,4 @@
-"""Whether a pass gives way between two layers: there is mail, or another job whose turn it is."""
+"""The decision to yield a pass between two layers: mail has come, or it is another job's turn."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class GivingWay:
         self._prefilling = self._in_step = False
 
     def prepare(self, job: Job) -> None:
-        """The job gets a slice now: prefills give way to others after each layer, and so do runs in lockstep."""
+        """Prepare for a slice of the job: prefills yield to other jobs after each layer, and so do runs in lockstep."""
         frame, lockstep = job.session.frame, self._scheduler.lockstep
         self._in_step = lockstep is not None and lockstep.steps_aside(job, self._scheduler.running)
         self._prefilling = job.letter is None or (frame is not None and len(frame.tokens) > 1)
 
     def asked(self) -> bool:
-        """Asked by passes between layers."""
+        """True where the pass must yield; passes ask between layers."""
         if self._prefilling:
             self.pace.keep()
         return self._mailbox.waiting or (len(self._scheduler) > 1 and (self._prefilling or self._in_step))

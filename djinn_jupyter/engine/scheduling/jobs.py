@@ -1,4 +1,4 @@
-"""Jobs: work for one session each, in steps that give way to others."""
+"""Jobs: work for one session each, in steps that yield to other jobs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from djinn_jupyter.engine.session.steps import (
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """Work for one session that ends in the reply to `letter`. A `run` moves the session, a `look` leaves it as it is.
-    What its steps yielded last, a function where it has to wait for something, says whether it still does. Without a
-    letter it is done for those that wait for the session."""
+    """Work for one session that ends in the reply to its request (`letter`). A `run` moves the session, a `look` leaves
+    it as it is. `blocked` is what its steps yielded last: None, or a function that is True while the job must wait.
+    Without a letter the job is done for the requests queued for the session."""
 
     kind: JobKind
     session: Session
@@ -33,7 +33,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Underway:
-    """What a verb returns whose steps are for a session that is not, or not yet, among the engine's."""
+    """The result of a verb whose steps are for a session that is not, or not yet, in the engine's table."""
 
     session: Session
     steps: Steps

@@ -1,7 +1,7 @@
-"""Whose turn it is when layers stream: running sessions meet at every layer, so that it is fetched once for all.
+"""The rotation when layers stream: running sessions meet at every layer, so that it is fetched once for all.
 
-The weights go round like a wheel. A run is taken up when the wheel is at its next layer, be it in the midst of a pass;
-one that begins waits until the wheel comes to the first layer, and is in step from there on.
+The layers are fetched in a cycle. A run gets its turn when the cycle is at its next layer, also in the midst of a pass;
+a run that begins waits until the cycle comes to the first layer, and is in step from there on.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from djinn_jupyter.engine.scheduling.jobs import Job
 
 
 class Lockstep:
-    """`at` is the layer that the last run was taken up for."""
+    """`at` is the layer of the last run that was chosen."""
 
     def __init__(self, layers: int) -> None:
         self._layers = layers
         self.at = 0
 
     def choose(self, jobs: Sequence[Job]) -> Job:
-        """A look, which is short, else the run whose next layer the wheel comes to first; of several the one that
-        waited longest. `jobs` are ready, in rotation, and at least one."""
+        """Return a look, which is short, else the run whose next layer comes first in the cycle; of several the one
+        that waited longest. `jobs` are ready, in rotation, and at least one."""
         look = next((job for job in jobs if job.kind == "look"), None)
         if look is not None:
             return look
@@ -29,7 +29,7 @@ class Lockstep:
         return chosen
 
     def steps_aside(self, job: Job, running: int) -> bool:
-        """Whether this job leaves its pass after every layer: a run among others, whose frame says where it stands."""
+        """True where this job yields after every layer: a run among several, whose frame holds its place."""
         return job.kind == "run" and running > 1 and job.session.frame is not None
 
     def _next_layer(self, job: Job) -> int:

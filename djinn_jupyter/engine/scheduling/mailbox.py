@@ -1,4 +1,4 @@
-"""Letters from any thread to the engine's thread. Knows neither sockets nor what a request means."""
+"""The queue of requests and notices from any thread to the engine's. Knows neither sockets nor what a request means."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from djinn_jupyter.wire.requests import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """Who asks: a kernel or process (`name` survives its restart) of a user."""
+    """The sender of a request: a kernel or process (`name` survives its restart) of a user."""
 
     name: str
     user: str
@@ -23,7 +23,7 @@ class Holder:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Letter:
-    """A request with its asker and the one place its reply goes. `reply` may be called from the engine's thread
+    """A queued request with its sender and the callback for its reply. `reply` may be called from the engine's thread
     only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile."""
 
     request: Request
@@ -34,20 +34,20 @@ class Letter:
 
     @property
     def unread(self) -> bool:
-        """Whether its text is still being tokenized."""
+        """True while its text is being tokenized."""
         return self.tokens is not None and self.tokens.outcome is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Departure:
-    """A holder has gone: its sessions stay, detached."""
+    """Notice that a holder has gone: its sessions stay, detached."""
 
     holder: Holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRead:
-    """The prompt of a letter that waits in this session has become tokens, or has been refused."""
+    """Notice that the prompt of a request queued for this session was tokenized, or refused."""
 
     session: str
 
@@ -59,7 +59,7 @@ class Mailbox:
     """First in, first out. `waiting` is read between layers, so it costs one attribute look-up and no lock.
 
     The bell is a SimpleQueue because `wake` is called by a signal handler on the engine's own thread: its `put` is
-    reentrant, where the lock of a threading.Event that the same thread was waiting on would be taken twice, for ever.
+    reentrant, where a threading.Event that the same thread was waiting on would deadlock on its own lock.
     """
 
     def __init__(self) -> None:
@@ -75,11 +75,11 @@ class Mailbox:
         self._bell.put(None)
 
     def take_all(self) -> list[Mail]:
-        """What is there now, oldest first."""
+        """Take all mail there is now, oldest first."""
         return [self._letters.popleft() for _ in range(len(self._letters))]
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until a letter is there or the timeout (seconds) has passed; True when one is."""
+        """Block until there is mail or the timeout (seconds) has passed. Return True when there is mail."""
         if not self._letters:
             self._heard(timeout)
         while self._heard(0):
@@ -87,11 +87,11 @@ class Mailbox:
         return bool(self._letters)
 
     def wake(self) -> None:
-        """End a `wait` without a letter, so that the engine's thread can see that it is to stop."""
+        """End a `wait` without mail, so that the engine's thread sees that it is to stop."""
         self._bell.put(None)
 
     def _heard(self, timeout: float | None) -> bool:
-        """Whether the bell has rung within the timeout; takes one stroke of it."""
+        """Take one stroke of the bell. Return False where none came within the timeout."""
         try:
             self._bell.get(timeout=timeout)
         except Empty:

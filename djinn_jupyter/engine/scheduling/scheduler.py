@@ -1,6 +1,6 @@
-"""Whose turn it is. A job is a generator that gives way between two layers or two tokens; the rotation is a slice each.
+"""The rotation of jobs, a slice each. A job is a generator that yields between two layers or two tokens.
 
-Running sessions alternate by decode steps, and a prefill, which gives way at every layer, never holds them up.
+Running sessions alternate by decode steps; a prefill yields at every layer and never holds them up.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from djinn_jupyter.engine.session.session import Session
 
 
 class Scheduler:
-    """The jobs in rotation, or, where `lockstep` is set, as the layers come. A session has at most one. `waiting` of
-    them have nothing to do until another thread is done."""
+    """The jobs in rotation, or, where `lockstep` is set, in the order of the layers. A session has at most one.
+    `waiting` of them have nothing to do until another thread is done."""
 
     def __init__(self, lockstep: Lockstep | None = None) -> None:
         self._jobs: deque[Job] = deque()
@@ -33,7 +33,7 @@ class Scheduler:
         return sum(job.kind == "run" for job in self._jobs)
 
     def add(self, job: Job) -> None:
-        """Short work goes first: a look before the runs."""
+        """Add a job: a look, which is short, before the runs."""
         job.session.work = job.kind
         if job.kind == "look":
             self._jobs.appendleft(job)
@@ -44,11 +44,12 @@ class Scheduler:
         return next((job for job in self._jobs if job.session is session), None)
 
     def others_go_on(self, session: Session) -> bool:
-        """Whether a job of another session has something to do."""
+        """True where a job of another session does not wait."""
         return any(not job.waits for job in self._jobs if job.session is not session)
 
     def next(self) -> Job | None:
-        """The job whose turn it is, moved to the end of the rotation. None when there is none, or all wait."""
+        """Return the job whose turn it is and move it to the end of the rotation. None when there is none, or all
+        wait."""
         if self.lockstep is not None:
             ready = [job for job in self._jobs if not job.waits]
             if not ready:

@@ -1,8 +1,8 @@
 """Work that neither the polling thread nor the engine's may do: long texts to tokens, tokens to text, lists of files.
 
-Two worker threads, one for short work and one for long, so that a question about ten words never waits for a book.
-Rust tokenizers run there and leave the interpreter's lock to others. Python ones would hold it, and so do Rust ones
-when they give a long encoding up (22 ms for a million tokens, on a 2-core Xeon): those texts go to a process.
+Two worker threads, one for short work and one for long, so that a question about ten words never waits for a long text.
+Rust tokenizers run there and release the interpreter's lock. Python ones would hold it, and so do Rust ones
+when they hand over a long encoding (22 ms for a million tokens, on a 2-core Xeon): those texts go to a process.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from djinn_jupyter.wire.requests import Run
 
 AT_ONCE_CHARACTERS: Final = 2_000  # less than a millisecond with a Rust tokenizer; the engine's thread may
 SHORT_CHARACTERS: Final = 50_000  # some 20 ms
-THREAD_CHARACTERS: Final = 500_000  # more than that is the process's
+THREAD_CHARACTERS: Final = 500_000  # longer texts go to the process
 WAITING: Final = 64  # pieces of work a thread
 
 
 class PendingTokens:
-    """The tokens of one prompt, once they are there: `outcome` is set by a worker, read by the engine's thread."""
+    """The tokens of one prompt, once made: a worker sets `outcome`, the engine's thread reads it."""
 
     __slots__ = ("outcome", "withdrawn")
 
@@ -42,8 +42,8 @@ class PendingTokens:
 
 
 class Tokenizing:
-    """`wake` is called, on the worker's thread, when a piece of work is done and told; `failed` says what is replied to
-    an error, and logs those that nobody foresaw."""
+    """`wake` is called, on the worker's thread, when a piece of work is done and its outcome told; `failed` makes the
+    reply to an error, and logs unforeseen ones."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Tokenizing:
         return any(self._waiting.values())
 
     def submit(self, work: Callable[[], None], size: int = 0) -> None:
-        """Have `work` done, which tells its outcome itself and raises nothing; `size` in characters or tokens.
-        EngineError where too much is waiting already."""
+        """Queue `work`, which tells its outcome itself and raises nothing; `size` in characters or tokens. Raises
+        EngineError where WAITING pieces are queued already."""
         lane = "short" if size <= SHORT_CHARACTERS else "long"
         with self._lock:
             if self._waiting[lane] >= WAITING:
@@ -72,8 +72,8 @@ class Tokenizing:
         self._workers[lane].submit(self._do, work, lane)
 
     def pending(self, request: Run, context: int | None, then: Callable[[], None]) -> PendingTokens | None:
-        """A long prompt on its way to tokens, `then` called when they are there; None for one that is short enough to
-        be tokenized by whoever runs it. Raises what is known of it beforehand."""
+        """Begin to tokenize a long prompt; `then` is called when it is done. Return None for a prompt short enough for
+        the engine's thread. Raises the errors that are known beforehand."""
         text = prompt_text(request)
         if text is None or len(text) <= AT_ONCE_CHARACTERS:
             return None
@@ -91,7 +91,8 @@ class Tokenizing:
         return pending
 
     def encode(self, text: str, chat: bool, context: int | None) -> list[int]:
-        """As `TokenText.encode`, wherever this text may be read. Called on a worker's thread, or for a short one."""
+        """Encode as `TokenText.encode` does, in this thread or in the process. Call on a worker's thread, or for a
+        short text."""
         most = limit(context)
         short = AT_ONCE_CHARACTERS if not self._texts.is_fast else THREAD_CHARACTERS
         if self._process is None or self._texts.tokenizer is None or len(text) <= short:
@@ -101,7 +102,7 @@ class Tokenizing:
         return self._process.encode(text, chat, most)
 
     def close(self) -> None:
-        """What is waiting is not begun; a text in the process is broken off."""
+        """Cancel queued work; a text in the process is broken off."""
         for worker in self._workers.values():
             worker.shutdown(wait=False, cancel_futures=True)
         if self._process is not None:
@@ -124,12 +125,12 @@ class Tokenizing:
 
 
 def limit(context: int | None) -> int:
-    """As many tokens as a text may be."""
+    """Return the most tokens that a text may have."""
     return MOST_TOKENS if context is None else min(context, MOST_TOKENS)
 
 
 def prompt_text(request: Run) -> str | None:
-    """The text that has to become tokens before the request can be worked on. UsageError where it has tokens too."""
+    """Return the text to tokenize before the request can be worked on. Raises UsageError where it has tokens too."""
     if request.text is not None and request.tokens is not None:
         raise UsageError("A run takes text or token ids, not both.")
     return request.text

@@ -1,4 +1,4 @@
-"""Letters that wait until their session can be worked on, in the order in which they came."""
+"""Requests queued (as `Letter`) until their session can be worked on, in the order in which they came."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from djinn_jupyter.engine.session.session import Session
 
 
 class Waiting:
-    """By session, not by name: a session that is being restored is not the one that it will replace."""
+    """Keyed by session, not by name: a session that is being restored is not the one that it will replace."""
 
     def __init__(self) -> None:
         self._letters: dict[int, tuple[Session, deque[Letter]]] = {}
 
     def __contains__(self, session: object) -> bool:
-        """Whether any letter waits for the session."""
+        """True where a request is queued for the session."""
         return id(session) in self._letters
 
     def of(self, session: Session) -> tuple[Letter, ...]:
@@ -28,17 +28,17 @@ class Waiting:
         self._of(session, keep=True).append(letter)
 
     def put_back(self, session: Session, letter: Letter) -> None:
-        """The letter is the first again."""
+        """Put the request back at the head of the queue."""
         self._of(session, keep=True).appendleft(letter)
 
     def take(self, session: Session) -> Letter:
-        """The first letter, which waits no more."""
+        """Remove and return the first request."""
         letter = self.first(session)
         self.remove(session, letter)
         return letter
 
     def remove(self, session: Session, letter: Letter) -> None:
-        """The letter waits no more, if it did."""
+        """Remove the request if it is queued."""
         letters = self._of(session)
         if letter in letters:
             letters.remove(letter)
