@@ -1,1 +1,1 @@
-"""From a configuration to an engine that has proved itself on its model."""
+"""From a configuration to an engine that has passed the self-test on its model."""

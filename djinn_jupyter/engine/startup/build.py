@@ -1,4 +1,4 @@
-"""From a configuration to an engine that may serve: load, study, build, and prove it on this very model."""
+"""From a configuration to an engine that may serve: load and study the model, build the engine, run the self-test."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def open_engine(
 
 
 def open_journal(engine: Engine) -> tuple[str, ...]:
-    """From now on the engine keeps its sessions; the names of those of earlier processes that are its own now."""
+    """Open the journal; from now on the engine keeps its sessions. Return the names of the sessions recovered from
+    earlier processes."""
     recovery = Recovery(
         engine.config,
         engine.runtime,
@@ -91,7 +92,7 @@ def build_engine(
     settled: Settled | None = None,
     runtime: int | None = None,
 ) -> Engine:
-    """The engine of a model that is in memory already; its weights are settled here where they are not."""
+    """Return the engine of a model that is in memory already; its weights are settled here where they are not."""
     where = torch.device(loaded.device)
     settled = settled or settle(config, loaded, progress)
     weights = settled.weights
@@ -104,7 +105,7 @@ def build_engine(
     process = TokenizerProcess(config, loaded.source) if loaded.source is not None else None
 
     def engine(description: ModelDescription, publish: Callable[[Event], None], footprint: Footprint | None) -> Engine:
-        """Whose sessions nobody has used yet: the engine that serves has its own, after that which proved the model."""
+        """Return an engine with an empty session table: one runs the self-test, then another serves."""
         growth = Growth()
         budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
         serves = footprint is not None
@@ -127,12 +128,12 @@ def build_engine(
     proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))
     description = describe(loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_one_by_one)
     _require_tellable(description)
-    return_freed(where)  # what allocators have kept of loading and of the self-test
+    return_freed(where)  # memory that allocators have kept of loading and of the self-test
     return engine(description, publish, footprint_of(loaded.model, where, runtime))
 
 
 def _prove(engine: Engine) -> Proof:
-    """An engine of its own, of which nothing is left afterwards."""
+    """Run the self-test on an engine of its own, and close that."""
     try:
         return prove(engine)
     finally:
@@ -140,7 +141,7 @@ def _prove(engine: Engine) -> Proof:
 
 
 def _require_tellable(model: ModelDescription) -> None:
-    """ModelRefused where a configuration says what no greeting of a client could carry."""
+    """Raise ModelRefused where the model's description cannot be encoded in the greeting of a client."""
     try:
         encode(0, Welcome(version=__version__, model=model, attached=()))
     except WireError as error:
@@ -148,7 +149,7 @@ def _require_tellable(model: ModelDescription) -> None:
 
 
 def _require_pages(name: str, geometry: CacheGeometry, settled: Settled) -> None:
-    """ModelDoesNotFit where what the weights leave is less than a few pages of each group."""
+    """Raise ModelDoesNotFit where the weights leave less than LEAST_PAGES pages of each group."""
     least = least_page_bytes(geometry)
     if settled.page_bytes < least:
         raise ModelDoesNotFit(

@@ -1,4 +1,4 @@
-"""What an engine says of the model it serves."""
+"""An engine's description of the model it serves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel
 from djinn_jupyter.wire.nouns import CheckResult, ModelDescription
 from djinn_jupyter.wire.texts import sendable
 
-UNREACHABLE: Final = 2**53  # positions: a number that only says that there is no limit
+UNREACHABLE: Final = 2**53  # positions: a number that stands for no limit
 _SAMPLING: Final = (
     "do_sample",
     "temperature",
@@ -45,7 +45,8 @@ def describe(
     weight_bytes: int,
     one_by_one: bool = False,
 ) -> ModelDescription:
-    """`one_by_one`: two chunks do not match one shot on this family, so prompts are fed token by token."""
+    """Describe the model. `one_by_one`: two chunks do not match one shot on this family, so prompts are fed token by
+    token."""
     model = loaded.model
     text = model.config.get_text_config()
     logits = anatomy.taps["logits", None]
@@ -77,7 +78,7 @@ def describe(
 
 
 def _absent(paths: Sequence[str]) -> tuple[str, ...]:
-    """That the layers are counted otherwise here than in the model."""
+    """Return a note where absent layers make the layer count differ from the model's."""
     if not paths:
         return ()
     shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
@@ -85,7 +86,7 @@ def _absent(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def eos_tokens(model: PreTrainedModel) -> tuple[int, ...]:
-    """The tokens that end a text, as generation knows them."""
+    """Return the tokens that end a text, from the model's generation config."""
     found = model.generation_config.eos_token_id if model.generation_config else None
     if found is None:
         return ()
@@ -93,14 +94,14 @@ def eos_tokens(model: PreTrainedModel) -> tuple[int, ...]:
 
 
 def generation_defaults(model: PreTrainedModel) -> dict[str, str]:
-    """The sampling fields that the model's authors set and that a plain run does not apply."""
+    """Return the sampling fields that the model's authors set and a plain run does not apply."""
     given: dict[str, Any] = model.generation_config.to_diff_dict() if model.generation_config else {}
     return {name: sendable(str(given[name])) for name in _SAMPLING if given.get(name) is not None}
 
 
 def _positions(configuration: Any) -> int | None:
-    """How many positions the model has; None where it has no limit of its own (state-space models). Dynamic rotary
-    frequencies stretch beyond the trained length, by their factor."""
+    """Return how many positions the model has; None where it has no limit of its own (state-space models). Dynamic
+    rotary frequencies stretch beyond the trained length, by their factor."""
     found = getattr(configuration, "max_position_embeddings", None)
     if not isinstance(found, int) or found <= 0:
         return None

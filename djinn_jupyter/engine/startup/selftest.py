@@ -1,6 +1,6 @@
-"""The load-time self-test: the engine proves on this very model that stopping, going on and sharing change no bit.
+"""The load-time self-test: the engine checks on the loaded model that stopping, going on and sharing change no bit.
 
-It speaks to the engine in requests, as a client would, and compares with the model's own `generate`. What fails refuses
+It sends the engine requests, as a client would, and compares with the model's own `generate`. A failed check refuses
 the model by name. Short prompts: about thirty passes of a dozen tokens.
 """
 
@@ -49,7 +49,7 @@ Expected = TypeVar("Expected", bound=ReplyBase)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was checked. `feeds_one_by_one`: two chunks of a prompt do not give what one shot gives, so extensions are
+    """The checks made. `feeds_one_by_one`: two chunks of a prompt do not give the result of one shot, so extensions are
     fed token by token."""
 
     checks: tuple[CheckResult, ...]
@@ -66,7 +66,7 @@ class Outcome:
 
 
 def prove(engine: Engine) -> Proof:
-    """Run all checks; ModelRefused names the first that fails."""
+    """Run all checks. Raises ModelRefused, which names the first that fails."""
     trial = _Trial(engine)
     try:
         checks = tuple(_checked(engine, name, check) for name, check in trial.checks())
@@ -88,8 +88,8 @@ def _checked(engine: Engine, name: str, check: Callable[[], bool]) -> CheckResul
 
 @contextmanager
 def _plain_settings(model: Any) -> Iterator[None]:
-    """What a checkpoint wishes for in `generate` (forced or forbidden tokens, penalties, beams, another cache) is no
-    part of the forward pass."""
+    """Replace the checkpoint's settings for `generate` (forced or forbidden tokens, penalties, beams, another cache),
+    which are no part of the forward pass."""
     wished, model.generation_config = model.generation_config, GenerationConfig()
     try:
         yield
@@ -98,7 +98,7 @@ def _plain_settings(model: Any) -> Iterator[None]:
 
 
 class _Trial:
-    """A prompt, what the plain model makes of it, and sessions to try things on."""
+    """A prompt, the plain model's outcome for it, and sessions for the checks."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -113,7 +113,7 @@ class _Trial:
     def checks(self) -> Iterator[tuple[str, Callable[[], bool]]]:
         yield "forward is deterministic", lambda: self._plain().same(self.plain)
         index = isinstance(self.engine.anatomy.keep_last.get("logits_to_keep"), Tensor)
-        over = " over all positions" if index else ""  # by itself it drops all but the last on the way
+        over = " over all positions" if index else ""  # by itself the model drops all but the last on the way
         yield f"uninterrupted run equals generate{over}", lambda: self.run("a").same(self.plain)
         for layer in sorted({min(1, self.layers - 1), self.layers // 2, self.layers - 1}):
             yield (
@@ -128,7 +128,7 @@ class _Trial:
         yield "two interleaved sessions", self.interleaved
 
     def _plain(self) -> Outcome:
-        """Tokens and last logits of the model's own greedy `generate`, cache in use."""
+        """Return the tokens and last logits of the model's own greedy `generate`, cache in use."""
         model: Any = self.engine.model
         try:
             with _plain_settings(model):
@@ -156,7 +156,7 @@ class _Trial:
         )
 
     def _inside_site(self) -> str | None:
-        """A site within the middle layer that this architecture has."""
+        """Return a site within the middle layer that this architecture has."""
         middle = self.layers // 2
         for point in ("mlp_in", "z", "attn_out", "mlp_out"):
             found = next(p for p in self.engine.anatomy.points() if p.point == point)
@@ -164,14 +164,14 @@ class _Trial:
                 return f"{point}.{middle}"
         return None
 
-    # --- what is tried ---------------------------------------------------------------------------------------------
+    # --- the checks ------------------------------------------------------------------------------------------------
 
     def run(self, name: str) -> Outcome:
         self.open(name)
         return self.outcome(name, self.say(self.run_request(name), Finished))
 
     def stopped(self, site: str) -> bool:
-        """Stop, go on edited; go back, go on unedited: the second must be the plain run, three tokens long."""
+        """Stop, go on edited; go back, go on unedited. The second must equal the plain run, three tokens long."""
         self.open("a")
         self.say(ask.SetBreakpoint(session="a", site=site, when="step == 0"), BreakpointSet)
         self.say(self.run_request("a"), Paused)
@@ -190,7 +190,7 @@ class _Trial:
         return self.outcome("a", self.say(ask.Resume(session="a"), Finished)).same(self.plain)
 
     def forked(self) -> bool:
-        """A fork goes on edited and first; then the parent, unedited."""
+        """Run an edited fork first, then its parent unedited."""
         self.open("a")
         self.say(ask.SetBreakpoint(session="a", site=f"resid_post.{self.layers // 2}", when="step == 0"), BreakpointSet)
         self.say(self.run_request("a"), Paused)
@@ -200,7 +200,7 @@ class _Trial:
         return self.outcome("a", self.say(ask.Resume(session="a"), Finished)).same(self.plain)
 
     def interleaved(self) -> bool:
-        """Two runs at once, another prompt beside this one, equal to each alone."""
+        """Run two prompts at once; each must equal its run alone."""
         self.open("a")
         self.open("b")
         alone = self.outcome("b", self.say(self.run_request("b", self.other), Finished))
@@ -214,7 +214,7 @@ class _Trial:
         return first.same(self.plain) and second.same(alone)
 
     def chunks_match(self) -> bool:
-        """Whether the prompt in two chunks gives the logits of one shot, within what other matrix shapes may change."""
+        """True where two chunks give the logits of one shot, within what other matrix shapes may change."""
         self.open("a")
         whole = self.outcome("a", self.say(self.run_request("a", steps=0), Finished)).logits
         self.say(self.run_request("a", self.prompt[:-4], steps=0), Finished)
@@ -223,7 +223,7 @@ class _Trial:
         tolerance = 1e-3 if self.engine.model.dtype == torch.float32 else 5e-2
         return bool((parts - whole).norm() <= tolerance * whole.norm())
 
-    # --- how it speaks ---------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------------
 
     def name(self, name: str) -> str:
         return f"self-test {name}"

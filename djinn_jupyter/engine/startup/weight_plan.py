@@ -1,4 +1,4 @@
-"""Where a model's weights go when it is opened: to the device as a whole, or through a ring. Says so before it loads.
+"""The place of a model's weights: whole on the device, or streamed through a ring. Reports it before it loads.
 
 The layers are found by running the model once on the host, where its weights are mapped from their files.
 """
@@ -31,13 +31,13 @@ from djinn_jupyter.errors import ModelDoesNotFit
 Tell = Callable[[str], None]
 DEMO_PAGE_POSITIONS = 16
 LEAST_PAGES = 4  # the self-test has two sessions and a fork
-DEVICE_HEADROOM = 9 / 10  # of what a CUDA device has free, where nobody said how much may be taken
+DEVICE_HEADROOM = 9 / 10  # of a CUDA device's free memory, where no bound is given
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """A model's weights where they belong, what is left for pages, in bytes, and which model it is, read off before its
-    weights went their way."""
+    """A model's weights in place, the bytes left for pages, and the model's identity, read before its weights were
+    placed."""
 
     identity: ModelIdentity
     weights: Weights
@@ -45,8 +45,8 @@ class Settled:
 
 
 def foresee(config: EngineConfig, tell: Tell) -> Placement | None:
-    """What will stay and what will stream, from the configuration alone; None where all fits. Tells it. ModelDoesNotFit
-    before anything is loaded. An estimate: which modules are the layers is seen when the model runs."""
+    """Estimate from the configuration alone which weights stay and which stream, and tell it; None where all fits.
+    Raises ModelDoesNotFit before anything is loaded. An estimate, as the layers are found only when the model runs."""
     device = choose_device(config.device)
     allowed = _allowed(config, device)
     if allowed is None:
@@ -73,9 +73,9 @@ def settle(
     reload: Reload | None = None,
     foreseen: Placement | None = None,
 ) -> Settled:
-    """Bring a loaded model's weights to where they will be computed with. ModelDoesNotFit, ModelRefused."""
+    """Bring a loaded model's weights to their place for computing. Raises ModelDoesNotFit and ModelRefused."""
     allowed = _allowed(config, loaded.device)
-    identity = identity_of(loaded.model, loaded.device)  # of the whole: journals know it by that
+    identity = identity_of(loaded.model, loaded.device)  # of the whole model: journals name it by that
     leave_out(loaded.model)
     total = sizes_of(loaded.model, ()).total
     if allowed is None or fits(total, allowed):
@@ -103,29 +103,31 @@ def settle(
 
 
 def _layers(placement: Placement) -> tuple[tuple[int, ...], int]:
-    """Which stream, of how many: by this a plan is another one. Some bytes of alignment are seen only when loaded."""
+    """Return the layers that stream and the count of all, by which plans are compared: some bytes of alignment are
+    known only when loaded."""
     return placement.streaming, len(placement.sizes.layers)
 
 
 def page_positions(config: EngineConfig) -> int | None:
-    """Small pages for the demo: with those of a large model its short texts would never fill one."""
+    """Return the positions of a page. The demo has small pages: its short texts would never fill a large model's."""
     return DEMO_PAGE_POSITIONS if config.page_positions is None and config.model == "demo" else config.page_positions
 
 
 def least_page_bytes(geometry: CacheGeometry) -> int:
-    """What an engine cannot do without: a few pages of each group."""
+    """Return the least bytes an engine needs for pages: LEAST_PAGES of each group."""
     return LEAST_PAGES * sum(group.page_bytes for group in geometry.groups)
 
 
 def _allowed(config: EngineConfig, device: torch.device) -> int | None:
-    """Bytes for weights and pages together; None where nothing bounds them but the host's own memory."""
+    """Return the bytes for weights and pages together; None where only the host's own memory bounds them."""
     if device.type != "cuda" or _bound(config, device) is not None:
         return _bound(config, device)
     return int(free_on(device, config.card_memory) * DEVICE_HEADROOM)
 
 
 def _bound(config: EngineConfig, device: torch.device) -> int | None:
-    """Bytes that the user named for weights and pages. A card is imposed on a GPU by its allocator, elsewhere here."""
+    """Return the user's bound for weights and pages. `card_memory` is imposed on a GPU by its allocator, elsewhere
+    here."""
     return config.card_memory if config.device_memory is None and device.type != "cuda" else config.device_memory
 
 
