@@ -1,1 +1,1 @@
-"""The engine as a process: its sockets, its clients, its entry in the registry, its end."""
+"""The engine as a process: its sockets, its clients, its registry entry, its shutdown."""

@@ -1,6 +1,6 @@
-"""Who is at the door of an engine: which client speaks for which holder, and which holders have gone.
+"""The client table (`Door`): which client speaks for which holder, and which holders have gone.
 
-Answers by itself what must be answered at once even while the engine computes (Hello, Goodbye, Ping, statistics,
+Answers the requests that must be answered at once even while the engine computes (Hello, Goodbye, Ping, statistics,
 sessions, Shutdown) and hands the rest on. Knows no sockets; called from one thread.
 """
 
@@ -34,7 +34,7 @@ class Reading(Protocol):
 
 
 class Served(Protocol):
-    """What the door needs of an engine; every part of it may be used from any thread."""
+    """An engine as the client table needs it; every part may be used from any thread."""
 
     @property
     def description(self) -> ModelDescription: ...
@@ -57,8 +57,8 @@ class Client:
 
 
 class Door:
-    """A holder is present while any of its clients was heard within `silence_seconds`; else its sessions are detached,
-    and opened again for it should it speak once more (a laptop was closed, a kernel was long in C code)."""
+    """The client table. A holder is present while any of its clients was heard within `silence_seconds`; else its
+    sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code)."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Door:
 
     @property
     def attached(self) -> int:
-        """How many clients are present that an engine stays for. May be read from any thread."""
+        """The number of present clients that keep the engine alive (no observers). May be read from any thread."""
         return sum(self._present(client) and not client.observer for client in tuple(self._clients.values()))
 
     def receive(self, peer: bytes, request: Request, answer: Answer) -> None:
@@ -89,7 +89,7 @@ class Door:
             answer(Failed(code="DjinnError", message=f"The engine failed inside: {type(error).__name__}: {error}."))
 
     def sweep(self) -> None:
-        """Let those go who have been silent for too long."""
+        """Detach the sessions of holders that have been silent for too long, and forget clients after a day."""
         now = self._clock()
         for holder in self._absent_holders():
             self._left_behind[holder] = tuple(s.name for s in self._sessions_of(holder))

@@ -1,6 +1,6 @@
-"""The life of an engine process: load, serve, be moved until told or idle for too long, end in order.
+"""The life of an engine process: load, serve, tick until told to stop or idle for too long, shut down in order.
 
-Joins the parts; knows nothing of models and of what travels through the sockets.
+Joins the parts; knows nothing of models or of the messages on the sockets.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from djinn_jupyter.wire.replies import Event, Failed
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 5.0
-WATCHFUL_WAIT_SECONDS = 1.0  # while sessions rest on the device: copies, idleness and other programs' needs come due
-QUIET_SECONDS = 0.002  # before the chores of an idle engine: they would keep the service from sending the last reply
+WATCHFUL_WAIT_SECONDS = 1.0  # while sessions rest on the device: copies, idle times and other programs' needs come due
+QUIET_SECONDS = 0.002  # before an idle engine's work, which would keep the service from sending the last reply
 
 
 class Movable(Served, Protocol):
-    """An engine as its process needs it: served by the door, moved by `tick` on the thread that made it, which raises
-    EngineBroken where the engine has to begin anew. Then it is abandoned, else closed."""
+    """An engine as its process needs it: served by the client table, moved by `tick` on the thread that made it, which
+    raises EngineBroken where the engine must restart. Then it is abandoned, else closed."""
 
     @property
     def mailbox(self) -> Mailbox: ...
@@ -54,8 +54,8 @@ OpenEngine = Callable[[EngineConfig, Callable[[Event], None], Callable[[str], No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonConfig:
-    """How the process behaves, beside what its engine is. `listen` is `tcp://host:port` or None for a private folder;
-    `idle_seconds` counts while no client is attached and no session exists."""
+    """The settings of the process, beside those of its engine. `listen` is `tcp://host:port` or None for a private
+    folder; `idle_seconds` counts while no client is attached and no session exists."""
 
     listen: str | None = None
     idle_seconds: float = 1800.0
@@ -86,14 +86,14 @@ class Daemon:
             self._mailbox.wake()
 
     def on_signal(self, *_: object) -> None:
-        """End in order; while loading there is nothing to put in order, so at once."""
+        """Stop in order; while loading there is no session to keep, so exit at once."""
         if self._mailbox is None:
             raise SystemExit(143)
         self.stop()
 
     def run(self) -> EngineBroken | None:
-        """Returns when the engine has ended: in order, or because it is broken, which is said. Raises what the engine's
-        own errors are while it starts."""
+        """Serve until the engine ends. Return None after an orderly end, the error where the engine is broken. Raises
+        the errors of the engine's start."""
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
@@ -122,7 +122,7 @@ class Daemon:
             self._before_restart(error)
         finally:
             with engine.faults.during("it put its sessions away"):
-                engine.abandon() if broken else engine.close()  # before the entry goes: files are then as they stay
+                engine.abandon() if broken else engine.close()  # before the entry goes: its files are final then
             if registration is not None:
                 registration.withdraw()
             service.stop(STOPPED if broken is None else Failed(code=broken.code, message=str(broken)))
@@ -165,18 +165,18 @@ class Daemon:
 
 
 def longest_wait(engine: Movable) -> float:
-    """Seconds after which an engine without mail is moved again."""
+    """Return the seconds after which an engine without mail is ticked again."""
     return WATCHFUL_WAIT_SECONDS if engine.watchful else LONGEST_WAIT_SECONDS
 
 
 def _next_port(listen: str) -> str:
-    """The events' endpoint for `tcp://host:port`: the port after it, or any when the port is `*` or 0."""
+    """Return the events' endpoint for `tcp://host:port`: the next port, or any when the port is `*` or 0."""
     address, _, port = listen.rpartition(":")
     return f"{address}:{int(port) + 1}" if port.isdigit() and port != "0" else f"{address}:*"
 
 
 def listen_to_signals(daemon: Daemon) -> None:
-    """SIGTERM and SIGINT end the process; a terminal that closes does not concern it."""
+    """Stop the daemon on SIGTERM and SIGINT, and ignore SIGHUP (a terminal that closes)."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, daemon.on_signal)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""The line to whoever started this engine: what it is doing, then that it is ready or why it will not be.
+"""The pipe to the launcher of this engine: its progress, then that it is ready or why it cannot start.
 
-Also keeps the launcher's lock open until the engine is in the registry: should the launcher die meanwhile, the next one
+Also keeps the launcher's lock open until the engine is in the registry: if the launcher dies meanwhile, the next one
 waits for this engine instead of starting a second.
 """
 
@@ -12,7 +12,7 @@ from djinn_jupyter.wire.registry import Entry, Notice, Ready, encode_notice
 
 
 class LauncherPipe:
-    """Writes notices while somebody reads. A launcher that has gone, or that never was (None), is no error."""
+    """Writes notices while the launcher reads. A launcher that has gone, or a missing one (None), is no error."""
 
     def __init__(self, descriptor: int | None, *, lock: int | None = None) -> None:
         self._descriptor, self._lock = descriptor, lock
@@ -29,7 +29,7 @@ class LauncherPipe:
             self._close_pipe()
 
     def ready(self, entry: Entry) -> None:
-        """The last word: the entry can be found by everyone now."""
+        """Send the last notice, once every client can find the entry; release the lock and close the pipe."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None

@@ -1,6 +1,6 @@
-"""What leaves the engine, in order: replies and events, posted from its thread and taken by the service's.
+"""Replies and events that leave the engine, in order: posted from its thread, taken by the service's.
 
-Knows neither sockets of the network nor encodings; the socket pair here only wakes a thread that polls.
+Knows neither network sockets nor encodings; the socket pair here only wakes a thread that polls.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Outgoing:
 class Outbox:
     """First in, first out, any number of posters, one taker.
 
-    The taker clears the mark *before* it takes, a poster appends *before* it looks at the mark and sends a byte when
-    there was none: so a letter that was not taken has a byte on its way, and a byte too many only wakes.
+    The taker clears the mark *before* it takes; a poster appends *before* it looks at the mark, and sends a byte when
+    there was none. So an item that was not taken has a byte on its way, and a surplus byte only wakes.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Outbox:
         self._marked = False
 
     def fileno(self) -> int:
-        """Readable when something is waiting."""
+        """Return the descriptor that is readable when an item is waiting."""
         return self._reader.fileno()
 
     def post(self, letter: Outgoing | Event) -> None:
@@ -44,16 +44,16 @@ class Outbox:
         self.wake()
 
     def wake(self) -> None:
-        """End a poll on `fileno` even if nothing is waiting."""
+        """End a poll on `fileno` even if no item is waiting."""
         if not self._marked:
             self._marked = True
             try:
                 self._writer.send(b"\0")
             except (BlockingIOError, OSError):
-                pass  # full: the taker is awake already; closed: nobody takes any more
+                pass  # full: the taker is awake already; closed: there is no taker
 
     def take(self, *, woken: bool) -> list[Outgoing | Event]:
-        """Everything that is waiting. `woken`: `fileno` was readable."""
+        """Take all items that are waiting. `woken`: `fileno` was readable."""
         if woken:
             self._reader.recv(64)
         self._marked = False

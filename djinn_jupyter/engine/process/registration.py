@@ -1,4 +1,4 @@
-"""An engine's entry in the registry and the private folder of its sockets: made when it answers, removed at its end."""
+"""An engine's entry in the registry and its private socket folder: made when it answers, removed at its end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from djinn_jupyter.wire.registry import (
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 2.0  # between two looks whether the entry is still there
+LOOK_SECONDS: Final = 2.0  # between two checks of the entry
 Stamp = tuple[int, int, int]
 
 
@@ -55,7 +55,7 @@ def options_of(config: EngineConfig) -> Options:
 
 def own_mark() -> str:
     mark = process_mark(os.getpid())
-    assert mark is not None  # who asks runs
+    assert mark is not None  # this process runs
     return mark
 
 
@@ -68,7 +68,7 @@ def make_entry(
     log: str | None,
     keys: CurveKeys | None,
 ) -> Entry:
-    """This process as an entry of the registry."""
+    """Return the registry entry of this process."""
     return Entry(
         version=__version__,
         pid=os.getpid(),
@@ -95,8 +95,8 @@ def make_entry(
 
 
 class Held:
-    """The lock of an open file or folder: it ends with this process, and only then. A child that is forked gives its
-    copy up, so that no child keeps a dead engine alive."""
+    """A lock on an open file or folder; it ends with this process at the latest. A forked child closes its copy, so
+    that no child makes a dead engine look alive."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
@@ -104,7 +104,7 @@ class Held:
         os.register_at_fork(after_in_child=self.let_go)
 
     def is_of(self, path: Path) -> bool:
-        """Whether `path` still is the file that is held."""
+        """True where `path` still is the locked file."""
         try:
             return self._descriptor is not None and os.path.samestat(os.fstat(self._descriptor), path.stat())
         except FileNotFoundError:
@@ -117,9 +117,10 @@ class Held:
 
 
 class Registration:
-    """One file, readable by its owner only, that appears whole (written aside, then renamed) and disappears once.
+    """The entry's file, readable by its owner only. It appears whole (written aside, then renamed).
 
-    Beside it lies a file that is locked as long as this process lives: nobody removes what belongs to a living engine.
+    Beside it lies a file that is locked as long as this process lives, so that no process removes a live engine's
+    entry.
     """
 
     def __init__(self, entry: Entry) -> None:
@@ -132,7 +133,7 @@ class Registration:
         self._written = self._write()
 
     def keep(self) -> None:
-        """Put back what is missing or was overwritten. To be called often: it looks every few seconds."""
+        """Restore files that are missing or were overwritten. To be called often: it checks every LOOK_SECONDS."""
         if time.monotonic() - self._looked < LOOK_SECONDS:
             return
         self._looked = time.monotonic()
@@ -165,7 +166,7 @@ class Registration:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """What changes when somebody else writes a file; None where there is none."""
+    """Return a stamp that changes when another process writes the file; None where there is no file."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -175,7 +176,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 class SocketFolder:
     """A folder of mode 0700 with a path short enough for Unix sockets (at most 103 bytes on macOS). It is locked while
-    it is in use: systemd's cleaning of /tmp passes over folders that are, as our own does."""
+    in use: systemd's cleaning of /tmp skips locked folders, as djinn's own does."""
 
     def __init__(self) -> None:
         parent = tempfile.gettempdir()

@@ -1,5 +1,5 @@
-"""An engine that cannot go on begins anew: the same process executes its own command line again, with the same number,
-log and options, and recovers its sessions as after any other death. Not too often, and no second engine in between."""
+"""Restart of a broken engine: the process executes its own command line again, with the same pid, log and options, and
+recovers its sessions as after a crash. At most MOST times in PERIOD_SECONDS; a lock keeps out a second engine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _OF_THE_FIRST_START: Final = ("--launcher-pipe", "--launcher-lock", "--restarted
 
 
 class Restarts:
-    """`before` is when this process began anew so far, by the monotonic clock, which all processes of a machine share
-    and which nobody steps."""
+    """`before` are the times of this process's restarts, by the monotonic clock, which all processes of a machine share
+    and which is never set back."""
 
     def __init__(self, before: Sequence[float] = ()) -> None:
         self._recent = [at for at in before if time.monotonic() - at < PERIOD_SECONDS]
@@ -39,9 +39,9 @@ class Restarts:
         return len(self._recent) < MOST
 
     def hold_lock(self, identity: Identity) -> None:
-        """Whoever loads the model from now on waits for the engine that comes, as it would for one that somebody else
-        starts. Called while the old entry can still be found."""
-        import fcntl  # not where engines cannot run
+        """Take the launch lock: clients that load the model from now on wait for the restarted engine, as for one that
+        another client starts. Called while the old entry can still be found."""
+        import fcntl  # missing on platforms where engines cannot run
 
         path = Path(jupyter_runtime_dir()) / FOLDER / f"{identity.slug()}{LOCK_SUFFIX}"
         try:
@@ -63,7 +63,7 @@ class Restarts:
             time.sleep(_LOOK_SECONDS)
 
     def begin(self) -> NoReturn:
-        """Does not return: this process is the new engine."""
+        """Restart: this process becomes the new engine. Does not return."""
         options = [f"--restarted-at={at}" for at in (*self._recent, time.monotonic())]
         if self._lock is not None:
             os.set_inheritable(self._lock, True)
@@ -74,7 +74,7 @@ class Restarts:
 
 
 def _without(arguments: Sequence[str], options: Sequence[str]) -> Iterator[str]:
-    """The arguments but for these options and their values."""
+    """Yield the arguments without these options and their values."""
     value_follows = False
     for argument in arguments:
         name, equals, _ = argument.partition("=")

@@ -3,8 +3,8 @@
     client DEALER  <->  ROUTER  [client][envelope][array]...     each request is answered exactly once
     client SUB     <->  XPUB    [topic of the session][event]    a subscription is confirmed by [topic][]
 
-Bytes that are no message of ours are answered with Failed where a request number can be read in them; else they are
-dropped, counted and logged. On TCP nobody gets in without the key from the registry entry (CURVE).
+Bytes that are no valid message are answered with Failed where a request number can be read in them; else they are
+dropped, counted and logged. On TCP a client needs the key from the registry entry (CURVE).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
 
-SUBSCRIPTION_BYTES = 64  # zmq keeps about 47 bytes for each byte that somebody subscribed to
-CURVE_BYTES = 512  # what its handshake needs besides
-HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key gives its file descriptor back
+SUBSCRIPTION_BYTES = 64  # zmq keeps about 47 bytes for each byte of a subscription
+CURVE_BYTES = 512  # more, for the handshake
+HANDSHAKE_MILLISECONDS = 10_000  # after which a connection without the key is closed and its descriptor freed
 REQUESTS_PER_TURN = 64
 SWEEP_SECONDS = 1.0
 POLL_MILLISECONDS = 1000
@@ -43,8 +43,8 @@ STOPPED = Failed(code="EngineUnavailable", message="The engine has been stopped.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatistics:
-    """The service's books. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
-    them, `unroutable` are replies whose asker had gone, `pending` wait for the engine."""
+    """The service's counts. `dropped` could not be answered, `refused` were answered with Failed before the engine saw
+    them, `unroutable` are replies whose client had gone, `pending` wait for the engine."""
 
     requests: int
     replies: int
@@ -58,7 +58,7 @@ class ServiceStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerKeys:
-    """The secret half stays in the engine's process; the rest is written into the registry entry."""
+    """CURVE keys: the server's secret stays in the engine's process, the rest is written into the registry entry."""
 
     server_secret: str
     public: CurveKeys
@@ -89,8 +89,8 @@ class Service:
     """Bound when made, served from `start` to `stop`. `commands` and `events` are the endpoints clients connect to.
 
     Only the polling thread touches the sockets between `start` and `stop`. A reply posted by the engine for a request
-    that is not pending (answered already) is a bug and is logged, not sent. An error that belongs to a request answers
-    it; one that belongs to none is in `faults`. `broken` is called should no message be readable any more.
+    that is not pending (answered already) is a bug and is logged, not sent. An error of a request is its answer; an
+    error outside requests is noted in `faults`. `broken` is called when messages cannot be read any more.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Service:
         self._thread.start()
 
     def stop(self, last: Failed = STOPPED) -> None:
-        """Answer what is still pending with `last`, send what waits, close the sockets."""
+        """Answer pending requests with `last`, send waiting replies and events, close the sockets."""
         self._stopping.set()
         self._outbox.wake()
         if self._thread.ident is not None:
@@ -163,7 +163,7 @@ class Service:
             try:
                 ready = dict(poller.poll(POLL_MILLISECONDS))
                 failures = 0
-            except Exception as error:  # noqa: BLE001  as for want of file descriptors, which somebody may give back
+            except Exception as error:  # noqa: BLE001  such as a lack of file descriptors, which may pass
                 failures += 1
                 ready = self._not_ready(error, failures)
             self._turn(ready)
@@ -174,7 +174,7 @@ class Service:
         self._turn({})
 
     def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
-        """The poll failed: wait for a moment, and for the last time tell the process."""
+        """Note a failed poll and wait for a moment; after MOST_FAILURES in a row call `broken`."""
         self._faults.note("the service waited for messages", error)
         self._stopping.wait(PAUSE_SECONDS)
         if failures == MOST_FAILURES:
@@ -183,7 +183,7 @@ class Service:
         return {}
 
     def _turn(self, ready: Mapping[object, int]) -> None:
-        """Each of the three, whatever becomes of the others; not at once again where one went wrong."""
+        """Receive, confirm and send, each even if another fails; pause after a fault."""
         before = self._faults.count
         if self._router in ready:
             with self._faults.during("the service read requests"):
