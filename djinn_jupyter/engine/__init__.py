@@ -1,1 +1,1 @@
-"""Where torch lives: one model, its sessions, its memory. Usable without Jupyter and without sockets."""
+"""The engine, the part that uses torch: one model, its sessions, its memory. Works without Jupyter or sockets."""

@@ -1,7 +1,7 @@
 """`python -m djinn_jupyter.engine --model ...`: one engine process. Started by the client's launcher, or by hand.
 
-Owns the command line and the process's edges (log, exit status); imports the engine, and with it torch,
-only when those are in place.
+Owns the command line, the log and the exit status of the process; imports the engine, and with it torch,
+only when those are set up.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     require_supported_platform()
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
     if options.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(options.threads)  # read once, when torch is imported
+        os.environ["OMP_NUM_THREADS"] = str(options.threads)  # torch reads it once, on import
     restarts = Restarts(options.restarted_at)
     allow_all()
     broken = _daemon(options, launcher, restarts).run()
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
 
 
 def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Restarts) -> Daemon:
-    """What imports torch. MissingDependency where the parts of an engine are not installed."""
+    """Import torch and make the daemon. Raises MissingDependency where an engine's packages are not installed."""
     try:
         from djinn_jupyter.engine.process.daemon import Daemon, DaemonConfig, listen_to_signals
         from djinn_jupyter.engine.startup.build import open_engine

@@ -1,4 +1,4 @@
-"""What an engine is asked to be. Together these fields identify one engine process."""
+"""The configuration of an engine. Together these fields identify one engine process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class EngineConfig:
     headroom. `card_memory` in bytes imposes a GPU that small on the process, all it allocates counted; on the CPU
     it bounds weights and pages, where `device_memory` does not. `page_positions` of None follows the page-size rule
     of docs/design.md. `random_weights`: build the architecture of `model`'s config with weights drawn from
-    `random_seed` instead of reading weights. `nap_seconds`: after so long without work the weights leave the
-    device; None: 900 on CUDA, never on the CPU; `inf`: never. `host_memory` and `disk_memory` bound what is kept of
-    sessions that have left the device, in bytes; 0 is none, None half of the memory that is available and four
-    times that (but half of what is free) on disk. Bounds on main memory may be larger than it is: no more is taken
-    than there is, in a container than that has. After `idle_swap_seconds` without use a session leaves.
-    `data_folder`: where checkpoints, journals and the disk tier lie; None is `djinn` in the user's Jupyter data
-    folder. `journal`: sessions outlive the process, and those of an earlier one come back."""
+    `random_seed` instead of reading weights. `nap_seconds`: seconds without work after which the weights sleep (leave
+    the device); None: 900 on CUDA, never on the CPU; `inf`: never. `host_memory` and `disk_memory` bound the tiers for
+    sessions that have left the device, in bytes; 0: no tier; None: half of the available memory, and four times that
+    (at most half of the free space) on disk. Bounds on main memory may exceed it: no more is taken than the machine or
+    container has. After `idle_swap_seconds` without use a session is swapped out. `data_folder`: the folder of
+    checkpoints, journals and the disk tier; None is `djinn` in the user's Jupyter data folder. `journal`: sessions
+    outlive the process, and those of an earlier one come back."""
 
     model: str
     revision: str | None = None
@@ -45,7 +45,7 @@ class EngineConfig:
 
     @property
     def identity(self) -> Identity:
-        """What tells this engine from others in the registry."""
+        """The fields that tell this engine from others in the registry."""
         return Identity(
             model=self.model,
             revision=self.revision,

@@ -1,7 +1,7 @@
 """One model on one device, its slabs and its sessions; moved by `tick`. Knows no sockets.
 
 Any thread may `submit`; everything else happens on the engine's thread: read the mail, give the next job a slice,
-reply. A job gives way between layers whenever mail is there, so no command waits longer than a layer for somebody's
+reply. A job yields between layers whenever there is mail, so no command waits longer than a layer for another session's
 prefill."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ from djinn_jupyter.wire.replies import Event, Failed, Reply
 
 log = logging.getLogger(__name__)
 
-CHECKS_TAKE_ONE_IN = 50  # parts of the engine's time: books of thousands of pages take milliseconds to check
+CHECKS_TAKE_ONE_IN = 50  # parts of the engine's time: the accounting of thousands of pages takes milliseconds to check
 
 
 class Engine:
@@ -182,7 +182,7 @@ class Engine:
         self._drowsy = Drowsiness(self.weights, config.nap_seconds, forward.device)
 
     def _handlers(self) -> Handlers:
-        """One class for each kind of request, given the parts that it works with."""
+        """Return one handler for each kind of request, given the parts that it works with."""
         sessions, runtime, residency, kept = self.sessions, self.runtime, self.residency, self.config.stops_kept
         until = partial(until_done, self.mailbox, self.scheduler)
         return Handlers(
@@ -206,7 +206,7 @@ class Engine:
     # --- from any thread -------------------------------------------------------------------------------------------
 
     def submit(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
-        """Take a request of this process, checked as if it had crossed the wire."""
+        """Take a request of this process, checked as if it had come over the wire."""
         try:
             request = as_read(request)
         except Exception as error:  # noqa: BLE001  the request's edge
@@ -214,8 +214,8 @@ class Engine:
         self.accept(request, holder, reply)
 
     def accept(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
-        """Take a request that was read off the wire. What needs no session is answered by a worker, the rest posted to
-        the engine's thread."""
+        """Take a request that was read off the wire. A request that needs no session is answered by a worker; the rest
+        are posted to the engine's thread."""
         try:
             if isinstance(request, ENQUIRIES):
                 self.enquiries.answer_elsewhere(request, reply)
@@ -233,18 +233,19 @@ class Engine:
         return self.enquiries.begin_tokens(request, post)
 
     def depart(self, holder: Holder) -> None:
-        """The holder has gone; its sessions stay, detached."""
+        """Post that the holder has gone; its sessions stay, detached."""
         self.mailbox.post(Departure(holder=holder))
 
     # --- on the engine's thread ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
     def tick(self) -> bool:
-        """Read the mail and give one job a slice; False when there was nothing to do. Raises EngineBroken alone."""
+        """Read the mail and give one job a slice. Return False when there was nothing to do. Raises EngineBroken
+        alone."""
         changes = self.residency.changes
         moved = self.read_mail()
         if moved:
-            self._send()  # before the job's slice, which may last until the next letter
+            self._send()  # before the job's slice, which may last until the next mail
         advanced = self.turns.advance_next()
         took_up = self.letters.take_up_all()
         busy = moved or advanced or took_up
@@ -252,14 +253,14 @@ class Engine:
             self._rest()
         with self.faults.during("it made room for stops"):
             self.residency.relieve()
-        busy = busy or self.residency.changes != changes  # who waits for room looks again now, not at the next mail
+        busy = busy or self.residency.changes != changes  # jobs that wait for room look again now
         self._checked = not busy
         self._send(idle=not busy)
         self._look_around(busy)
         return busy
 
     def _look_around(self, busy: bool) -> None:
-        """What is done for nobody's request, after each slice of work."""
+        """Do the work that belongs to no request, after each slice."""
         with self.faults.during("it sent weights to nap"):
             self._drowsy.tell(busy)
         with self.faults.during("it looked at what other programs need"):
@@ -280,8 +281,7 @@ class Engine:
             self.residency.rest()
 
     def _require_sound_books(self) -> None:
-        """EngineBroken where an error has left books that contradict each other: of what is wrong nothing is told and
-        nothing written."""
+        """Raise EngineBroken where an error has left inconsistent accounting, before wrong state is sent or written."""
         if not self.faults.suspected:
             return
         try:
@@ -292,8 +292,8 @@ class Engine:
 
     @property
     def watchful(self) -> bool:
-        """Whether anybody rests on the device who may have to leave, or is yet to be kept: whoever waits for mail looks
-        again soon."""
+        """True while some session could be evicted, evicted ones left memory to give back, or a session is not yet in
+        the journal; the daemon then ticks every second instead of every five."""
         return bool(self.keeping.unkept) or self.residency.has_to_look
 
     def check_books(self, contents: bool = False) -> None:
@@ -302,11 +302,11 @@ class Engine:
         check_books(self.slabs, caches, contents, tiers=self.tiers, blobs=self.blobs)
 
     def ask(self, request: ask.Request, holder: Holder | None = None) -> Reply:
-        """Submit and tick until this request is answered: the engine without threads or sockets. Raises what failed."""
+        """Submit and tick until this request is answered: for use without threads or sockets. Raises its error."""
         replies: list[Reply] = []
         self.submit(request, holder or Holder(name="here", user="here"), replies.append)
         while not replies:
-            tokenizing = self.tokenizing.busy  # read first: whoever is done has replied before
+            tokenizing = self.tokenizing.busy  # read first: a worker that is done has replied before
             if self.tick() or replies:
                 continue
             if self.tiers.moving or tokenizing:
@@ -322,7 +322,7 @@ class Engine:
         self.read_mail()
 
     def read_mail(self) -> bool:
-        """Deliver the letters that are there; those that come meanwhile wait until a job has had its slice."""
+        """Deliver the mail that is there; mail that comes meanwhile waits until a job has had its slice."""
         letters = self.mailbox.take_all()
         for letter in letters:
             match letter:
@@ -360,7 +360,7 @@ class Engine:
             with self.faults.during("a reply was handed over"):
                 letter.reply(reply)
 
-    # --- what verbs and jobs ask for -------------------------------------------------------------------------------
+    # --- for verbs and jobs ----------------------------------------------------------------------------------------
 
     @property
     def description(self) -> ModelDescription:
@@ -368,21 +368,21 @@ class Engine:
 
     @property
     def reading(self) -> EngineReading:
-        """The last published bulletin; may be read from any thread."""
+        """The last published state; may be read from any thread."""
         return self.bulletin.reading
 
     @property
     def keeps_sessions(self) -> bool:
-        """Whether the sessions are found again by the next engine; may be asked from any thread."""
+        """True where the next engine will recover the sessions; may be read from any thread."""
         return self.keeping.journal is not None
 
     def forget_sessions(self) -> None:
-        """At its end the engine leaves no journal; may be said from any thread."""
+        """Have the engine leave no journal at its end; may be called from any thread."""
         self.keeping.forgets = True
 
     def close(self) -> None:
-        """The end of the engine: sessions that are kept are put away, and threads that copy or work on files end what
-        they have begun."""
+        """End the engine: put away sessions that are kept, and let threads that copy or work on files finish what they
+        have begun."""
         if self.keeps_sessions and not self.keeping.forgets:
             self.parting.put_away()
         self.keeping.close(self.sessions)
@@ -390,5 +390,5 @@ class Engine:
         self.tiers.stop()
 
     def abandon(self) -> None:
-        """The end of an engine that is broken: what it has handed over is written, and nothing else of it."""
+        """End a broken engine: only the writes that it has handed over are completed."""
         self.keeping.abandon()

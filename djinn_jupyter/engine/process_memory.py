@@ -1,8 +1,8 @@
-"""What the process has of main memory and of the device beyond what the engine's books say. Measures; decides nothing.
+"""The process's main and device memory beyond the engine's own accounting. Measures; decides nothing.
 
-Of a model of 1.0 GiB served within 512 MiB on the CPU the process had 1,861 MB: 1,143 mapped from the model file, which
-the system takes back when it needs them, and 717 of its own. Of those 405 were weights by the books, 255 Python, torch
-and transformers before anything was loaded, and the rest what allocators kept of loading and of the self-test.
+With a model of 1.0 GiB served within 512 MiB on the CPU the process had 1,861 MB: 1,143 mapped from the model file,
+which the system takes back when it needs them, and 717 of its own. Of the 717, 405 were accounted weights, 255 Python,
+torch and transformers before anything was loaded, and the rest kept by allocators from loading and the self-test.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from djinn_jupyter.wire.nouns import WeightsStatistics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Whose main memory is whose. `runtime` is what the process had of its own before a model was loaded, `weights`
-    what resident weights take of it; both None where the system does not tell."""
+    """The parts of the process's own main memory. `runtime` are the bytes it had before a model was loaded, `weights`
+    the bytes of resident weights; both None where the system does not tell."""
 
     device: torch.device
     runtime: int | None
@@ -47,7 +47,7 @@ class Footprint:
         )
 
     def _booked(self, weights: WeightsStatistics, budget: Budget, tiers: Tiers) -> int:
-        """What the books say lies in main memory and is no part of a file."""
+        """Return the accounted bytes in main memory that are not mapped from a file."""
         in_tiers = tiers.host_bytes
         held = weights.bytes_held_on_host or 0
         if self.device.type != "cpu":
@@ -57,6 +57,7 @@ class Footprint:
 
 
 def footprint_of(model: nn.Module, device: torch.device, runtime: int | None) -> Footprint:
-    """For a model whose weights are where they will be: which of them are part of a file is asked once."""
+    """Return the footprint of a model whose weights are in place. Which of them are mapped from a file is asked
+    once."""
     own = bytes_in_memory(raw_bytes(weight.tensor) for weight in weights_of(model) if weight.tensor.is_contiguous())
     return Footprint(device=device, runtime=runtime, weights=own)

@@ -1,4 +1,4 @@
-"""What a reply says of a session is in the journal before the reply goes out; where it cannot be, the reply says so.
+"""A change of a session is in the journal before the reply to its request goes out; if it cannot be, the reply says so.
 
 Knows requests and the journal, not how a verb does its work.
 """
@@ -20,7 +20,8 @@ Answers = list[tuple[Letter, Reply]]
 
 
 def keep(handlers: Handlers, keeping: Keeping, sessions: Mapping[str, Session], answers: Answers) -> Answers:
-    """The same answers, once the system has the sessions that their requests changed; noted where it has not."""
+    """Write the sessions that the answered requests changed to the journal. Return the answers, marked `not_kept` where
+    that failed."""
     keeping.write(sessions, [name for letter, _ in answers for name in _changed(handlers, letter.request)])
     unkept = keeping.unkept
     if not unkept:
@@ -32,7 +33,7 @@ def keep(handlers: Handlers, keeping: Keeping, sessions: Mapping[str, Session], 
 
 
 def _changed(handlers: Handlers, request: ask.Request) -> tuple[str, ...]:
-    """The sessions that a request may have left other than they were."""
+    """Return the names of the sessions that a request may have changed."""
     if not isinstance(request, ask.SessionRequest) or not handlers.needs(request).changes:
         return ()
     return (request.session, request.name) if isinstance(request, ask.Fork) else (request.session,)

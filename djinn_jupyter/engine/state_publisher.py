@@ -1,6 +1,6 @@
-"""What everyone may read of an engine from any thread: its books and its sessions, as one frozen value.
+"""The published state (`Bulletin`) of an engine: statistics and sessions as one frozen value, for any thread to read.
 
-A request's effect is on the bulletin before its reply goes out. Only sessions that were touched are described anew, so
+A request's effect is published before its reply goes out. Only sessions that were touched are described anew, so
 that fifty idle ones cost nothing.
 """
 
@@ -36,8 +36,8 @@ PERIOD: Final = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReading:
-    """The books and the sessions at one moment; replaced as a whole, so any thread may read it. `used` is when each of
-    `described` was last used, by the monotonic clock."""
+    """The statistics and the sessions at one moment; replaced as a whole, so any thread may read it. `used` is when
+    each of `described` was last used, by the monotonic clock."""
 
     statistics: EngineStatistics
     described: tuple[SessionDescription, ...]
@@ -45,7 +45,7 @@ class EngineReading:
 
     @property
     def sessions(self) -> tuple[SessionDescription, ...]:
-        """As described, idle until now: nobody describes a session anew because it goes on doing nothing."""
+        """The sessions as described, with idle times up to now: an idle session is not described anew."""
         now = time.monotonic()
         return tuple(replace(one, idle_seconds=now - used) for one, used in zip(self.described, self.used, strict=True))
 
@@ -79,16 +79,16 @@ class Bulletin:
 
     @property
     def outside(self) -> device.Usage:
-        """What the machine said when it was last asked."""
+        """The machine's memory use when it was last measured."""
         return self._outside
 
     @property
     def due(self) -> bool:
-        """Whether the last full measurement is a period old."""
+        """True where the last full measurement is more than PERIOD seconds old."""
         return time.monotonic() - self._published > PERIOD
 
     def publish(self, *, all_sessions: bool = False) -> None:
-        """Put up a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
+        """Publish a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
         touched = self._sessions.take_touched()
         stale = set(self._sessions) if all_sessions else touched
         before, self._described = self._described, {}
@@ -105,7 +105,7 @@ class Bulletin:
         self.reading = self._read()
 
     def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
-        """Told at once: an engine that has nothing to do may not publish for seconds."""
+        """Publish a change of the journal's trouble at once: an idle engine may not publish for seconds."""
         if (trouble, unkept) != (self._journal_trouble, self._unkept):
             for session in unkept ^ self._unkept:
                 self._sessions.touch(session)

@@ -1,4 +1,4 @@
-"""Slices for jobs: whose turn it is gets one, and what comes out of a job is answered. Reads no mail."""
+"""Slices for jobs: gives the next job a slice and answers the request of a job that ends. Reads no mail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from djinn_jupyter.wire.replies import Failed, Reply, SessionFailed
 
 
 class Turns:
-    """Whatever comes out of a slice, the job's letter gets one reply and the other jobs go on."""
+    """However a job ends, its request gets one reply and the other jobs go on."""
 
     def __init__(
         self,
@@ -34,10 +34,10 @@ class Turns:
         self._residency, self._faults = residency, faults
 
     def advance_next(self) -> bool:
-        """Give the job whose turn it is a slice; False where there is none."""
+        """Give the job whose turn it is a slice. Return False where there is none."""
         try:
             job = self._scheduler.next()
-        except Exception as error:  # noqa: BLE001  whoever's it is: nobody would get a turn any more
+        except Exception as error:  # noqa: BLE001  whichever job raised it: no job could get a turn any more
             for job in self._scheduler.jobs:
                 self._conclude(job, self._broke(job, error))
             return True
@@ -46,7 +46,7 @@ class Turns:
         return job is not None
 
     def advance(self, job: Job) -> None:
-        """One slice of a job."""
+        """Run one slice of a job."""
         try:
             self._prepare(job)
             job.blocked = next(job.steps)
@@ -67,7 +67,8 @@ class Turns:
             self._sessions.changed(job.session.name)
 
     def _broke(self, job: Job, error: Exception) -> Failed:
-        """A run that broke leaves its session at the last committed step, idle; a look leaves it as it was."""
+        """Close a job that failed: a run leaves its session idle at the last committed step, a look as it was. Return
+        the failure."""
         failure = self._faults.reply_to(error)
         with self._faults.during("it ended a job"):
             job.steps.close()
