@@ -132,7 +132,7 @@ def _pass_of(runtime: Runtime, session: Session, step: int) -> tuple[int, int]:
 def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, States | None]:
     """Return the nearest length at or before `committed` from which the line can be run again, with the states there.
     Where the rows of a sliding window were given up it is the line's beginning, if no stop was dropped from the
-    history."""
+    history (a dropped one may have been edited)."""
     line = session.line
     assert line is not None
     kept: dict[int, States | None] = dict(line.states) if runtime.recurrent else {committed: None}
