@@ -1,1 +1,1 @@
-"""The machine under the engine: devices, host memory, files forced to disk, faults. Knows no model and no session."""
+"""The machine under the engine: devices, host memory, forcing files to disk, faults. Knows no model and no session."""

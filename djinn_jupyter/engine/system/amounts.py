@@ -1,4 +1,4 @@
-"""Bytes as people read them."""
+"""Format byte counts for people."""
 
 
 def mebibytes(size: int) -> str:

@@ -1,4 +1,4 @@
-"""Tensors to wire arrays and back. Copies to the host; the only place where the engine makes bytes of values."""
+"""Convert tensors to wire arrays and back. Copies to the host; only this module turns values into bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def to_array(tensor: Tensor) -> Array:
-    """The values of `tensor`, row-major, on the host."""
+    """Return the values of `tensor`, row-major, on the host. Raises InvalidEdit for a dtype that the wire lacks."""
     host = tensor.detach().to("cpu").contiguous()
     if host.dtype not in _NAMES:
         raise InvalidEdit(f"Values of dtype {host.dtype} do not cross the wire.")
@@ -37,7 +37,7 @@ def to_array(tensor: Tensor) -> Array:
 
 
 def to_tensor(array: Array) -> Tensor:
-    """A tensor of its own with the values of `array`, on the host."""
+    """Return a new tensor on the host with the values of `array`; it owns its memory."""
     if array.nbytes == 0:
         return torch.empty(array.shape, dtype=_DTYPES[array.dtype])
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
-"""The error of books that do not hold: everybody in this folder may find one."""
+"""The error for memory accounting that contradicts itself; every module of the engine may raise it."""
 
 from djinn_jupyter.errors import DjinnError
 
 
 class BooksBroken(DjinnError):
-    """The memory's books contradict themselves, or a caller asked for what they exclude: a fault in the engine."""
+    """The memory accounting contradicts itself, or a caller asked for what it excludes: a fault in the engine."""

@@ -1,4 +1,4 @@
-"""What an engine has done since it started, counted."""
+"""Counters of an engine's work since it started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Counters:
-    """Written on the engine's thread only."""
+    """Counts of one engine. Written on the engine's thread only."""
 
     started: float = field(default_factory=time.monotonic)
     passes: int = 0

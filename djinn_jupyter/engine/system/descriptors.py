@@ -1,4 +1,4 @@
-"""How many files, sockets among them, this process may have open."""
+"""The limit on open files, sockets included, of this process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 log = logging.getLogger(__name__)
 
-ENOUGH: Final = 2**20  # macOS says infinity and takes less
+ENOUGH: Final = 2**20  # macOS reports infinity and accepts less
 
 
 def allow_all() -> int:
-    """Raise the limit to what the process may give itself, so that connections nobody needs leave room for files; the
-    limit then."""
+    """Raise the soft limit as far as the process may, so that idle connections leave room for files. Return the limit
+    now in force."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
     if soft == resource.RLIM_INFINITY or soft >= wanted:

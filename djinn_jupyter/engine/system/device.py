@@ -1,4 +1,4 @@
-"""What the machine says about memory, beside what the books say. A figure that cannot be had is None."""
+"""Memory use as the machine reports it, beside the engine's own accounting. A figure that cannot be read is None."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ STATUS: Final = Path("/proc/self/status")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resident bytes of this process, its own ones and those mapped from files; bytes in use on the whole device by
-    everybody, and its size; those that this process has reserved, and has not. What is of the device is None on the
-    CPU, where the process says more."""
+    """Resident bytes of this process, of which anonymous and mapped from files; bytes in use on the whole device by all
+    processes, and its size; the bytes in use that this process has reserved, and the others. The device's figures are
+    None on the CPU, where the process's figures say more."""
 
     process_bytes: int
     device_in_use: int | None
@@ -49,7 +49,7 @@ class Usage:
 
 
 def own_and_mapped() -> tuple[int | None, int | None]:
-    """Resident bytes of this process that are no part of a file, and those that are. None where the system does not
+    """Return this process's resident bytes that belong to no file, and those that do. None where the system does not
     tell them apart."""
     try:
         lines = STATUS.read_text().splitlines()
@@ -64,6 +64,6 @@ def own_and_mapped() -> tuple[int | None, int | None]:
 
 
 def free_for_pages(device: torch.device, card_memory: int | None = None) -> int:
-    """Bytes that pages may take when nobody said: what is free less a quarter for activations and others."""
+    """Return the default limit for pages in bytes: free memory less a quarter for activations and other programs."""
     free = free_on(device, card_memory) if device.type == "cuda" else main_memory().available
     return int(free * 3 / 4)

@@ -1,6 +1,6 @@
-"""The GPU that is this process's, also where a smaller one is imposed than there is. Knows nothing of models.
+"""The current GPU of this process, and a limit that makes it act as a smaller one. Knows nothing of models.
 
-On the CPU there is no allocator to hold to it: there the books are, which bound weights and pages by the same amount.
+On the CPU no allocator enforces the limit; there the accounting bounds weights and pages by the same amount.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from djinn_jupyter.errors import UsageError
 
 
 def make_current(device: torch.device) -> None:
-    """What this thread asks of CUDA without naming a device goes to this one from now on: to register memory, to start
-    kernels that are not torch's. On another GPU it would take half a gigabyte, or fail."""
+    """Make `device` this thread's current CUDA device, for calls that name none: registering memory, starting kernels
+    that are not torch's. On another GPU such a call would take half a gigabyte, or fail."""
     if device.type == "cuda":
         torch.cuda.set_device(device)
 
 
 def impose(card_memory: int | None, device: torch.device) -> None:
-    """Hold this process to what a GPU of so many bytes would leave it. To be called before anything is allocated."""
+    """Limit this process to the memory that a GPU of `card_memory` bytes would leave it. Call before any allocation."""
     if card_memory is None or device.type != "cuda":
         return
     free, total = torch.cuda.mem_get_info(device)
@@ -27,8 +27,9 @@ def impose(card_memory: int | None, device: torch.device) -> None:
 
 
 def fraction_of(card_memory: int, *, total: int, taken: int) -> float:
-    """The share of the real card's `total` that is this process's, so that with what is `taken` already, by others and
-    by its own context, the whole card holds at most `card_memory`. All in bytes. UsageError where nothing is left."""
+    """Return the fraction of the real card's `total` that this process may use, so that with the bytes already `taken`
+    (by other processes and its own context) the card holds at most `card_memory`. All in bytes. Raises UsageError where
+    `card_memory` exceeds `total` or leaves nothing."""
     if card_memory > total:
         raise UsageError(f"A card of {amount(card_memory)} cannot be imposed: the one there is has {amount(total)}.")
     if card_memory <= taken:
@@ -40,6 +41,6 @@ def fraction_of(card_memory: int, *, total: int, taken: int) -> float:
 
 
 def free_on(device: torch.device, card_memory: int | None) -> int:
-    """Bytes that are free on a GPU, or would be if it were as small as the imposed one."""
+    """Return the bytes free on a GPU, or that would be free if it were as small as `card_memory`."""
     free, total = torch.cuda.mem_get_info(device)
     return free if card_memory is None else max(0, min(free, card_memory - (total - free)))

@@ -1,5 +1,5 @@
-"""Errors that the engine did not foresee: logged with their traces, counted where they belong to no request, told in
-the statistics. Repairs nothing, and knows neither sessions nor requests."""
+"""Unforeseen errors of the engine: logged with their traces, counted where they belong to no request, reported in the
+statistics. Repairs nothing, and knows neither sessions nor requests."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 
 class Faults:
-    """`count` and `last` are of errors that belonged to no request. `suspected`: what the error left behind may be
-    wrong, so the memory's books are to be checked before anything is made of it."""
+    """`count` and `last` cover errors that belonged to no request. `suspected`: an error may have left wrong state
+    behind, so the memory accounting must be checked before the state is used."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -24,7 +24,7 @@ class Faults:
         self._said: str | None = None
 
     def reply_to(self, error: Exception) -> Failed:
-        """What the asker is told of the error that ended a request."""
+        """Return the reply for a request that `error` ended. Logs an error that the engine does not know."""
         if isinstance(error, DjinnError) and not isinstance(error, BooksBroken):
             return Failed(code=error.code, message=str(error))
         self.suspected = True
@@ -34,7 +34,7 @@ class Faults:
         )
 
     def note(self, doing: str, error: Exception) -> None:
-        """An error that no request met. What repeats itself is logged, and the books checked for it, once."""
+        """Record an error that belongs to no request. A repeated error is logged, and sets `suspected`, once."""
         self.count += 1
         self.last = f"while {doing}: {in_short(error)}"
         if self.last != self._said:
@@ -42,12 +42,12 @@ class Faults:
             log.error("An error that belongs to no request, %s", self.last, exc_info=error)
 
     def during(self, doing: str) -> Part:
-        """A part of the engine's work, `it measured memory`, whose errors end only that part."""
+        """Return a context for one part of the engine's work (`it measured memory`); an error ends only that part."""
         return Part(self, doing)
 
 
 class Part:
-    """A class and not a generator: the engine enters several in every slice."""
+    """Context of `Faults.during`. A class and not a generator: the engine enters several in every slice."""
 
     __slots__ = ("_doing", "_faults")
 
@@ -66,7 +66,7 @@ class Part:
 
 
 def broken(error: Exception) -> EngineBroken:
-    """The sentence for everybody: nothing that this engine says is to be trusted any more."""
+    """Return the error that every session gets: no result of this engine can be trusted any more."""
     return EngineBroken(
         f"The engine's own account of its memory contradicts itself ({in_short(error)}), so it begins anew: load the "
         "model again; its sessions come back as they were last kept."
@@ -74,5 +74,5 @@ def broken(error: Exception) -> EngineBroken:
 
 
 def in_short(error: Exception) -> str:
-    """One line of it."""
+    """Return the first line of an error, with its type."""
     return (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0].removesuffix(": ")

@@ -1,7 +1,7 @@
-"""Forcing what was written to the disk, so that it is there after a loss of power: files, names in folders, folders.
+"""Force writes to the disk so that they survive a loss of power: files, names in folders, folders.
 
-A file that is on the disk is found again only when its name is, and a name only when the folder's own is. Knows nothing
-of what the files are. Waits for the disk, so it is never called on the engine's thread while that serves.
+A file on the disk is found again only if its name is there too, and a name only if its folder's is. Knows nothing
+about the files' contents. Waits for the disk, so never call it on the engine's thread while that serves.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import os
 from pathlib import Path
 from typing import Final
 
-_REFUSED: Final = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}  # by file systems that cannot force this, or need not
-_FULL: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS, whose `fsync` leaves it in the drive's cache
+_REFUSED: Final = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP}  # by file systems that cannot force, or need not
+_FULL: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)  # macOS: `fsync` leaves data in the drive's cache
 
 
 def force(descriptor: int) -> None:
-    """Return when the bytes of an open file, and its length, are on the disk. Raises OSError."""
+    """Return once the bytes and the length of an open file are on the disk. Raises OSError."""
     if not _fully(descriptor):
         getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def force_file(path: Path) -> None:
-    """What was written to a file by a process that has ended."""
+    """Force a file that a process that has ended wrote. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         force(descriptor)
@@ -32,7 +32,7 @@ def force_file(path: Path) -> None:
 
 
 def force_names(folder: Path) -> None:
-    """Return when files that were made, renamed and removed in a folder are so on the disk. Raises OSError."""
+    """Return once the creations, renames and removals in a folder are on the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         if not _fully(descriptor):
@@ -45,7 +45,7 @@ def force_names(folder: Path) -> None:
 
 
 def _fully(descriptor: int) -> bool:
-    """Whether the system has a stronger word than `fsync` for it, and the file system knows that."""
+    """Force with macOS's F_FULLFSYNC. True if the system and the file system support it."""
     if _FULL is None:
         return False
     try:
@@ -58,7 +58,7 @@ def _fully(descriptor: int) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder of the user's own, with those above it that are missing, on the disk. Raises OSError."""
+    """Make a folder that only the user can read, with its missing parents, and force each name. Raises OSError."""
     missing = [one for one in (folder, *folder.parents) if not one.is_dir()]
     for one in reversed(missing):
         one.mkdir(mode=0o700, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tensors in nested mappings and sequences. Knows nothing of what they are."""
+"""Find tensors in nested mappings and sequences. Knows nothing of their meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def tensors_within(value: Any) -> Iterator[Tensor]:
-    """Yield them in order; anything else is passed over."""
+    """Yield the tensors in `value` in order; skip anything else."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):

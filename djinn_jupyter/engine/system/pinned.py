@@ -1,8 +1,8 @@
-"""Host memory that a GPU copies from and to at full speed: pages of its own, registered with CUDA while they exist.
+"""Host memory that a GPU copies from and to at full speed: its own pages, registered with CUDA while they exist.
 
-What CUDA asks for, by its documentation and by what befell others: a page is registered once, so nothing else lies in
-it; it is unregistered before it goes, or copies to whatever is mapped there next land in memory that nobody has; one
-copy stays within one registration, or outside of all.
+CUDA requires, by its documentation and by others' bug reports: a page is registered once, so nothing else lies in it;
+it is unregistered before it is unmapped, or copies to the next mapping at that address land in memory that no process
+has; one copy stays within one registration, or outside all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PIECE_MOST: Final = 64 << 30  # bytes; cudaHostRegister has refused larger piece
 
 
 class _Registered(mmap.mmap):
-    """A mapping with its registrations; these end, and then it, when the last tensor of it is gone."""
+    """A mapping with its CUDA registrations. When its last tensor is freed, the registrations end, then the mapping."""
 
     runtime: Any = None
     addresses: tuple[int, ...] = ()
@@ -35,8 +35,8 @@ class _Registered(mmap.mmap):
 
 
 def pinned(nbytes: int) -> Tensor:
-    """`uint8[nbytes]`, beginning at a page. Raises OSError, and MemoryError where CUDA refuses; nothing of it is
-    registered then."""
+    """Return `uint8[nbytes]`, page-aligned and registered. Raises OSError, and MemoryError where CUDA refuses; after an
+    error nothing stays registered."""
     memory, mapping = mapped(nbytes, _Registered)
     mapping.runtime = torch.cuda.cudart()
     for piece in cut(0, nbytes):
@@ -51,7 +51,7 @@ def pinned(nbytes: int) -> Tensor:
 
 
 def cut(start: int, nbytes: int) -> Iterator[slice]:
-    """The bytes [start, start + nbytes) of pinned memory, in pieces that one copy may be of."""
+    """Split the bytes [start, start + nbytes) of pinned memory into pieces that one copy may move."""
     end = start + nbytes
     while start < end:
         stop = min(end, (start // PIECE_MOST + 1) * PIECE_MOST)
@@ -60,7 +60,7 @@ def cut(start: int, nbytes: int) -> Iterator[slice]:
 
 
 def _hear_it_again() -> None:
-    """CUDA reports a refusal once more, as the failure of the next kernel that this thread starts: here, of this."""
+    """Start a throwaway kernel: CUDA reports a refusal again as the failure of this thread's next kernel."""
     try:
         torch.zeros(1, device="cuda").add_(1)
     except RuntimeError:

@@ -1,7 +1,7 @@
-"""How far the host runs ahead of the device. Knows no session and no model.
+"""Limit how far the host runs ahead of the device. Knows no session and no model.
 
-On CUDA a layer's call returns when its kernels are queued. A host that looks for mail between two layers would find it
-there, and the answer, itself a kernel or a copy, would wait behind a queue that holds the rest of a long prefill.
+On CUDA a layer's call returns when its kernels are queued. A host that checks for requests between two layers would
+find one, and the answer, itself a kernel or a copy, would wait in the queue behind the rest of a long prefill.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, Final, Protocol
 
 import torch
 
-LAYERS_AHEAD: Final = 2  # one runs, one is queued behind it: the device has no pause
+LAYERS_AHEAD: Final = 2  # one runs and one is queued behind it, so the device never idles
 
 
 class Mark(Protocol):
-    """A place in the device's queue."""
+    """A position in the device's queue."""
 
     def synchronize(self) -> Any:
-        """Returns when the device has come there."""
+        """Return once the device has reached the position."""
 
 
 class Pace:
-    """`keep` is called between two layers and returns when the device is at most two layers behind. Where computing is
-    over when its call returns, there is nothing to wait for and no `mark` to make."""
+    """Call `keep` between two layers; it returns once the device is at most two layers behind. Where a call returns
+    only after its computing is done (the CPU), `mark` is None and `keep` returns at once."""
 
     def __init__(self, mark: Callable[[], Mark] | None) -> None:
         self._mark = mark
