@@ -1,1 +1,1 @@
-"""Copies of what has left the device, on the host and on disk, and the thread that moves them."""
+"""Copies, on the host and on disk, of data that left the device, and the thread that moves them."""

@@ -1,6 +1,7 @@
-"""The disk tier: copies in one preallocated file, each with a checksum. What is where in it, and how bytes get there.
+"""The disk tier: copies in one preallocated file, each with a checksum. Accounts for its places and moves its bytes.
 
-The books (`allocate`, `free`) belong to the engine's thread; `write` and `read` are the mover's and touch bytes only.
+The accounting (`allocate`, `free`) runs on the engine's thread; `write` and `read` run on the mover's and touch bytes
+only.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import TierStatistics
 
 GROWTH_BYTES: Final = 64 << 20
-STAGING_BYTES: Final = 4 << 20  # a chunk is summed and written while it is in the processor's cache
+STAGING_BYTES: Final = 4 << 20  # a chunk is checksummed and written while it is in the processor's cache
 
 Transfer = Callable[[memoryview, int], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskPlace:
-    """`nbytes` of the file from the byte `start` on: what a journal has to remember, with the checksum, to find a page
-    again after a crash. The run that is taken is rounded up to the block."""
+    """`nbytes` of the file starting at byte `start`. A journal records it with the checksum to find a page again after
+    a crash. The run taken is rounded up to the block."""
 
     start: int
     nbytes: int
@@ -42,9 +43,10 @@ class DiskPlace:
 class DiskTier:
     """Copies in a file, up to a limit.
 
-    Invariants: a place is nobody else's until it is freed; a verb that raises has changed nothing in the books; what
-    `read` returns has the checksum that `write` gave, or StorageFailed is raised. The file is allocated in steps before
-    anything is written to it, so that a full disk is met where it harms nothing, and is cut when its end is free.
+    Invariants: a place has one owner until it is freed; a verb that raises has not changed the accounting; the bytes
+    that `read` fetches have the checksum that `write` returned, or StorageFailed is raised. The file is allocated in
+    steps before anything is written to it, so that a full disk is detected before it does harm, and is truncated when
+    its end is free.
     """
 
     def __init__(self, file: PageFile, limit_bytes: int, *, memory: Memory = pageable) -> None:
@@ -61,7 +63,7 @@ class DiskTier:
     # ------------------------------------------------------------------------------------------- the books
 
     def allocate(self, sizes: Sequence[int]) -> list[DiskPlace]:
-        """A place for each size. Raises TierFull."""
+        """Return a place for each size. Raises TierFull."""
         taken: list[DiskPlace] = []
         try:
             for size in sizes:
@@ -86,12 +88,11 @@ class DiskTier:
         return DiskPlace(start=start, nbytes=size)
 
     def begin_with(self, end: int) -> None:
-        """A tier in which nothing is taken: its file is so long from now on, what it holds up to there is kept. Raises
-        TierFull."""
+        """Extend an empty tier's file to at least `end` bytes, keeping its contents up to there. Raises TierFull."""
         self._grow(end)
 
     def adopt(self, place: DiskPlace) -> None:
-        """A place that an engine before this one had taken, found in its journal. Raises TierFull and BooksBroken."""
+        """Take a place that an earlier engine had taken, found in its journal. Raises TierFull and BooksBroken."""
         rounded = _rounded(place.nbytes)
         if place.start + rounded > self._extents.capacity:
             self._grow(place.start + rounded)
@@ -109,7 +110,7 @@ class DiskTier:
             self._extents.resize(end)
 
     def _grow(self, end: int) -> None:
-        """A file of at least `end` bytes, with blocks of the disk behind all of them."""
+        """Extend the file to at least `end` bytes, with disk blocks allocated for all of them. Raises TierFull."""
         capacity = min(-(-end // GROWTH_BYTES) * GROWTH_BYTES, self.limit)
         if end > capacity:
             raise TierFull(f"The file would have {mebibytes(end)}.")
@@ -126,7 +127,7 @@ class DiskTier:
     # ------------------------------------------------------------------------------------------- the bytes
 
     def write(self, place: DiskPlace, source: Span) -> int:
-        """Store the bytes; their checksum. Raises StorageFailed."""
+        """Write the bytes and return their checksum. Raises StorageFailed."""
         summed, direct = xxhash.xxh3_64(), _direct(source)
         with self._alone:
             for at, size in _chunks(place.nbytes):
@@ -140,7 +141,7 @@ class DiskTier:
         return self._buffer[: _rounded(size)]
 
     def read(self, place: DiskPlace, checksum: int, target: Span) -> None:
-        """Fetch the bytes. Raises StorageFailed where they are not those that were written."""
+        """Read the bytes into `target`. Raises StorageFailed, also where the checksum differs from the one written."""
         summed, direct = xxhash.xxh3_64(), _direct(target)
         with self._alone:
             for at, size in _chunks(place.nbytes):
@@ -166,7 +167,7 @@ class DiskTier:
             raise StorageFailed(f"The disk {word} {done} bytes of {len(chunk)}. Free some space and try again.")
 
     def sync(self) -> None:
-        """Return when what was written would survive a loss of power. Raises StorageFailed."""
+        """Return once all writes would survive a loss of power. Raises StorageFailed."""
         try:
             self._file.sync()
         except OSError as error:
@@ -190,7 +191,7 @@ class DiskTier:
         )
 
     def check(self, held: Iterable[DiskPlace]) -> None:
-        """Raise BooksBroken unless the places taken are exactly those held, and the sums add up."""
+        """Raise BooksBroken unless the places taken are exactly those `held`, and the sums agree."""
         taken = [(place.start, _rounded(place.nbytes)) for place in held]
         self._extents.check(taken)
         if (sum(size for _, size in taken), len(taken)) != (self.used, self.places):
@@ -200,8 +201,8 @@ class DiskTier:
 
 
 def _direct(span: Span) -> memoryview | None:
-    """The bytes themselves where a file can take them from there; None where they have to be staged. By address: memory
-    that was lent out as an array can no longer be given back by the tiers."""
+    """Return the bytes in place where the file can transfer them directly; None where they must be staged. By address:
+    the tiers can no longer free memory that was exported as an array."""
     address = span.memory.data_ptr() + span.start
     if span.memory.device.type != "cpu" or address % BLOCK or span.nbytes % BLOCK:
         return None

@@ -1,4 +1,4 @@
-"""Which parts of a line of bytes are free. Knows neither what lies there nor on what."""
+"""Free-space accounting of a range of bytes. Knows neither the contents nor the medium."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from djinn_jupyter.engine.system.books_broken import BooksBroken
 
 
 class Extents:
-    """Free runs of [0, capacity), first fit, neighbours joined.
+    """The free runs of [0, capacity): first fit, adjacent runs merged.
 
     Invariants: free runs do not touch or overlap, and end at or before the capacity; a verb that raises has changed
     nothing."""
@@ -24,13 +24,13 @@ class Extents:
 
     @property
     def used_end(self) -> int:
-        """Where the last taken run ends."""
+        """The end of the last taken run."""
         if self._free and self._free[-1][1] == self.capacity:
             return self._free[-1][0]
         return self.capacity
 
     def allocate(self, size: int) -> int | None:
-        """The start of `size` bytes that are now taken; None where no run is long enough."""
+        """Take `size` bytes and return their start; None where no free run is long enough."""
         for index, (start, end) in enumerate(self._free):
             if end - start >= size:
                 self._free[index : index + 1] = [(start + size, end)] if end - start > size else []
@@ -38,7 +38,7 @@ class Extents:
         return None
 
     def take_at(self, start: int, size: int) -> None:
-        """Take exactly [start, start + size), which has to be free."""
+        """Take exactly [start, start + size). Raises BooksBroken unless it is free."""
         index = bisect_left(self._free, (start + 1, 0)) - 1
         if index < 0 or self._free[index][1] < start + size:
             raise BooksBroken(f"Bytes [{start}, {start + size}) are taken already.")
@@ -62,7 +62,7 @@ class Extents:
         insort(self._free, (start, end))
 
     def resize(self, capacity: int) -> None:
-        """Another capacity, at or beyond the last taken run."""
+        """Set another capacity. Raises BooksBroken if it would cut the last taken run."""
         if capacity < self.used_end:
             raise BooksBroken(f"A capacity of {capacity} is too short: bytes up to {self.used_end} are taken.")
         used_end = self.used_end
@@ -73,7 +73,7 @@ class Extents:
         self.capacity = capacity
 
     def check(self, taken: Iterable[tuple[int, int]]) -> None:
-        """Raise BooksBroken unless these runs (start, size) and the free ones cover everything, each byte once."""
+        """Raise BooksBroken unless the runs `taken` (start, size) and the free ones cover each byte exactly once."""
         runs = sorted([*((start, start + size) for start, size in taken), *self._free])
         at = 0
         for start, end in runs:

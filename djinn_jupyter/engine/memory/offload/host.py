@@ -1,4 +1,4 @@
-"""The host tier: copies of what has left the device, in main memory. Segments that come and go; pinned on CUDA."""
+"""The host tier: copies, in main memory, of data that left the device. Segments come and go; pinned on CUDA."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Memory = Callable[[int], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostSegment:
-    """One mapping and what is free of it."""
+    """One mapping and its free runs."""
 
     memory: Tensor
     extents: Extents
@@ -36,7 +36,7 @@ class HostSegment:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HostPlace:
-    """`nbytes` of a segment from `start` on; the run that is taken is rounded up to the alignment."""
+    """`nbytes` of a segment starting at `start`; the run taken is rounded up to the alignment."""
 
     segment: HostSegment
     start: int
@@ -44,11 +44,11 @@ class HostPlace:
 
 
 class HostTier:
-    """Copies in main memory, up to a limit, and as far as there is memory.
+    """Copies in main memory, up to a limit and as far as memory is available.
 
-    Invariants: `allocated` is what the segments add up to and never more than the limit; a place is in one segment,
-    and nobody else's until it is freed; a verb that raises has changed nothing. A few empty segments are kept, because
-    to map and pin memory costs as much as to fill it.
+    Invariants: `allocated` is the sum of the segments and never exceeds the limit; a place is in one segment and has
+    one owner until it is freed; a verb that raises has changed nothing. A few empty segments are kept, because mapping
+    and pinning memory costs as much as filling it.
     """
 
     def __init__(self, limit_bytes: int, *, memory: Memory = pageable, growth: Growth | None = None) -> None:
@@ -66,7 +66,7 @@ class HostTier:
     # -------------------------------------------------------------------------------------------- places
 
     def allocate(self, sizes: Sequence[int]) -> list[HostPlace]:
-        """A place for each size. Raises TierFull."""
+        """Return a place for each size. Raises TierFull."""
         taken: list[HostPlace] = []
         try:
             for size in sizes:
@@ -134,7 +134,7 @@ class HostTier:
         return allowed if self._growth is None else min(allowed, self._growth.left())
 
     def shrink(self, keep: int = 0) -> int:
-        """Give the empty segments back to the system, all but the first `keep` of them; bytes given back."""
+        """Return the empty segments, except the first `keep`, to the system. Return the bytes freed."""
         empty = [s for s in self._segments if s.extents.free_bytes == s.extents.capacity][keep:]
         for segment in empty:
             self._segments.remove(segment)
@@ -155,7 +155,7 @@ class HostTier:
         )
 
     def check(self, held: Iterable[HostPlace]) -> None:
-        """Raise BooksBroken unless the places taken are exactly those held, and the sums add up."""
+        """Raise BooksBroken unless the places taken are exactly those `held`, and the sums agree."""
         by_segment: dict[int, list[tuple[int, int]]] = {id(segment): [] for segment in self._segments}
         count = 0
         for place in held:

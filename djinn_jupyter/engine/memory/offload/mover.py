@@ -1,9 +1,9 @@
-"""The thread that copies bytes between the tiers. It keeps no books: it is given places and says when it is done.
+"""The thread that copies bytes between the tiers. It does no accounting: it is given places and reports completion.
 
-Order on CUDA: a batch carries an event of the compute stream from the moment it was submitted, and the side stream
-waits for it before the first byte, for stores (the kernels that wrote have ended) and for loads (those that read what
-was in the slot before have ended). The thread waits for the side stream before it says that a batch is done; so whoever
-then frees a slot, or computes with one, is behind every copy.
+Order on CUDA: a batch carries a compute-stream event recorded when it was submitted, and the side stream waits for it
+before the first byte, both for stores (the kernels that wrote have ended) and for loads (the kernels that read the
+slot's previous contents have ended). The thread waits for the side stream before it reports a batch as done, so freeing
+a slot, or computing with one, comes after every copy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Copy:
-    """From memory to memory, either side on the device or the host."""
+    """A move from memory to memory, either side on the device or the host."""
 
     source: Span
     target: Span
@@ -54,8 +54,8 @@ Move = Copy | Write | Read
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """Moves that succeed or fail together. `ready` is the compute stream's event, None on the CPU. `urgent` ones, which
-    somebody waits for, go before the others."""
+    """Moves that succeed or fail together. `ready` is the compute stream's event, None on the CPU. `urgent` batches,
+    for which a session waits, go before the others."""
 
     moves: tuple[Move, ...]
     urgent: bool
@@ -64,8 +64,8 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A batch is through: `checksums` has one for each move (None where nothing was written to disk), or `error` says
-    why none of it counts."""
+    """The result of a batch: one of `checksums` for each move (None where nothing was written to disk), or the `error`
+    for which none of it counts."""
 
     batch: Batch
     checksums: tuple[int | None, ...] = ()
@@ -74,7 +74,7 @@ class Moved:
 
 
 class Mover(Protocol):
-    """Whoever moves bytes. Batches may end in any order; each ends once, in what `Moved` says."""
+    """The interface of a mover. Batches may end in any order; each ends once, with one `Moved`."""
 
     def submit(self, batch: Batch) -> None: ...
     def stop(self) -> None: ...
@@ -102,7 +102,7 @@ class ThreadMover:
         self._batches.put(_Waiting((not batch.urgent, next(self._numbers)), batch))
 
     def stop(self) -> None:
-        """End when what was submitted is done."""
+        """End the thread once the submitted batches are done."""
         if self._thread is not None:
             self._batches.put(_Waiting((2, 0), None))
             self._thread.join()
@@ -117,7 +117,8 @@ class ThreadMover:
             pass
 
     def _work_once(self, stream: Any) -> bool:
-        """In a call of its own, so that a waiting thread holds no batch, and with it no session's memory."""
+        """Perform one batch; False for the end mark. A separate call, so that a waiting thread holds no batch, and with
+        it no session's memory."""
         batch = self._batches.get().batch
         if batch is not None:
             self._post(perform(batch, stream))
@@ -125,20 +126,20 @@ class ThreadMover:
 
 
 def perform(batch: Batch, stream: Any = None) -> Moved:
-    """Do all moves of a batch, on the calling thread."""
+    """Do all moves of a batch on the calling thread. Errors are returned in `Moved`, not raised."""
     begun = time.perf_counter()
     try:
         checksums = _on(stream, batch)
     except DjinnError as error:
         return Moved(batch=batch, error=error)
-    except Exception as error:  # the thread's edge: whoever waits is told, and the others go on
+    except Exception as error:  # the thread's edge: the error goes into `Moved`, and other batches go on
         log.exception("A copy failed")
         return Moved(batch=batch, error=StorageFailed(f"A copy failed: {type(error).__name__}: {error}."))
     return Moved(batch=batch, checksums=checksums, seconds=time.perf_counter() - begun)
 
 
 def _on(stream: Any, batch: Batch) -> tuple[int | None, ...]:
-    with torch.inference_mode():  # the mode is a thread's own; frames hold tensors that were made in it
+    with torch.inference_mode():  # the mode is per thread, and frames hold tensors made in it
         if stream is None:
             return _all(batch.moves)
         with torch.cuda.stream(stream):
@@ -152,7 +153,7 @@ def _all(moves: Iterable[Move]) -> tuple[int | None, ...]:
     moves = tuple(moves)
     plain = ((move.source, move.target) for move in moves if isinstance(move, Copy))
     sides = [in_words(source, target) for source, target in coalesced(plain)]
-    if sides:  # in one call: between two, the engine's thread could keep Python's lock for milliseconds
+    if sides:  # in one call: between two, the engine's thread could hold the GIL for milliseconds
         torch._foreach_copy_([target for _, target in sides], [source for source, _ in sides], non_blocking=True)
     return tuple(_with_the_disk(move) for move in moves)
 

@@ -1,6 +1,6 @@
-"""The file under the disk tier: positioned reads and writes, past the system's cache where the file system lets us.
+"""The file under the disk tier: positioned reads and writes, past the system's cache where the file system allows it.
 
-Nothing here knows what the bytes are; a double of `PageFile` in memory stands in for it in tests.
+Knows nothing of the contents; in tests an in-memory double of `PageFile` stands in.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Final, Protocol
 
 from djinn_jupyter.engine.system.fsync import force
 
-BLOCK: Final = 4096  # of every file system and device that asks for alignment
+BLOCK: Final = 4096  # satisfies every file system and device that requires alignment
 
 
 class PageFile(Protocol):
-    """Buffers begin at a block's address; offsets and lengths are multiples of a block. All raise OSError."""
+    """The interface of the file. Buffers are block-aligned; offsets and lengths are multiples of a block. All methods
+    raise OSError."""
 
     def resize(self, size: int) -> None: ...
     def write(self, buffer: memoryview, offset: int) -> int: ...
@@ -27,9 +28,10 @@ class PageFile(Protocol):
 
 
 class DirectFile:
-    """O_DIRECT, so that pages do not push other programs' files out of memory; plain where that is refused (tmpfs).
+    """A file opened with O_DIRECT, so that pages do not evict other programs' files from the page cache; plain where
+    that is refused (tmpfs).
 
-    Without `keep` the file has no name once it is open: its space is free again whenever and however the process ends.
+    Without `keep` the file is unlinked once open: its space is freed whenever and however the process ends.
     """
 
     def __init__(self, path: Path, *, keep: bool = False) -> None:
@@ -39,7 +41,7 @@ class DirectFile:
         self.direct = self._set_direct(True)
 
     def _set_direct(self, wanted: bool) -> bool:
-        """Whether it is so now."""
+        """Switch O_DIRECT on or off where the system allows it. Return whether it is on now."""
         flag = getattr(os, "O_DIRECT", 0)
         flags = fcntl.fcntl(self._file, fcntl.F_GETFL)
         try:
@@ -51,7 +53,7 @@ class DirectFile:
         return wanted and bool(flag)
 
     def resize(self, size: int) -> None:
-        """Cut, or extend with blocks of the disk: ENOSPC comes here and not in the middle of a write."""
+        """Truncate, or extend with allocated blocks, so that ENOSPC is raised here and not in the middle of a write."""
         before = os.fstat(self._file).st_size
         if size > before and hasattr(os, "posix_fallocate"):
             os.posix_fallocate(self._file, before, size - before)
@@ -73,7 +75,7 @@ class DirectFile:
             return os.preadv(self._file, [buffer], offset)
 
     def _fall_back(self, error: OSError) -> None:
-        """Some file systems open with O_DIRECT and refuse to use it."""
+        """Switch to plain I/O: some file systems open with O_DIRECT and then refuse it. Re-raises any other error."""
         if error.errno != errno.EINVAL or not self.direct:
             raise error
         self.direct = self._set_direct(False)

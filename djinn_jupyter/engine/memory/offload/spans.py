@@ -1,4 +1,4 @@
-"""Runs of bytes in memory, on the device or the host, and the plan that moves many of them in few copies."""
+"""Runs of bytes in memory, on the device or the host, and merging many small copies of them into few."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ WORD_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Span:
-    """`nbytes` of `memory`, a contiguous uint8 tensor of any shape, from its byte `start` on."""
+    """`nbytes` of `memory`, a contiguous uint8 tensor of any shape, starting at byte `start`."""
 
     memory: Tensor
     start: int
     nbytes: int
 
     def view(self) -> Tensor:
-        """The bytes, `uint8[nbytes]`."""
+        """Return the bytes as a view, `uint8[nbytes]`."""
         with torch.inference_mode(False):
             return self.memory.view(-1)[self.start : self.start + self.nbytes]
 
@@ -33,7 +33,7 @@ class Span:
 
 
 def in_words(source: Span, target: Span) -> tuple[Tensor, Tensor]:
-    """Both sides' bytes for a copy, `int64[nbytes / 8]` where all is aligned: on a CPU 1.1 times as fast as bytes."""
+    """Return both sides of a copy, as `int64[nbytes / 8]` where aligned: on a CPU 1.1 times as fast as bytes."""
     sides = (source.view(), target.view())
     if any(side.data_ptr() % WORD_BYTES for side in sides) or source.nbytes % WORD_BYTES:
         return sides
@@ -42,7 +42,7 @@ def in_words(source: Span, target: Span) -> tuple[Tensor, Tensor]:
 
 
 def coalesced(copies: Iterable[tuple[Span, Span]]) -> Iterator[tuple[Span, Span]]:
-    """The same copies (source, target), those that follow each other on both sides made into one."""
+    """Yield the copies (source, target), merging those that are adjacent on both sides."""
     pending: tuple[Span, Span] | None = None
     for source, target in copies:
         if pending and pending[0].goes_on_in(source) and pending[1].goes_on_in(target):

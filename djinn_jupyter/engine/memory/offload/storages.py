@@ -1,7 +1,7 @@
-"""Tensors of a session that are not pages, as items of the tiers: whole storages, by identity. Knows no session.
+"""A session's tensors that are not pages, as items of the tiers: whole storages, by identity. Knows no session.
 
-A storage that leaves is emptied in place (`resize_(0)`) and filled again when it comes back, so every tensor and view
-of it stays the object it was. Which storages belong to a session is for others to say.
+A storage that is swapped out is emptied in place (`resize_(0)`) and refilled when it returns, so every tensor and view
+of it stays the same object. Other modules know which storages belong to a session.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from djinn_jupyter.errors import SlabFull
 
 
 class Blob(Item):
-    """One storage. Held weakly: it is gone when the last tensor of it is, and its identity is not given to another
-    storage as long as this blob is there. What it has on the device, `counted` bytes, is drawn from the budget."""
+    """One storage, held weakly: it is freed with its last tensor, and no other storage gets its identity while this
+    blob exists. Its bytes on the device, `counted`, are drawn from the budget."""
 
     __slots__ = ("_budget", "_weak", "arriving", "away", "counted", "epoch")
 
@@ -48,7 +48,8 @@ class Blob(Item):
         return not self.away and not self.arriving
 
     def tensor(self, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int], offset: int) -> Tensor:
-        """A tensor of the storage, which is away. Raises SlabFull, and BooksBroken for one that reaches beyond it."""
+        """Return a tensor of the swapped-out storage. Raises SlabFull, and BooksBroken if the tensor reaches beyond the
+        storage or the storage is not away."""
         reach = offset + 1 + sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) if all(shape) else 0
         if min(offset, *shape, *strides, 0) < 0 or reach * dtype.itemsize > self.nbytes or not self.away:
             raise BooksBroken("A tensor was to be made of bytes that its storage does not have, or has already.")
@@ -59,7 +60,7 @@ class Blob(Item):
             )
         except RuntimeError as error:
             raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a session's states: {error}") from error
-        storage.resize_(0)  # set_ had made it long enough
+        storage.resize_(0)  # set_ had enlarged it
         return made
 
     def storage(self) -> UntypedStorage:
@@ -90,7 +91,7 @@ class Blob(Item):
     def give_up_place(self) -> None:
         if not self.expired:
             storage: Any = self.storage()
-            if not storage.resizable():  # somebody has been given the memory itself, as an array, meanwhile
+            if not storage.resizable():  # the memory was exported as an array meanwhile
                 return
             storage.resize_(0)
         self.away, self.arriving = True, False
@@ -101,22 +102,22 @@ class Blob(Item):
         self._budget.give_back(size)
 
     def discard(self) -> None:
-        """Its tensors are gone, and with them its memory."""
+        """Account for a storage whose tensors, and with them its memory, are freed."""
         self.gone = True
         self._uncount()
         if not self.moving:
             self.drop_copies()
 
     def written_at(self, epoch: int) -> None:
-        """Its bytes may be others than in another epoch."""
+        """Note a possible write in `epoch`: copies made in another epoch become stale."""
         if self.resident and self.epoch != epoch:
             self.wrote()
             self.epoch = epoch
 
 
 class Blobs:
-    """One blob for each storage that was ever asked for, until its tensors are gone. They draw from `budget` what they
-    have on the device; what is asked for exists already, so it is recorded there."""
+    """One blob for each storage ever requested, until its tensors are freed. Blobs draw their device bytes from
+    `budget`; a requested storage exists already, so its bytes are `record`ed."""
 
     def __init__(self, device: torch.device, budget: Budget) -> None:
         self.device, self._budget = device, budget
@@ -138,8 +139,8 @@ class Blobs:
         return iter(self._blobs.values())
 
     def of(self, tensor: Tensor) -> Blob | None:
-        """The blob of a tensor's storage. None where that is not ours to empty: on another device, or memory that
-        somebody else allocated."""
+        """Return the blob of a tensor's storage, made if needed. None where the engine cannot empty it: on another
+        device, without bytes, or in memory allocated by another library."""
         if tensor.device != self.device:
             return None
         storage: Any = tensor.untyped_storage()
@@ -153,22 +154,22 @@ class Blobs:
         return made
 
     def known(self, tensor: Tensor) -> Blob | None:
-        """The blob of a tensor's storage, where there is one already."""
+        """Return the existing blob of a tensor's storage, or None."""
         return self._blobs.get(tensor.untyped_storage()._cdata) if tensor.device == self.device else None
 
     def let_go(self, blob: Blob | None) -> None:
-        """Discard a blob at once where its storage is gone."""
+        """Discard a blob at once if its storage is freed and no move is under way."""
         if blob is not None and blob.expired and not blob.moving and self._blobs.pop(blob.identity, None) is not None:
             blob.discard()
 
     def is_away(self, tensor: Tensor) -> bool:
-        """Whether its bytes are not, or not all, on the device where it belongs. Counts nothing."""
+        """True if the tensor's bytes are not all on its device. Makes no blob."""
         known = self.known(tensor)
         return known is not None and not known.resident
 
     def adopt(self, stored: Stored, epoch: int | None) -> tuple[Blob, UntypedStorage]:
-        """A blob that is away, with this copy of it on disk, and its storage, empty: it is gone with the storage.
-        `epoch` where passes will write it."""
+        """Make a swapped-out blob with this copy of it on disk; return it with its empty storage. The blob expires when
+        the storage is freed. `epoch` is given where passes will write it."""
         storage = UntypedStorage(0, device=self.device)
         blob = Blob(storage, self._budget)
         blob.nbytes, blob.away, blob.epoch = stored.place.nbytes, True, epoch
@@ -177,17 +178,17 @@ class Blobs:
         return blob, storage
 
     def tidy(self) -> None:
-        """Purge where somebody has let go of tensors."""
+        """Purge if tensors were released since (`untidy`)."""
         if self.untidy:
             self.purge()
 
     def note(self, tensors: Iterable[Tensor]) -> None:
-        """Count tensors that are kept from now on."""
+        """Make blobs for tensors that are kept from now on, which counts their bytes."""
         for tensor in tensors:
             self.of(tensor)
 
     def purge(self) -> int:
-        """Let go of the copies of storages that are gone; bytes that they had on the device."""
+        """Discard the blobs, and their copies, of freed storages. Return the bytes that they had on the device."""
         self.untidy = False
         before = self._budget.taken
         for identity in [identity for identity, blob in self._blobs.items() if blob.expired and not blob.moving]:

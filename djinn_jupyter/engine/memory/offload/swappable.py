@@ -1,4 +1,4 @@
-"""What the tiers keep copies of: some bytes of the device, with a version and the copies there are. Moves nothing."""
+"""An item of the tiers: some bytes of the device, with a version and the copies that exist. Moves nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from djinn_jupyter.wire.nouns import Tier
 
 
 class Place(Protocol):
-    """Where a tier keeps a copy."""
+    """The location of a copy in a tier."""
 
     @property
     def nbytes(self) -> int: ...
@@ -26,7 +26,7 @@ class Keeper(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stored:
-    """A copy of an item as it was in `version`, in `keeper`'s `place`. `checksum` where the tier needs one."""
+    """A copy of an item in its `version`, at `place` in the tier `keeper`. `checksum` where the tier needs one."""
 
     keeper: Keeper
     place: Place
@@ -38,11 +38,11 @@ class Stored:
 
 
 class Item:
-    """Bytes that live on the device or have left it.
+    """Bytes that are on the device or were swapped out.
 
-    Invariants: `version` moves on with every write, and a copy of an older version is given up at once, so a stale copy
-    can never come back. An item that is not resident has a copy of the present version or is `gone`. While `moving`,
-    a copy from or to its device bytes is under way and those stay where they are; one move at a time.
+    Invariants: every write increments `version` and frees copies of older versions at once, so a stale copy can never
+    be loaded. An item that is not resident has a copy of the present version or is `gone`. While `moving`, a copy from
+    or to its device bytes is under way and they stay where they are; one move at a time.
     """
 
     __slots__ = ("copies", "gone", "moving", "nbytes", "version")
@@ -57,46 +57,46 @@ class Item:
     @property
     @abstractmethod
     def resident(self) -> bool:
-        """Whether its bytes are on the device, all of them."""
+        """True if all of its bytes are on the device."""
 
     @abstractmethod
     def span(self) -> Span:
-        """Its bytes on the device, also while they arrive."""
+        """Return its bytes on the device, also while they arrive."""
 
     @abstractmethod
     def make_place(self) -> None:
-        """Room on the device for bytes that are about to arrive. Raises SlabFull."""
+        """Take room on the device for bytes that are about to arrive. Raises SlabFull."""
 
     @abstractmethod
     def arrive(self) -> None:
-        """The bytes are there."""
+        """Note that the bytes have arrived."""
 
     @abstractmethod
     def give_up_place(self) -> None:
-        """The device bytes are wanted no more: they were stored, did not arrive, or the item is gone."""
+        """Free the device bytes: they were stored, did not arrive, or the item is gone."""
 
     # -------------------------------------------------------------------------------------------- verbs
 
     def wrote(self) -> None:
-        """The device bytes are other ones now."""
+        """Note that the device bytes were written: increment the version and drop all copies."""
         self.version += 1
         self.drop_copies()
 
     def leave(self) -> None:
-        """Give up the device bytes, of which there is a copy."""
+        """Free the device bytes. Raises BooksBroken unless they are resident, not moving and copied."""
         if not self.resident or self.moving or not self.copies:
             raise BooksBroken("An item was to leave the device without a copy, in the middle of one, or twice.")
         self.give_up_place()
 
     def discard(self) -> None:
-        """Nobody holds it any more. What is under way ends first and finds it gone; then this is called again."""
+        """Free an item without holders. A move under way ends first and finds it `gone`; then this is called again."""
         self.gone = True
         if not self.moving:
             self.drop_copies()
             self.release()
 
     def release(self) -> None:
-        """Give up the device bytes where there are any, arrived or not."""
+        """Free the device bytes of a resident item."""
         if self.resident:
             self.give_up_place()
 
@@ -106,7 +106,7 @@ class Item:
         self.copies[tier] = stored
 
     def drop_copy(self, tier: Tier) -> None:
-        """Give up the copy in a tier, if there is one."""
+        """Free the copy in a tier, if one exists."""
         stored = self.copies.pop(tier, None)
         if stored is not None:
             stored.free()

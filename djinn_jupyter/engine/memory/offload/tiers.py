@@ -1,6 +1,6 @@
-"""Copies of items to and from the tiers: places, moves, and the books of both. Knows no session and decides nothing.
+"""Copy items to and from the tiers: places, moves, and the accounting of both. Knows no session and decides nothing.
 
-Engine's thread only; bytes are touched by the mover alone.
+Engine's thread only; the mover alone touches bytes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier, TierStatistics
 
-BATCH_BYTES: Final = 32 << 20  # what somebody's load waits for at most, when it comes behind a store
+BATCH_BYTES: Final = 32 << 20  # the most bytes that a load waits for when it is queued behind a store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Store:
-    """A copy of an item to a place, as the item was in `version`."""
+    """A copy of an item, in its `version`, to a place."""
 
     item: Item
     tier: Tier
@@ -48,11 +48,11 @@ class Load:
 
 
 class Tiers:
-    """Host and disk, either of which may be absent.
+    """The host tier and the disk tier, either of which may be absent.
 
-    Invariants: an item has at most one move under way; a store that ends counts only if the item is still what it was
-    when the store began; a place belongs to a copy, or to a store under way, or is free. A verb that raises has changed
-    nothing. A batch that failed has changed nothing but time.
+    Invariants: an item has at most one move under way; a completed store counts only if the item's version is still the
+    one it had when the store began; a place belongs to a copy, or to a store under way, or is free. A verb that raises
+    has changed nothing. A failed batch has cost only time.
     """
 
     def __init__(self, host: HostTier | None, disk: DiskTier | None, mover: Mover, device: torch.device) -> None:
@@ -61,14 +61,14 @@ class Tiers:
         self._under_way: dict[Batch, tuple[Store | Load, ...]] = {}
 
     def keeper(self, tier: Tier) -> HostTier | DiskTier:
-        """That tier. Raises TierFull where there is none."""
+        """Return that tier. Raises TierFull where the engine has none."""
         found = {"host": self.host, "disk": self.disk}.get(tier)
         if found is None:
             raise TierFull(f"This engine has no {tier} tier; start it with --{tier}-memory to allow one.")
         return found
 
     def replace_disk(self, tier: DiskTier) -> None:
-        """Another file is the disk tier from now on. Raises BooksBroken where something lies in the present one."""
+        """Make `tier` the disk tier from now on. Raises BooksBroken if the present one is not empty."""
         if self.disk is not None:
             if self.disk.places:
                 raise BooksBroken("The disk tier was to get another file while something lies in it.")
@@ -87,7 +87,7 @@ class Tiers:
     # -------------------------------------------------------------------------------------------- verbs
 
     def store(self, items: Sequence[Item], tier: Tier, *, urgent: bool = False) -> list[Batch]:
-        """Begin to copy items into a tier that has none of their copies. Raises TierFull."""
+        """Begin to copy items into a tier; skip those that move or have a copy there already. Raises TierFull."""
         items = [item for item in items if not item.moving and tier not in item.copies]
         places: Sequence[HostPlace | DiskPlace] = self.keeper(tier).allocate([item.nbytes for item in items])
         entries = [
@@ -97,7 +97,7 @@ class Tiers:
         return [self._submit(chunk, urgent) for chunk in _chunks(entries)]
 
     def load(self, items: Sequence[Item], *, urgent: bool = True) -> list[Batch]:
-        """Begin to bring items back that are away. Raises SlabFull."""
+        """Begin to bring swapped-out items back to the device. Raises SlabFull."""
         items = [item for item in items if not item.moving and not item.resident]
         made: list[Item] = []
         try:
@@ -112,7 +112,7 @@ class Tiers:
         return [self._submit(chunk, urgent) for chunk in _chunks(entries)]
 
     def settle(self, moved: Moved) -> int:
-        """A batch is through: note it in the books; the bytes that it moved."""
+        """Account for a batch that has ended. Return the bytes it moved, 0 if it failed."""
         entries = self._under_way.pop(moved.batch)
         checksums = moved.checksums if moved.error is None else (None,) * len(entries)
         for entry, checksum in zip(entries, checksums, strict=True):
@@ -189,7 +189,7 @@ class Tiers:
 
     @property
     def host_bytes(self) -> int:
-        """Main memory that the tiers have themselves."""
+        """Bytes of main memory that the tiers themselves hold, disk staging included."""
         staging = 0 if self.disk is None else STAGING_BYTES
         return staging + (0 if self.host is None else self.host.allocated)
 
@@ -197,7 +197,7 @@ class Tiers:
         return tuple(keeper.statistics() for keeper in (self.host, self.disk) if keeper is not None)
 
     def check(self, items: Iterable[Item]) -> None:
-        """Raise BooksBroken unless the places taken are those of the copies of `items`, which are all there are, and of
+        """Raise BooksBroken unless the places taken are exactly those of the copies of `items` (all that exist) and of
         the stores under way."""
         every = {id(item): item for item in (*items, *self.leaving)}
         stores = [e for entries in self._under_way.values() for e in entries if isinstance(e, Store)]
@@ -211,7 +211,7 @@ class Tiers:
             item.check()
 
     def stop(self) -> None:
-        """End the mover when what is under way is done, and close the file."""
+        """Stop the mover once the submitted batches are done, and close the file."""
         self.mover.stop()
         if self.disk is not None:
             self.disk.close()
@@ -225,7 +225,7 @@ def _nearest(item: Item) -> Tier:
 
 
 def _chunks(entries: Sequence[Store | Load]) -> Iterator[list[Store | Load]]:
-    """In their order, so many bytes at a time."""
+    """Split entries, in order, into chunks of at most BATCH_BYTES; a larger item is a chunk of its own."""
     chunk: list[Store | Load] = []
     size = 0
     for entry in entries:
