@@ -1,1 +1,1 @@
-"""Where bytes are: pages behind the transformers `Cache`, copies in the tiers, weights; and the budget they share."""
+"""Memory: pages behind the transformers `Cache`, copies in the tiers, weights, and the budget that they share."""

@@ -1,5 +1,5 @@
-"""The bytes of one device that pages, working copies, stops and whatever comes later share, and what gives way when
-they run short. Knows no session and no tier."""
+"""The bytes of one device that pages, working copies, stops and later kinds of holder share, and the order in which
+they are released under pressure. Knows no session and no tier."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A working copy as the budget sees it: its session's other copies do not give way to it."""
+    """A working copy as the budget sees it. It does not displace other copies of its own session."""
 
     size: int
     session: object
@@ -25,8 +25,8 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One kind of holder of device memory: its name for the statistics, the bytes that it has by its own books, those
-    of them that nobody uses, and the verb that releases these (returns the bytes released)."""
+    """One kind of holder of device memory: its name for the statistics, the bytes it holds by its own accounting, the
+    unused bytes among them, and the verb that releases those (returns the bytes released)."""
 
     name: str
     held: Callable[[], int]
@@ -35,20 +35,20 @@ class Part:
 
 
 class Budget:
-    """A limit in bytes on all that sessions have on the device, together.
+    """A limit in bytes on all device memory of all sessions together.
 
-    Whoever takes device memory that outlives a pass (batches, gradients, modules, caches of any kind) draws it here:
-    `join` once with a `Part`; `take` before allocating, and be refused with SlabFull before anything is changed;
-    `give_back` when the memory is gone. What is counted only once it exists, as a forward's results are, has its room
-    `set_aside` before and is `record`ed out of that; one session's slice sets aside at a time, and `put_back`s the rest
-    at its end. What is recorded beyond may overdraw the limit: while `overdrawn` nothing more can be taken, and the
-    engine has older stops and sessions leave until it is 0. The books are checked part by part: `taken` is what the
-    parts say that they hold, with what is set aside.
+    A module that takes device memory that outlives a pass (batches, gradients, modules, caches of any kind) draws it
+    here: `join` once with a `Part`; `take` before allocating (SlabFull is raised before anything changes); `give_back`
+    when the memory is freed. Memory that can be counted only once it exists, such as a forward's results, has room
+    `set_aside` before and is `record`ed out of that; one session's slice sets aside at a time and `put_back`s the rest
+    at its end. Records beyond the room set aside may overdraw the limit: while `overdrawn` nothing more can be taken,
+    and the engine evicts older stops and sessions until it is 0. The accounting is checked part by part: `taken` equals
+    what the parts report as held, plus what is set aside.
 
-    Invariants: 0 <= taken; `take` never leads beyond the limit. Under pressure what nobody uses goes first, for that
-    hurts nobody, then working copies, the one unused for the longest first. What is in use is never taken from anybody
-    here. A demand that cannot be met changes nothing. With `growth` the bytes are main memory, and what is not left
-    there cannot be taken either.
+    Invariants: 0 <= taken; `take` never exceeds the limit. Under pressure unused memory goes first, since no session
+    loses by it, then working copies, least recently used first. Memory in use is never taken away here. A demand that
+    cannot be met changes nothing. With `growth` the bytes are main memory, and `take` is also bounded by what is left
+    there.
     """
 
     def __init__(self, limit_bytes: int, growth: Growth | None = None) -> None:
@@ -62,13 +62,13 @@ class Budget:
         self._parts: dict[object, Part] = {}
 
     def join(self, owner: object, part: Part) -> None:
-        """`owner` draws from now on; it names itself as `by` when it takes, so as not to be asked to give way to
-        itself."""
+        """Register `owner`, which draws from now on. It passes itself as `by` to `take`, so that its own unused memory
+        is not released for it."""
         self._parts[owner] = part
 
     @property
     def free(self) -> int:
-        """Bytes that may be taken without anybody giving way."""
+        """Bytes that may be taken without releasing anything."""
         allowed = self.limit - self.taken
         return allowed if self._growth is None else min(allowed, self._growth.left())
 
@@ -78,29 +78,30 @@ class Budget:
         return sum(copy.size for copy in self._copies.values())
 
     def take(self, asked: int, *, by: object) -> None:
-        """Take `asked` bytes. Raises SlabFull, and changes nothing, where not even others giving way would do."""
+        """Take `asked` bytes, releasing others' if needed. Raises SlabFull, and changes nothing, where that is not
+        enough."""
         if asked > self.free:
             self._make_room(asked, by)
         self.taken += asked
 
     def take_of_the_free(self, most: int, unit: int) -> int:
-        """As many units of so many bytes as are free, up to `most`; how many were taken."""
+        """Take as many units of `unit` bytes as are free, up to `most`. Return how many were taken."""
         units = max(0, min(most, self.free // unit))
         self.taken += units * unit
         return units
 
     def set_aside(self, size: int, *, by: object) -> None:
-        """Have at least `size` bytes set aside for what will be recorded. Raises SlabFull, and changes nothing."""
+        """Set aside at least `size` bytes for later records. Raises SlabFull, and changes nothing."""
         if size > self.aside:
             self.take(size - self.aside, by=by)
             self.aside = size
 
     def put_back(self) -> None:
-        """Give back what was set aside and not recorded."""
+        """Give back the bytes that were set aside and not recorded."""
         self.taken, self.aside = self.taken - self.aside, 0
 
     def record(self, size: int) -> None:
-        """Bytes that are there already, out of what was set aside as far as that goes."""
+        """Count bytes that exist already: first out of those set aside, the rest in addition."""
         drawn = min(size, self.aside)
         self.aside -= drawn
         self.taken += size - drawn
@@ -111,7 +112,7 @@ class Budget:
         self.taken -= size
 
     def lend(self, owner: object, copy: Copy) -> None:
-        """Take bytes for a working copy; its `drop` is called when it has to go, and calls `reclaim`."""
+        """Take bytes for a working copy. Under pressure the budget calls its `drop`, which calls `reclaim`."""
         self.take(copy.size, by=copy.session)
         self._copies[owner] = copy
 
@@ -119,21 +120,21 @@ class Budget:
         self.give_back(self._copies.pop(owner).size)
 
     def touch(self, owner: object) -> None:
-        """The working copy of `owner` is in use: it goes last."""
+        """Mark the working copy of `owner` as most recently used: it is dropped last."""
         self._copies.move_to_end(owner)
 
     @property
     def overdrawn(self) -> int:
-        """Bytes recorded beyond the limit, which somebody has to give up."""
+        """Bytes recorded beyond the limit, which must be released."""
         return max(0, self.taken - self.limit)
 
     def relieve(self) -> int:
-        """Have what nobody uses and working copies give way to what was recorded; bytes that are still overdrawn."""
+        """Release unused memory and working copies until the limit holds. Return the bytes that are still overdrawn."""
         self._give_way(0, by=None)
         return self.overdrawn
 
     def held(self) -> dict[str, int]:
-        """Bytes by kind of holder."""
+        """Return the bytes held, by kind of holder."""
         found = {"working copies": self.lent}
         for part in self._parts.values():
             found[part.name] = found.get(part.name, 0) + part.held()
@@ -148,14 +149,14 @@ class Budget:
         )
 
     def check(self) -> None:
-        """Raise BooksBroken unless the parts hold exactly what was taken, but for what is set aside."""
+        """Raise BooksBroken unless the parts hold exactly `taken` less what is set aside."""
         held = self.held()
         if sum(held.values()) != self.taken - self.aside:
             raise BooksBroken(f"{self.taken} bytes are taken; the parts hold {held}.")
 
     @property
     def bound(self) -> str:
-        """What holds the bytes in, and what helps."""
+        """The end of an error message: which limit binds, and the remedy."""
         if self.free < self.limit - self.taken:
             left = f"main memory has {mebibytes(self.free)} left for them, of a limit of {mebibytes(self.limit)}"
             return f"and {left}. Close a session or another program."

@@ -1,5 +1,5 @@
-"""How far the engine's parts of main memory may still grow: a limit that somebody named is a bound, not memory that is
-there. Linux grants mappings that it cannot fill and kills whoever fills them; so nothing is mapped that has no room.
+"""How far the engine's parts of main memory may still grow. A configured limit is a bound, not existing memory: Linux
+grants mappings that it cannot fill and kills the process that fills them, so nothing is mapped without room for it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 from djinn_jupyter.machine import MainMemory, main_memory
 
 HEADROOM: Final = 20  # a twentieth of the memory stays free for what a pass allocates, and for other programs
-LEAST_HEADROOM: Final = 4  # but no more than a quarter of what there was at the start
+LEAST_HEADROOM: Final = 4  # but no more than a quarter of the memory available at the start
 STALE_SECONDS: Final = 0.25  # a reading opens a dozen files, and pages are taken many at a time
 
 
 class Growth:
-    """One for all parts of an engine that lie in main memory. What they have taken counts from the moment of being
-    mapped, though the system sees it only when it is filled."""
+    """One instance for all parts of an engine that lie in main memory. Their bytes count from the moment they are
+    mapped, though the system counts them only once they are filled."""
 
     def __init__(
         self, read: Callable[[], MainMemory] = main_memory, clock: Callable[[], float] = time.monotonic
@@ -30,11 +30,11 @@ class Growth:
         self._kept_free = min(found.total // HEADROOM, found.available // LEAST_HEADROOM)
 
     def add(self, taken: Callable[[], int]) -> None:
-        """One more part, which says how many bytes it has."""
+        """Add a part; `taken` returns how many bytes it has."""
         self._parts.append(taken)
 
     def left(self) -> int:
-        """Bytes that may still be taken."""
+        """Return the bytes that may still be taken."""
         taken, now = sum(part() for part in self._parts), self._clock()
         if now - self._read_at >= STALE_SECONDS:
             self._available, self._taken_then, self._read_at = self._read().available, taken, now
