@@ -1,4 +1,4 @@
-"""A session's cache: what a model's forward is given as its `Cache`, with the rows in pages. Knows no gates."""
+"""A session's cache: the `Cache` given to the model's forward, with the rows in pages. Knows no gates."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ from djinn_jupyter.errors import IllegalMove, SlabFull
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheStatistics:
-    """The books of one session's cache. Pages that others hold too are counted in full; `page_bytes` are those of the
-    pages on the device."""
+    """Statistics of one session's cache. Shared pages count in full; `page_bytes` covers only pages on the device."""
 
     length: int
     pages: int
@@ -46,17 +45,17 @@ class CacheStatistics:
 
 
 class PagedCache(Cache):
-    """One session's keys, values and recurrent states, bit for bit what a DynamicCache would hand to the model.
+    """One session's keys, values and recurrent states, bit for bit what a DynamicCache would give the model.
 
-    A pass over the positions [start, end) is: `reserve(start, end)`, `enter(start)`, the forward, `commit(end)`. A pass
-    that stopped is entered again in the same way, any number of times, also after a `fork`, and its rows are written
-    anew. Rows at and beyond `length` are *in flight*: there for the layers that ran, dead above.
+    A pass over the positions [start, end) is: `reserve(start, end)`, `enter(start)`, the forward, `commit(end)`. A
+    stopped pass is entered again in the same way, any number of times, also after a `fork`, and its rows are rewritten.
+    Rows at and beyond `length` are *in flight*: valid for the layers that ran, dead for the layers above.
 
-    Invariants: `length` changes by `commit` and `rewind` only. The pages hold every row written once a verb of this
-    class has returned; the working copy may be dropped between any two of them and changes no bit. A verb that raises
-    has changed nothing, except that working copies may have gone. Pages that a fork shares are never written: whoever
-    writes first gets private copies of all pages the pass overlaps, with their in-flight rows. Recurrent states move
-    only as layers run and by `restore`; `rewind` does not touch them.
+    Invariants: only `commit` and `rewind` change `length`. The pages hold every row written once a verb of this class
+    has returned; the working copy may be dropped between any two verbs without changing a bit. A verb that raises has
+    changed nothing, except that working copies may have been dropped. Pages shared with a fork are never written: the
+    cache that writes first gets private copies of all pages the pass overlaps, with their in-flight rows. Recurrent
+    states change only when layers run and by `restore`; `rewind` does not touch them.
     """
 
     def __init__(self, model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Sequence[GroupCache]) -> None:
@@ -70,7 +69,7 @@ class PagedCache(Cache):
 
     @classmethod
     def create(cls, model_config: PreTrainedConfig, geometry: CacheGeometry, slabs: Sequence[Slab]) -> PagedCache:
-        """An empty cache. `slabs` are those of the geometry's groups, in their order."""
+        """Return an empty cache. `slabs` must be those of the geometry's groups, in their order."""
         if [slab.geometry for slab in slabs] != list(geometry.groups):
             raise BooksBroken("The slabs are not those of the geometry's page groups.")
         session = object()
@@ -79,9 +78,9 @@ class PagedCache(Cache):
     # --------------------------------------------------------------------------------------------- a pass
 
     def reserve(self, start: int, end: int) -> None:
-        """Pages for a pass over [start, end), private where it writes, and a working copy if there is room for one.
+        """Allocate pages for a pass over [start, end), private where it writes, and a working copy if room allows.
 
-        Raises SlabFull, with nothing changed but working copies that gave way.
+        Raises SlabFull; only working copies may have been dropped then.
         """
         self._must_stand_at(start)
         drawn: list[list[int]] = []
@@ -99,17 +98,19 @@ class PagedCache(Cache):
             group.prepare(start, end)
 
     def bytes_wanted(self, start: int, end: int) -> int:
-        """Bytes of the fresh pages that `reserve` takes for [start, end)."""
+        """Return the bytes of fresh pages that `reserve` takes for [start, end)."""
         return sum(g.table.wanted(start, end) * g.geometry.page_bytes for g in self.groups)
 
     def enter(self, committed: int) -> None:
-        """Before any entry of the forward: every layer stands at `committed`, also those that already ran."""
+        """Set every layer's length to `committed`, also of those that already ran. Call before each entry of the
+        forward."""
         self._must_stand_at(committed)
         for layer in self._paged:
             layer.set_length(committed)
 
     def commit(self, length: int) -> None:
-        """After a pass: every layer stands at `length`, also those that were skipped, and the pages hold all rows."""
+        """Write all rows to the pages and set every layer's length to `length`, also of skipped ones. Call after a
+        pass."""
         for group in self.groups:
             if length > group.written:
                 raise BooksBroken(f"Commit of {length} positions; rows were written for {group.written}.")
@@ -117,7 +118,7 @@ class PagedCache(Cache):
         self.stand_at(length)
 
     def may_enter(self, length: int) -> bool:
-        """Whether a pass entered at `length` after a `rewind` finds its rows: those behind a window are given up."""
+        """True if a pass entered at `length` after a `rewind` finds its rows; those behind a window may be released."""
         try:
             for group in self.groups:
                 group.check_enterable(length)
@@ -126,7 +127,8 @@ class PagedCache(Cache):
         return length <= self.length
 
     def rewind(self, length: int) -> None:
-        """Back to a committed length that was passed before. Rows and pages stay, until `truncate` or new rows."""
+        """Go back to an earlier committed length. Rows and pages stay until `truncate` or new rows. Raises
+        IllegalMove."""
         if length > self.length:
             raise IllegalMove(f"Rewind to position {length}; only {self.length} are committed.")
         for group in self.groups:
@@ -147,20 +149,20 @@ class PagedCache(Cache):
     # --------------------------------------------------------------------------------------------- pages
 
     def truncate(self, length: int) -> None:
-        """Give back the pages wholly beyond `length`, which may not lie before the committed length."""
+        """Free the pages wholly beyond `length`. Raises IllegalMove if it lies before the committed length."""
         if length < self.length:
             raise IllegalMove(f"Truncate to position {length}; {self.length} are committed. Rewind first.")
         for group in self.groups:
             group.truncate(length)
 
     def release_behind(self, oldest_kept: int | None = None) -> None:
-        """Give back window pages that no pass entered at `length`, or at `oldest_kept` or later, can read."""
+        """Free window pages that no pass entered at `length`, or at `oldest_kept` or later, can read."""
         entered = self.length if oldest_kept is None else min(self.length, oldest_kept)
         for group in self.groups:
             group.release_before(group.geometry.first_needed(entered))
 
     def fork(self) -> PagedCache:
-        """A second cache at the same point: pages shared until either writes, states copied, no working copy."""
+        """Return a second cache at the same point: pages shared until either writes, states copied, no working copy."""
         session = object()
         taken: list[GroupCache] = []
         for group in self.groups:
@@ -171,14 +173,14 @@ class PagedCache(Cache):
         return twin
 
     def free(self) -> None:
-        """Give everything back. The cache is then empty."""
+        """Free all pages, working copies and states. The cache is then empty."""
         for group in self.groups:
             group.free()
         self.stand_at(0)
         self.restore_all(_unused_states(self.model_config))
 
     def build_working(self) -> None:
-        """Gather the working copy for the next position, if the budget allows."""
+        """Gather the working copies for the next position, if the budget allows."""
         for group in self.groups:
             group.prepare(self.length, self.length + 1)
 
@@ -187,18 +189,18 @@ class PagedCache(Cache):
             group.drop_working()
 
     def flush(self) -> None:
-        """Bring the pages up to date with the rows of a pass that stopped."""
+        """Write the rows of a stopped pass to the pages."""
         for group in self.groups:
             group.flush()
 
     # -------------------------------------------------------------------------------------------- states
 
     def capture(self, layer: int) -> LayerState | None:
-        """The states of a layer beside its rows and their flags; None for a layer without any."""
+        """Return a copy of a layer's states beside its rows, flags included; None for a layer without states."""
         return states.take(self.layers[layer]) if states.has_states(self.layers[layer]) else None
 
     def restore(self, layer: int, state: LayerState | None) -> None:
-        """Put back what `capture` gave for this layer, here or in a fork."""
+        """Restore a state that `capture` returned for this layer, here or in a fork."""
         if (state is not None) != states.has_states(self.layers[layer]):
             raise BooksBroken(f"Layer {layer} and the state to be put back are not of one kind.")
         if state is not None:
@@ -212,14 +214,14 @@ class PagedCache(Cache):
             self.restore(layer, state)
 
     def adopt_states(self, states_now: Mapping[int, LayerState]) -> None:
-        """Let the layers of an empty cache have these states, without copying them: their bytes may be away."""
+        """Give the layers of an empty cache these states without copying them; their bytes may be away."""
         if set(states_now) != set(self.live_states()):
             raise BooksBroken("The states to be taken over are not of the layers that have states.")
         for layer, state in states_now.items():
             states.take_up(self.layers[layer], state)
 
     def live_states(self) -> dict[int, LayerState]:
-        """The states that the next pass writes, not copies of them: for the tiers, which move their bytes."""
+        """Return the live states that the next pass writes, not copies: for the tiers, which move their bytes."""
         return {i: states.live(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
 
     # --------------------------------------------------------------------------------------------- books
@@ -252,7 +254,7 @@ class PagedCache(Cache):
 
 
 def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Sequence[GroupCache]) -> list[Any]:
-    """The library's own layers for this model, those with attention replaced by paged ones."""
+    """Return the library's own layers for this model, with those of attention replaced by paged ones."""
     library = DynamicCache(config=model_config).layers
     held = _held(groups, "full", "window")
     index_keys, index_positions = _held(groups, "index"), _held(groups, "positions")
@@ -268,7 +270,7 @@ def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Seq
 
 
 def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, Slot]:
-    """By cache layer: where its rows of such a kind are."""
+    """Return, by cache layer, the slot of its rows in the groups of these kinds."""
     return {
         layer.cache_layer: Slot(group, slot)
         for group in groups

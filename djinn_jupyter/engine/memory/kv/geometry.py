@@ -1,6 +1,6 @@
-"""What one position of a model's cache holds, layer by layer, and how it lies in a page.
+"""The contents of one position of a model's cache, layer by layer, and their layout in a page.
 
-Read off the tensors of a real one-token forward, never off configuration fields. Knows no session and owns no memory.
+Read from the tensors of a real one-token forward, never from configuration fields. Knows no session and owns no memory.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ GroupKind = Literal["full", "window", "index", "positions"]
 LayerKind = Literal["full", "window", "index", "positions", "recurrent", "recurrent+full", "recurrent+window", "none"]
 CacheArgument = Literal["past_key_values", "cache_params"]
 
-PAGE_BYTES_WANTED = 2 << 20  # from here on, plain copies of single pages saturate PCIe
+PAGE_BYTES_WANTED = 2 << 20  # at this size and above, plain copies of single pages saturate PCIe
 PAGE_POSITIONS_LEAST, PAGE_POSITIONS_MOST = 16, 256
 PAGE_ALIGNMENT = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGeometry:
-    """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` in positions.
-    `state_fields` names what it holds beside rows, by the library's attributes.
+    """One layer of the cache. `dtype` is that of its keys and values, None without any; `window` is in positions.
+    `state_fields` names the library's attributes that hold its states beside rows.
 
-    Of kind `index`: the keys by which a layer of kind `full` chooses what it attends to, one head without values. Of
-    kind `positions`: those keys' positions, a head for each of their coordinates, where the layer keeps them."""
+    Kind `index`: the keys by which a layer of kind `full` selects the positions it attends to, one head without values.
+    Kind `positions`: those keys' positions, one head for each coordinate, where the layer keeps them."""
 
     cache_layer: int
     kind: LayerKind
@@ -51,10 +51,10 @@ class LayerGeometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Layers of a group that follow each other and have the same shape, so that one copy moves the rows of all of them.
+    """Consecutive layers of a group with the same shape, so that one copy moves the rows of all of them.
 
-    In a page they lie from `offset` bytes on: layers x (K[kv_heads, P, key_dim] | V[kv_heads, P, value_dim]).
-    `first` is the slot of the first of them in its group.
+    In a page they start at byte `offset`: layers x (K[kv_heads, P, key_dim] | V[kv_heads, P, value_dim]).
+    `first` is the first layer's slot in the group.
     """
 
     first: int
@@ -72,9 +72,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupGeometry:
-    """Layers that share one page table: a page is `page_positions` positions of every one of them.
+    """Layers that share one page table: a page holds `page_positions` positions of each of them.
 
-    The slot of a layer is its place in `layers`.
+    The slot of a layer is its index in `layers`.
     """
 
     kind: GroupKind
@@ -86,7 +86,8 @@ class GroupGeometry:
 
     @classmethod
     def lay_out(cls, layers: Sequence[LayerGeometry], page_positions: int | None = None) -> GroupGeometry:
-        """The page of these layers, which hold keys and values and agree in their window."""
+        """Lay out the page of these layers, which hold keys and values and have the same window. Raises UsageError
+        unless `page_positions` is a power of two."""
         window = layers[0].window
         positions = page_positions or positions_per_page(sum(layer.position_bytes for layer in layers))
         if positions < 1 or positions & (positions - 1):
@@ -107,7 +108,7 @@ class GroupGeometry:
         return sum(run.position_bytes for run in self.runs)
 
     def first_needed(self, length: int) -> int:
-        """The first position that a pass entered at `length` reads."""
+        """Return the first position that a pass entered at `length` reads."""
         return 0 if self.window is None else max(0, length - self.window + 1)
 
     def describe(self) -> CacheGroup:
@@ -122,8 +123,8 @@ class GroupGeometry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheGeometry:
-    """The whole cache of a model, a layer of it each, in order. Those of kind `recurrent` and `none` are in no group;
-    the keys of indexers and their positions are in groups of their own beside those of `layers`."""
+    """The whole cache of a model, one entry for each layer, in order. Layers of kind `recurrent` and `none` are in no
+    group; the keys of indexers and their positions are in separate groups beside those of `layers`."""
 
     layers: tuple[LayerGeometry, ...]
     groups: tuple[GroupGeometry, ...]
@@ -132,12 +133,12 @@ class CacheGeometry:
 
     @property
     def has_states(self) -> bool:
-        """Whether sessions have states beside pages."""
+        """True if sessions have states beside pages."""
         return any(layer.kind.startswith("recurrent") for layer in self.layers)
 
 
 def positions_per_page(position_bytes: int) -> int:
-    """The power of two that makes a page of at least 2 MiB, at least 16 and at most 256."""
+    """Return the smallest power of two that makes a page of at least 2 MiB, bounded to [16, 256]."""
     positions = PAGE_POSITIONS_LEAST
     while positions < PAGE_POSITIONS_MOST and positions * position_bytes < PAGE_BYTES_WANTED:
         positions *= 2
@@ -172,8 +173,8 @@ def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Run]
 
 # ------------------------------------------------------------------------------------------------- the probe
 
-# Exactly these; what a subclass holds beside rows is found by `own_layers`. The last of the library's classes came
-# after transformers 5.17.
+# Exactly these classes; `own_layers` finds what a subclass holds beside rows. The last of the library's classes was
+# added after transformers 5.17.
 _KNOWN = {"DynamicLayer", "DynamicSlidingWindowLayer", "DynamicIndexedLayer", "LinearAttentionLayer"}
 _KNOWN |= {"LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer", "DummyLayer"}
 KNOWN_LAYERS = tuple(kind for name, kind in vars(cache_utils).items() if name in _KNOWN)
@@ -181,14 +182,14 @@ KNOWN_LAYERS = tuple(kind for name, kind in vars(cache_utils).items() if name in
 
 @torch.no_grad()
 def probe_geometry(model: PreTrainedModel, device: torch.device, page_positions: int | None = None) -> CacheGeometry:
-    """Run one token through `model` on a standard cache, twice, and read what each layer then holds.
+    """Run one token through `model` twice, each time on a new standard cache, and read what each layer then holds.
 
-    Raises ModelRefused, naming the class and the reason, where the cache is not one that pages can stand in for.
+    Raises ModelRefused, naming the class and the reason, where pages cannot replace the cache.
     """
     argument = cache_argument(model)
     cache = _standard_cache(model)
     own, per_layer = set(vars(cache)), [set(vars(layer)) for layer in cache.layers]
-    _forward_one_token(model, _standard_cache(model), argument, device)  # what a first pass computes once and keeps
+    _forward_one_token(model, _standard_cache(model), argument, device)  # fills what a model caches once
     in_modules = _tensors_in_modules(model)
     _forward_one_token(model, cache, argument, device)
     if changed := [name for name, tensor in _tensors_in_modules(model).items() if in_modules.get(name) is not tensor]:
@@ -211,7 +212,7 @@ def probe_geometry(model: PreTrainedModel, device: torch.device, page_positions:
 
 
 def cache_argument(model: PreTrainedModel) -> CacheArgument:
-    """Under which name the model's forward takes its cache."""
+    """Return the parameter name under which the model's forward takes its cache. Raises ModelRefused without one."""
     parameters = inspect.signature(model.forward).parameters
     if "past_key_values" in parameters:
         return "past_key_values"
@@ -282,7 +283,7 @@ def _read(model: PreTrainedModel, index: int, layer: Any) -> LayerGeometry:
 
 
 def _read_index(model: PreTrainedModel, index: int, layer: Any) -> Iterator[LayerGeometry]:
-    """The rows of the layer's indexer, where it has one: its keys, and the positions it keeps for itself."""
+    """Yield the geometry of the layer's indexer, where it has one: its keys, and the positions that it keeps."""
     if not isinstance(layer, cache_utils.DynamicIndexedLayer):
         return
     keys, positions = layer.indexer_keys, getattr(layer, "indexer_position_ids", None)  # positions since 5.23
@@ -299,14 +300,14 @@ def _read_index(model: PreTrainedModel, index: int, layer: Any) -> Iterator[Laye
 
 
 def layer_rows(layer: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """The keys and values of a layer of the library's, None where it has none."""
+    """Return the keys and values of a library layer, None for both where one is missing."""
     if not isinstance(layer, cache_utils.CacheLayerMixin) or layer.keys is None or layer.values is None:
         return None, None
     return layer.keys, layer.values
 
 
 def _tensors_in_modules(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Tensors that modules hold as plain attributes, neither parameters nor buffers."""
+    """Return the tensors that modules hold as plain attributes, neither parameters nor buffers, by path."""
     return {
         f"{path}.{name}": value
         for path, module in model.named_modules()
@@ -316,14 +317,14 @@ def _tensors_in_modules(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def _state_bytes(layer: Any) -> int:
-    """Bytes beside rows. A window keeps its own size as a tensor, which is none of them."""
+    """Return a layer's bytes of states beside rows. A window layer's size, kept as a tensor, does not count."""
     recurrent = isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin)
     names = ("conv_states", "recurrent_states") if recurrent else own_layers.own_fields(layer)
     return sum(tensor.nbytes for name in names for tensor in own_layers.tensors(vars(layer)[name]))
 
 
 def _members(layers: Sequence[LayerGeometry], indexes: list[LayerGeometry]) -> list[list[LayerGeometry]]:
-    """Layers by group: full attention, then each window size, then the keys of indexers, then their positions."""
+    """Return the layers by group: full attention, each window size, the keys of indexers, their positions."""
     attention = [layer for layer in layers if layer.kv_heads]
     windows = sorted({layer.window for layer in attention}, key=lambda window: (window is not None, window or 0))
     groups = [[layer for layer in attention if layer.window == window] for window in windows]

@@ -20,12 +20,11 @@ from djinn_jupyter.errors import IllegalMove, SlabFull
 class GroupCache:
     """The rows of all layers of a group for the positions [table.first, written).
 
-    Invariants: after `flush` every row written is in its page; a working copy exists or not, and what `write` returns
-    is the same bits either way; rows at and beyond the committed length may be dead for some layers, and only the
-    caller knows for which.
+    Invariants: after `flush` every row written is in its page; `write` returns the same bits with and without a working
+    copy; rows at and beyond the committed length may be dead for some layers, and only the caller knows for which.
     """
 
-    slack_positions = 256  # a working copy is made at least so much longer than needed, or a quarter of that
+    slack_positions = 256  # a working copy is made longer than needed by this, or by a quarter of the need if more
 
     def __init__(self, table: PageTable, session: object, written: int = 0) -> None:
         self.slab = table.slab
@@ -33,7 +32,7 @@ class GroupCache:
         self.table = table
         self.session = session
         self.written = written
-        self.known_from = 0  # rows before it are not there, though their page may be
+        self.known_from = 0  # rows before it are missing, though their page may exist
         self.working: WorkingCopy | None = None
 
     # --------------------------------------------------------------------------------------- before a pass
@@ -47,7 +46,7 @@ class GroupCache:
             )
 
     def prepare(self, start: int, end: int) -> None:
-        """A working copy for a pass over [start, end), if the budget allows; else each layer gathers its rows."""
+        """Make a working copy for a pass over [start, end) if the budget allows; else each layer gathers its rows."""
         first = self.geometry.first_needed(start)
         if self.working is not None:
             if self.working.covers(first, end) and self.working.capacity <= 4 * self._roomy(end - first):
@@ -69,7 +68,7 @@ class GroupCache:
     # --------------------------------------------------------------------------------------- during a pass
 
     def write(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """New rows of one layer from `start` on; returns the keys and values attention reads: k_1HRD, v_1HRD."""
+        """Write new rows of one layer from `start` on. Return the keys and values attention reads: k_1HRD, v_1HRD."""
         end = start + k_1HqD.shape[2]
         if self.working is None:
             read = self._write_through(slot, k_1HqD, v_1HqD, start, end)
@@ -80,7 +79,7 @@ class GroupCache:
         return read
 
     def _write_through(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Without a working copy: to the pages at once, then gather what is read."""
+        """Without a working copy: write to the pages at once, then gather the rows that attention reads."""
         if not self.table.is_private(start, end):
             raise BooksBroken(f"Rows [{start}, {end}) came without a reserve.")
         layer = self.geometry.layers[slot].cache_layer
@@ -93,7 +92,7 @@ class GroupCache:
         return self._gather(slot, self.geometry.first_needed(start), end)
 
     def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
-        """The rows of one layer before `end`, k_1HRD and v_1HRD, of a group without a window."""
+        """Return the rows of one layer before `end`, k_1HRD and v_1HRD, of a group without a window."""
         if self.working is None:
             return self._gather(slot, 0, end)
         return self.working.read(slot, end)
@@ -106,7 +105,7 @@ class GroupCache:
         return keys.unsqueeze(0), values.unsqueeze(0)
 
     def flush(self) -> None:
-        """Bring the pages up to date with the working copy."""
+        """Write the working copy's dirty rows to the pages."""
         if self.working is not None:
             self.working.flush()
 
@@ -119,26 +118,27 @@ class GroupCache:
             self.working = None
 
     def adopt(self, pages: Sequence[int], *, behind: int, written: int, known_from: int) -> None:
-        """Let an empty group be these pages, with the rows [known_from, written) in them."""
+        """Fill an empty group with `pages`, which hold the rows [known_from, written)."""
         self.table.adopt(pages, behind)
         self.written, self.known_from = written, known_from
 
     def fork(self, session: object) -> GroupCache:
-        """The same rows for another session, by reference to the same pages."""
+        """Return the same rows for another session, by reference to the same pages."""
         self.flush()
         twin = type(self)(self.table.share(), session, self.written)
         twin.known_from = self.known_from
         return twin
 
     def rewind(self, length: int) -> None:
-        """To a length at which a pass can enter. Rows stay; only a table without its beginning begins anew at 0."""
+        """Go back to a length at which a pass can enter. Rows stay, except that at 0 a table without its first rows is
+        emptied."""
         self.flush()
         if not length and max(self.table.first, self.known_from):
             self.truncate(0)
             self.known_from = 0
 
     def truncate(self, length: int) -> None:
-        """Forget the rows from `length` on, and give back the pages wholly beyond it."""
+        """Forget the rows from `length` on and free the pages wholly beyond it."""
         self.flush()
         self.written = min(self.written, length)
         if self.working is not None:
@@ -146,7 +146,7 @@ class GroupCache:
         self.table.truncate(length)
 
     def release_before(self, position: int) -> None:
-        """Give back the pages wholly before `position`."""
+        """Free the pages wholly before `position`."""
         self.flush()
         self.table.release_before(position)
 
@@ -158,7 +158,7 @@ class GroupCache:
         self.written = self.known_from = 0
 
     def check(self, contents: bool = False) -> None:
-        """Raise BooksBroken unless the table holds what was written; with `contents`, compare the working copy too."""
+        """Raise BooksBroken unless the table covers the rows written; with `contents`, compare the working copy too."""
         self.table.check()
         if self.written > self.table.end:
             raise BooksBroken(f"Rows were written up to {self.written}; there are pages up to {self.table.end}.")
@@ -177,7 +177,7 @@ class Slot:
         return self.group.write(self.number, k_1HqD, v_1HqD, start)
 
     def write_keys(self, k_1HqD: Tensor, start: int) -> Tensor:
-        """Rows of a layer without values; returns all of them, k_1HRD."""
+        """Write rows of a layer without values. Return all of its rows, k_1HRD."""
         return self.group.write(self.number, k_1HqD, k_1HqD[..., :0], start)[0]
 
     def read_keys(self, end: int) -> Tensor:

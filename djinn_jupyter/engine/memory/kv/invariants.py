@@ -1,4 +1,4 @@
-"""The whole account: every slab against every cache that holds its pages. For an engine to call when it is idle."""
+"""Check the whole accounting: every slab against every cache that holds its pages. The engine calls it when idle."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def check_books(
     tiers: Tiers | None = None,
     blobs: Iterable[Blob] = (),
 ) -> None:
-    """Raise BooksBroken unless each page's references are exactly the tables that hold it, and the bytes add up.
+    """Raise BooksBroken unless each page's reference count is the number of tables that hold it, and the bytes agree.
 
-    `caches` are all that exist, frames' and checkpoints' included; `slabs` all of one budget; `blobs` all that `tiers`
-    keep beside pages.
+    `caches` must be all that exist, frames' and checkpoints' included; `slabs` all of one budget; `blobs` all items
+    that `tiers` keep beside pages.
     """
     held: dict[Slab, Counter[int]] = {slab: Counter() for slab in slabs}
     for cache in caches:

@@ -1,4 +1,4 @@
-"""The layers of the paged cache, as transformers sees them: its own classes, with the rows kept elsewhere.
+"""The layers of the paged cache as transformers sees them: its own classes, with the rows kept in pages.
 
 Shapes: H key-value heads, q new rows, R rows returned, D features of a head.
 """
@@ -20,11 +20,11 @@ from djinn_jupyter.errors import ModelRefused
 
 
 class PagedRows:
-    """What every paged layer adds to the library's class it is mixed into.
+    """Mixin that keeps the rows of a library layer in pages.
 
     Invariants: `cumulative_length` is what the library's own layer would report at this moment: the committed length at
     entry, plus the rows of this pass once this layer has run. A layer that held nothing in the probe has no rows
-    (`rows` is None) and reports 0 for ever, as the library's would; giving it rows is refused.
+    (`rows` is None) and always reports 0, as the library's would; `update` refuses rows for it.
     """
 
     is_croppable = False
@@ -37,7 +37,7 @@ class PagedRows:
         self.set_length(0)
 
     def set_length(self, length: int) -> None:
-        """Before an entry: the committed length; after a pass: the new one."""
+        """Set the layer's length: before an entry the committed length, after a pass the new one."""
         if self.rows is None:
             length = 0
         self.cumulative_length = length
@@ -48,7 +48,8 @@ class PagedRows:
 
     @property
     def keys(self) -> Tensor | None:
-        """Keys without contents, on no device: families ask whether there are any. `update` alone returns rows."""
+        """Keys without contents, on the meta device, for model families that test for None. Only `update` returns
+        rows."""
         if not self.is_initialized:
             return None
         shape = 1, self.geometry.kv_heads, self.cumulative_length, self.geometry.key_dim
@@ -56,11 +57,11 @@ class PagedRows:
 
     @keys.setter
     def keys(self, given: Tensor | None) -> None:
-        """The library's own constructor sets None."""
+        """Accept the None that the library's own constructor sets."""
         assert given is None
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """k_1HqD and v_1HqD at the layer's length; returns k_1HRD and v_1HRD, the library's own bits."""
+        """Write k_1HqD and v_1HqD at the layer's length. Return k_1HRD and v_1HRD, bit for bit the library's."""
         shape = key_states.shape
         expected = self.geometry
         if (
@@ -100,8 +101,8 @@ class PagedWindowLayer(PagedRows, cache_utils.DynamicSlidingWindowLayer): ...
 
 
 class PagedIndexedLayer(PagedRows, cache_utils.DynamicIndexedLayer):
-    """The keys of its indexer, and their positions where it keeps some, are rows of groups of their own. Each stands at
-    a length of its own: a model may ask for them before or after it has updated keys and values."""
+    """A layer with an indexer. The indexer's keys, and their positions where it keeps any, are rows of separate groups,
+    each with its own length: a model may ask for them before or after it has updated keys and values."""
 
     index_length = position_length = 0
     index_rows: Slot | None = None
@@ -115,7 +116,7 @@ class PagedIndexedLayer(PagedRows, cache_utils.DynamicIndexedLayer):
         self.index_length = self.position_length = length
 
     def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
-        """i_1qD at the indexer's length; returns i_1RD, the library's own bits."""
+        """Write i_1qD at the indexer's length. Return i_1RD, bit for bit the library's."""
         if self.index_rows is None or indexer_key_states.shape[0] != 1:
             raise ModelRefused(
                 f"The indexer of cache layer {self.geometry.cache_layer} was given keys "
@@ -127,16 +128,16 @@ class PagedIndexedLayer(PagedRows, cache_utils.DynamicIndexedLayer):
 
     @property
     def indexer_position_ids(self) -> Tensor | None:
-        """p_C1T: the C coordinates of the positions so far, None before there are any."""
+        """p_C1T: the C coordinates of the positions so far, None before the first."""
         if self.position_rows is None or not self.position_length:
             return None
         return self.position_rows.read_keys(self.position_length).permute(1, 0, 2, 3).squeeze(3)
 
     @indexer_position_ids.setter
     def indexer_position_ids(self, p_C1T: Tensor | None) -> None:
-        """All positions, of which those so far are known already."""
+        """Append the new positions of p_C1T, which holds all; those so far are stored already."""
         if p_C1T is None:
-            return  # the library's own constructor
+            return  # from the library's own constructor
         if self.position_rows is None or p_C1T.shape[1] != 1:
             raise ModelRefused(
                 f"Cache layer {self.geometry.cache_layer} was given positions {tuple(p_C1T.shape)}: it kept none in "
@@ -157,7 +158,7 @@ class PagedRecurrentWindowLayer(  # type: ignore[misc]
 
 
 def paged_own(plain: Any) -> PagedRows:
-    """An unused layer of a model's own class, with its rows in pages. It takes over what `plain` holds."""
+    """Return an unused layer of a model's own class with its rows in pages. It takes over the attributes of `plain`."""
     kind: Any = type(plain)
     made: PagedRows = _paged_kind(kind, own_fields(plain))()
     vars(made).update({name: value for name, value in vars(plain).items() if name != "keys"})
@@ -166,6 +167,6 @@ def paged_own(plain: Any) -> PagedRows:
 
 @functools.cache
 def _paged_kind(own: type, fields: tuple[str, ...]) -> type:
-    """Without a `_layer_type`, by which the library would make caches of it from then on."""
+    """Make the paged class. It has no `_layer_type`: with one, the library would build later caches from it."""
     namespace = {"_layer_type": None, "fields": fields, "__init__": lambda self: None}
     return type(f"Paged{own.__name__}", (PagedRows, HasFields, own), namespace)

@@ -1,6 +1,6 @@
-"""Cache layers of a model's own class: rows as one of the library's layers has them, and states beside the rows.
+"""Cache layers of a model's own class: rows like those of a library layer, and states beside the rows.
 
-Says whether pages can stand in for the rows of such a layer, by trying it. Knows no page and no model.
+Tests by trial whether pages can replace the rows of such a layer. Knows no page and no model.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from torch import Tensor
 from transformers import cache_utils
 
 _EXTENDED = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
-# What a layer of the library gains when it is first used.
+# Attributes that a library layer gains on first use.
 GAINED = frozenset({"dtype", "device", "indexer_dtype", "indexer_device"})
 _PLAIN = (Tensor, bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
 def is_own(layer: Any) -> bool:
-    """Whether the layer is of a class that extends the library's rows, full or in a window."""
+    """True if the layer's class extends one of the library's row layers, full or with a window."""
     return _plain(layer) is not None
 
 
 def own_fields(layer: Any) -> tuple[str, ...]:
-    """The attributes that a layer's own class adds to the library's layer that it extends; none where it extends
+    """Return the attributes that a layer's own class adds to the library layer that it extends; none where it extends
     neither of the two."""
     plain = _plain(layer)
     return () if plain is None else tuple(name for name in vars(layer) if name not in {*vars(plain), *GAINED})
 
 
 def why_not(layer: Any) -> str | None:
-    """Why pages cannot hold the rows of this unused layer of a model's own class; None where they can."""
+    """Return why pages cannot hold the rows of this unused layer of a model's own class; None if they can."""
     plain, kind = _plain(layer), type(layer).__name__
     if plain is None:
         return "it extends neither of transformers' layers of keys and values"
     if not all(_is_plain(vars(layer)[name]) for name in own_fields(layer)):
         return f"{kind} keeps other things than tensors and numbers"
-    # A class may return the keys for both, where a model gives them as both.
+    # A class may return the keys as values too, where the model passes the same tensor for both.
     if not any(_appends(layer, plain, alike=alike) for alike in (False, True)):
         return f"{kind} returns other rows than a {type(plain).__name__} does"
     return None
 
 
 def tensors(value: Any) -> Iterator[Tensor]:
-    """The tensors in a field of a layer."""
+    """Yield the tensors in a field of a layer."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -54,7 +54,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def _plain(layer: Any) -> Any:
-    """An unused layer of the library's class that the layer's own class extends."""
+    """Return an unused layer of the library class that the layer's own class extends; None where it extends none."""
     of_library = next((kind for kind in type(layer).__mro__ if kind.__module__ == cache_utils.__name__), None)
     if of_library not in _EXTENDED or of_library is type(layer):
         return None
@@ -70,7 +70,8 @@ def _is_plain(value: Any) -> bool:
 
 @torch.no_grad()
 def _appends(layer: Any, plain: Any, *, alike: bool) -> bool:
-    """Whether both return the same rows and lengths, whatever the sizes of the passes, beyond a window too."""
+    """True if both return the same rows, mask sizes and lengths for passes of several sizes, beyond a window too, and
+    the layer's own fields stay unchanged."""
     mine, other = copy.deepcopy(layer), copy.deepcopy(plain)
     names, generator = own_fields(layer), torch.Generator().manual_seed(0)
     window = plain.sliding_window if plain.is_sliding else 4

@@ -1,4 +1,4 @@
-"""A session's pages of one group, in order of position. Knows which page holds a position, not what is in it."""
+"""A session's pages of one group, in order of position. Maps a position to its page; knows nothing of the contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from djinn_jupyter.engine.system.books_broken import BooksBroken
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """The positions [start, start + count) that lie in one page, there from row `row` on."""
+    """The positions [start, start + count) within one page, starting at its row `row`."""
 
     page: int
     row: int
@@ -20,17 +20,17 @@ class Piece:
 
 
 class PageTable:
-    """Pages for the positions [first, end), in order, one reference to each.
+    """Pages for the positions [first, end), in order, with one reference to each.
 
     Invariants: `first` and `end` are multiples of a page's positions; every page of the table has a reference count of
-    at least 1, of which one is the table's own; a page whose count is more is also somebody else's and must not be
+    at least 1, of which one is the table's; a page with a higher count is shared with another table and must not be
     written. A verb that raises has changed nothing.
     """
 
     def __init__(self, slab: Slab) -> None:
         self.slab = slab
         self._size = slab.geometry.page_positions
-        self._behind = 0  # pages that were released in front of the first
+        self._behind = 0  # pages released in front of the first
         self._pages: list[int] = []
 
     @property
@@ -39,12 +39,12 @@ class PageTable:
 
     @property
     def first(self) -> int:
-        """The first position there is a page for."""
+        """The first position that has a page."""
         return self._behind * self._size
 
     @property
     def end(self) -> int:
-        """One past the last position there is a page for."""
+        """One past the last position that has a page."""
         return (self._behind + len(self._pages)) * self._size
 
     def __len__(self) -> int:
@@ -53,36 +53,37 @@ class PageTable:
     # -------------------------------------------------------------------------------------------- verbs
 
     def begin_at(self, position: int) -> None:
-        """Let an empty table begin with the page of `position`: what comes before was given up elsewhere."""
+        """Make an empty table begin with the page of `position`; the pages before it were released elsewhere."""
         if self._pages:
             raise BooksBroken(f"A table with pages from {self.first} on was to begin at {position}.")
         self._behind = position // self._size
 
     def adopt(self, pages: Sequence[int], behind: int) -> None:
-        """Let an empty table be these pages, of which it has a reference each, after `behind` that were given up."""
+        """Fill an empty table with `pages`, taking over a reference to each, after `behind` released ones."""
         self.begin_at(behind * self._size)
         self._pages = list(pages)
 
     def allocate(self, end: int) -> None:
-        """Pages for all positions before `end`. Raises SlabFull."""
+        """Allocate pages for all positions before `end`. Raises SlabFull."""
         self.reserve(end, end)
 
     def make_writable(self, start: int, end: int) -> None:
-        """Private copies of the shared pages that overlap [start, end), with all their rows. Raises SlabFull."""
+        """Replace the shared pages that overlap [start, end) by private copies with all their rows. Raises SlabFull,
+        and BooksBroken where pages are missing."""
         if end > self.end:
             raise BooksBroken(f"Positions up to {end} were to be written; there are pages up to {self.end}.")
         self.reserve(start, end)
 
     def reserve(self, start: int, end: int) -> None:
-        """Both: pages for all positions before `end`, those of [start, end) private. Raises SlabFull."""
+        """Allocate pages for all positions before `end` and make those of [start, end) private. Raises SlabFull."""
         self.accept(start, end, self.slab.allocate(self.wanted(start, end)))
 
     def wanted(self, start: int, end: int) -> int:
-        """How many free pages `accept` needs for [start, end)."""
+        """Return how many fresh pages `accept` needs for [start, end)."""
         return len(self._shared(start, end)) + max(0, self._page_count(end) - self._behind - len(self._pages))
 
     def accept(self, start: int, end: int, fresh: Sequence[int]) -> None:
-        """Put so many fresh pages as `wanted` said where they are needed: in place of shared ones, and at the end."""
+        """Put in fresh pages, as many as `wanted` returned: first in place of shared ones, then at the end."""
         shared = self._shared(start, end)
         if len(fresh) != self.wanted(start, end):
             raise BooksBroken(f"{len(fresh)} pages came for [{start}, {end}); {self.wanted(start, end)} were wanted.")
@@ -95,7 +96,7 @@ class PageTable:
         self.slab.free(replaced)
 
     def truncate(self, length: int) -> None:
-        """Give back the pages wholly at or beyond `length`. At 0 the table begins anew."""
+        """Free the pages wholly at or beyond `length`. At 0 the table is empty and begins at position 0 again."""
         keep = max(0, self._page_count(length) - self._behind)
         dropped, self._pages = self._pages[keep:], self._pages[:keep]
         if not length:
@@ -103,28 +104,28 @@ class PageTable:
         self.slab.free(dropped)
 
     def release_before(self, position: int) -> None:
-        """Give back the pages wholly before `position`. They do not come back: `first` moves on."""
+        """Free the pages wholly before `position`. They do not come back: `first` moves on."""
         count = min(max(0, position // self._size - self._behind), len(self._pages))
         dropped, self._pages = self._pages[:count], self._pages[count:]
         self._behind += count
         self.slab.free(dropped)
 
     def share(self) -> PageTable:
-        """Another table of the same pages."""
+        """Return another table of the same pages, with its own reference to each."""
         self.slab.share(self._pages)
         twin = type(self)(self.slab)
         twin._behind, twin._pages = self._behind, list(self._pages)
         return twin
 
     def free(self) -> None:
-        """Give back every page."""
+        """Free every page."""
         dropped, self._pages, self._behind = self._pages, [], 0
         self.slab.free(dropped)
 
     # ------------------------------------------------------------------------------------------ reading
 
     def pieces(self, start: int, end: int) -> Iterator[Piece]:
-        """The positions [start, end), page by page. Raises BooksBroken where there is no page."""
+        """Yield the positions [start, end) page by page. Raises BooksBroken where a page is missing."""
         if start < end and (start < self.first or end > self.end):
             raise BooksBroken(
                 f"Positions [{start}, {end}) were asked for; there are pages for [{self.first}, {self.end})."
@@ -136,11 +137,11 @@ class PageTable:
             start += count
 
     def is_private(self, start: int, end: int) -> bool:
-        """Whether [start, end) may be written: there are pages, and nobody else holds them."""
+        """True if [start, end) may be written: it has pages, and no other table holds them."""
         return self.first <= start and end <= self.end and not self._shared(start, end)
 
     def check(self) -> None:
-        """Raise BooksBroken unless the table holds a reference to each of its pages, each once."""
+        """Raise BooksBroken if a page occurs twice, or is free in the slab."""
         if len(set(self._pages)) != len(self._pages):
             raise BooksBroken(f"A page occurs twice in {self._pages}.")
         if unheld := [page for page in self._pages if not self.slab.references(page)]:
@@ -150,7 +151,7 @@ class PageTable:
         return -(-length // self._size)
 
     def _shared(self, start: int, end: int) -> list[int]:
-        """Places in the table of the pages that overlap [start, end) and that somebody else holds too."""
+        """Return the table indices of the shared pages that overlap [start, end)."""
         if start >= end:
             return []
         places = range(

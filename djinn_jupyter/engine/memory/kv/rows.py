@@ -1,4 +1,4 @@
-"""The rows of a session's cache as plain tensors on the host, independent of page sizes, and back into pages.
+"""Copy the rows of a session's cache to plain host tensors, independent of page sizes, and back into pages.
 
 Shapes: n layers of a run, H key-value heads, T positions, D features of a head.
 """
@@ -20,7 +20,7 @@ from djinn_jupyter.errors import SlabFull
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rows:
-    """A group's rows of the positions [first, end): keys [n, H, T, Dk] and values [n, H, T, Dv] of each of its runs."""
+    """A group's rows of the positions [first, end): keys [n, H, T, Dk] and values [n, H, T, Dv] for each run."""
 
     first: int
     end: int
@@ -28,17 +28,17 @@ class Rows:
 
     @classmethod
     def empty(cls, geometry: GroupGeometry, first: int, end: int) -> Rows:
-        """Room for them on the host."""
+        """Allocate uninitialised rows on the host."""
         return cls(first=first, end=end, runs=tuple(_room(run, end - first) for run in geometry.runs))
 
     def fits(self, geometry: GroupGeometry) -> bool:
-        """Whether they are rows of such a group."""
+        """True if shapes and dtypes are those of rows of such a group."""
         found = [(k.shape, v.shape, k.dtype, v.dtype) for k, v in self.runs]
         return found == [_expected(run, self.end - self.first) for run in geometry.runs]
 
 
 def take_rows(cache: PagedCache, end: int) -> Generator[None, None, tuple[Rows, ...]]:
-    """All rows before `end` that are there; gives way after every page."""
+    """Return copies of all available rows before `end`; yields after every page."""
     taken: list[Rows] = []
     for group in cache.groups:
         group.flush()
@@ -51,9 +51,9 @@ def take_rows(cache: PagedCache, end: int) -> Generator[None, None, tuple[Rows, 
 
 
 def put_rows(cache: PagedCache, taken: Sequence[Rows], length: int) -> Generator[None, None, None]:
-    """Fill an empty cache with rows, so that it stands at `length`; gives way after every page.
+    """Fill an empty cache with rows and set its length to `length`; yields after every page.
 
-    Raises SlabFull, and leaves the cache empty.
+    Raises SlabFull and leaves the cache empty then; raises BooksBroken for a cache that is not empty.
     """
     if cache.length or len(taken) != len(cache.groups):
         raise BooksBroken("Rows were to be put into a cache that is not empty, or has other groups.")

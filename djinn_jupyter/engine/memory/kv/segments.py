@@ -1,4 +1,4 @@
-"""The device memory that the pages of one group lie in: slots in segments that come and go. Knows no page by name.
+"""The device memory of one group's pages: slots in segments that come and go. Knows slots, not pages.
 
 Shapes: S slots of a segment, n layers of a run, H key-value heads, P positions of a page, D features of a head.
 """
@@ -23,7 +23,7 @@ from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
 from djinn_jupyter.errors import SlabFull
 
 SEGMENT_BYTES = 64 << 20
-SEGMENTS_LEAST = 16  # of a budget: what few pages leave free of a large one, tensors could not have
+SEGMENTS_LEAST = 16  # per budget: tensors cannot use the slots that few pages leave free in a large segment
 POISON = 0xFF  # every float made of these bytes is NaN
 
 
@@ -45,7 +45,7 @@ class Segments:
 
     Invariants: a slot is free or taken; a verb that raises has changed nothing. Slot s lies in segment
     s // segment_slots, which may be shorter where the budget ran out. The lowest free slots are taken first, so that
-    the last segments empty. Freed memory goes back to the device only by `shrink`, which on CUDA waits for the device.
+    the last segments become empty. Only `shrink` returns freed memory to the device; on CUDA it waits for the device.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Segments:
     # -------------------------------------------------------------------------------------------- slots
 
     def take(self, count: int) -> list[int]:
-        """So many slots with undefined contents. Raises SlabFull."""
+        """Take `count` slots with undefined contents. Raises SlabFull."""
         if count > len(self._free):
             self._grow(count - len(self._free), asked=count)
         taken = [heapq.heappop(self._free) for _ in range(count)]
@@ -84,7 +84,7 @@ class Segments:
     # -------------------------------------------------------------------------------------------- views
 
     def bytes_of(self, slot: int) -> Tensor:
-        """All bytes of a slot, `uint8[page_bytes]`."""
+        """Return all bytes of a slot, `uint8[page_bytes]`."""
         return self._segments[slot // self.segment_slots].storage[slot % self.segment_slots]
 
     def span(self, slot: int) -> Span:
@@ -93,12 +93,12 @@ class Segments:
         return Span(memory=storage, start=slot % self.segment_slots * size, nbytes=size)
 
     def run_views(self, slot: int, run: int) -> tuple[Tensor, Tensor]:
-        """Keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a slot."""
+        """Return keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a slot."""
         segment, place = self._segments[slot // self.segment_slots], slot % self.segment_slots
         return segment.keys[run][place], segment.values[run][place]
 
     def layer_views(self, slot: int, layer: int) -> tuple[Tensor, Tensor]:
-        """Keys [H, P, Dk] and values [H, P, Dv] of a cache layer in a slot."""
+        """Return keys [H, P, Dk] and values [H, P, Dv] of a cache layer in a slot."""
         at = self._place[layer]
         for number, run in enumerate(self.geometry.runs):
             if at < run.first + run.layers:
@@ -109,7 +109,7 @@ class Segments:
     # ----------------------------------------------------------------------------------------- segments
 
     def _grow(self, short: int, asked: int) -> None:
-        """Segments for at least `short` more slots, the last one as large as the budget allows."""
+        """Add segments for at least `short` more slots, the last one as large as the budget allows. Raises SlabFull."""
         size = self.geometry.page_bytes
         free, taken = len(self._free), len(self._taken)
         try:
@@ -125,7 +125,7 @@ class Segments:
             raise SlabFull(f"The device refused {mebibytes((short + more) * size)} for pages: {error}") from error
 
     def _add(self, slots: int) -> None:
-        """Allocate what the budget has just granted; what the device refuses is given back to the budget."""
+        """Allocate slots that the budget has granted; return the bytes that the device refuses to the budget."""
         left = slots
         try:
             while left:
@@ -142,9 +142,9 @@ class Segments:
             self.budget.give_back(left * self.geometry.page_bytes)
 
     def shrink(self) -> int:
-        """Release the segments of which no slot is taken; bytes released.
+        """Free the segments without a taken slot. Return the bytes freed.
 
-        On CUDA this waits for the device, and returns to other programs what working copies gave up, too.
+        On CUDA this waits for the device, and also returns memory that working copies freed to other programs.
         """
         empty = self._empty()
         released = sum(self._segments.pop(number).storage.nbytes for number in empty)
@@ -181,7 +181,7 @@ class Segments:
 
     @property
     def least(self) -> int:
-        """How many segments the taken slots would fill."""
+        """The least number of segments that the taken slots need."""
         return -(-len(self._taken) // self.segment_slots)
 
     @property
@@ -189,7 +189,7 @@ class Segments:
         return sum(segment.storage.nbytes for segment in self._segments.values())
 
     def check(self, held: Collection[int]) -> None:
-        """Raise BooksBroken unless every slot is free or taken, not both, and the taken ones are those held."""
+        """Raise BooksBroken unless every slot is free or taken, not both, and the taken ones are those `held`."""
         every = {
             slot
             for number, segment in self._segments.items()
@@ -214,7 +214,7 @@ def _segment(geometry: GroupGeometry, slots: int, device: torch.device) -> Segme
 
 
 def _run_views(storage: Tensor, run: Run, page_positions: int) -> tuple[Tensor, Tensor]:
-    """The keys [S, n, H, P, Dk] and values [S, n, H, P, Dv] of a run in all slots of a segment."""
+    """Return the keys [S, n, H, P, Dk] and values [S, n, H, P, Dv] of a run in all slots of a segment."""
     rows = storage[:, run.offset : run.offset + page_positions * run.position_bytes].view(run.dtype)
     layers = rows.unflatten(1, (run.layers, -1))
     key_size = run.kv_heads * page_positions * run.key_dim
@@ -224,8 +224,8 @@ def _run_views(storage: Tensor, run: Run, page_positions: int) -> tuple[Tensor, 
 
 
 def uninitialised(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """An ordinary tensor, also when asked for inside an inference mode, so that it can be written in any mode. Large
-    ones in main memory have a mapping of their own. Raises OSError and RuntimeError."""
+    """Return an uninitialised ordinary tensor, also inside an inference mode, so that it can be written in any mode. A
+    large one in main memory has a mapping of its own. Raises OSError and RuntimeError."""
     nbytes = math.prod(shape) * dtype.itemsize
     with torch.inference_mode(False):
         if device.type == "cpu" and nbytes >= HUGE_BYTES:

@@ -1,4 +1,4 @@
-"""The pages of one group: numbers, reference counts, versions, and where each one is. Knows no session and no tier.
+"""The pages of one group: numbers, reference counts, versions, locations. Knows no session and no tier.
 
 Shapes: n layers of a run, H key-value heads, P positions of a page, D features of a head.
 """
@@ -22,7 +22,7 @@ from djinn_jupyter.wire.holdings import SlabStatistics
 
 
 class Page(Item):
-    """One page: who holds it how often, and its slot on the device, None when it is elsewhere."""
+    """One page: its reference count, and its slot on the device, None while it is away."""
 
     __slots__ = ("_slots", "arriving", "references", "slot")
 
@@ -42,7 +42,7 @@ class Page(Item):
 
     @property
     def place(self) -> int:
-        """Its slot; BooksBroken when it has none."""
+        """Its slot. Raises BooksBroken when it has none."""
         if self.slot is None:
             raise BooksBroken("A page was to be read or written that is not on the device.")
         return self.slot
@@ -59,7 +59,7 @@ class Page(Item):
         self.slot, self.arriving = None, False
 
     def move_down(self) -> None:
-        """To the lowest free slot, on the device's current stream."""
+        """Move the page to the lowest free slot, on the device's current stream."""
         before = self.place
         (self.slot,) = self._slots.take(1)
         self._slots.bytes_of(self.slot).copy_(self._slots.bytes_of(before))
@@ -69,10 +69,10 @@ class Page(Item):
 class Slab:
     """Pages of one group, each in a slot of the device's segments or away in a tier.
 
-    Invariants: a page that somebody holds has a reference count of at least 1, and one that nobody holds is not there;
-    a verb that raises has changed nothing; a page's bytes are the holder's alone to write while its count is 1, and
-    nobody's while it is more; whoever writes them says so (`wrote`). Page numbers are never used twice, and are not
-    slots: a page that left the device comes back to any slot. Views are of pages on the device only.
+    Invariants: a page has a reference count of at least 1, and is removed when its last reference is freed; a verb that
+    raises has changed nothing; only the single holder of a page with count 1 may write its bytes, and pages with a
+    higher count must not be written; every writer calls `wrote`. Page numbers are never reused, and are not slots: a
+    page that left the device may return to any slot. Only pages on the device have views.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class Slab:
     # -------------------------------------------------------------------------------------------- pages
 
     def allocate(self, pages: int) -> list[int]:
-        """So many pages, each with a reference count of 1 and undefined contents. Raises SlabFull."""
+        """Return `pages` new pages, each with a reference count of 1 and undefined contents. Raises SlabFull."""
         slots = self.segments.take(pages)
         taken = [next(self._numbers) for _ in slots]
         self._pages.update({page: Page(self.segments, slot) for page, slot in zip(taken, slots, strict=True)})
         return taken
 
     def adopt(self, stored: Stored) -> int:
-        """A page that is away, with this copy of it and a reference count of 1."""
+        """Add a page that is away, with this copy on disk and a reference count of 1. Return its number."""
         page = Page(self.segments, None)
         page.keep("disk", stored)
         number = next(self._numbers)
@@ -109,35 +109,35 @@ class Slab:
         return number
 
     def share(self, pages: Iterable[int]) -> None:
-        """One more reference to each page."""
+        """Add one reference to each page."""
         for page, times in self._held(pages).items():
             self._pages[page].references += times
 
     def free(self, pages: Iterable[int]) -> None:
-        """One reference less to each page; a page without any is gone, from the tiers too."""
+        """Remove one reference from each page; a page without any is freed, in the tiers too."""
         for page, times in self._held(pages).items():
             self._pages[page].references -= times
             if not self._pages[page].references:
                 self._pages.pop(page).discard()
 
     def references(self, page: int) -> int:
-        """How many hold this page; 0 when there is none of that number."""
+        """Return a page's reference count; 0 for an unknown number."""
         return self._pages[page].references if page in self._pages else 0
 
     def page(self, page: int) -> Page:
-        """The page of that number, for the tiers."""
+        """Return the page of that number, for the tiers."""
         return self._pages[page]
 
     def __iter__(self) -> Iterator[Page]:
-        """All pages, also those that are away."""
+        """Iterate over all pages, also those that are away."""
         return iter(self._pages.values())
 
     def wrote(self, page: int) -> None:
-        """The bytes of a page have changed: what the tiers have of it is stale."""
+        """Note that a page's bytes have changed, which makes its copies in the tiers stale."""
         self._pages[page].wrote()
 
     def copy(self, source: int, target: int) -> None:
-        """All bytes of a page into another, on the device's current stream."""
+        """Copy all bytes of a page into another, on the device's current stream."""
         self.bytes_of(target).copy_(self.bytes_of(source))
 
     def _held(self, pages: Iterable[int]) -> Counter[int]:
@@ -150,19 +150,19 @@ class Slab:
     # -------------------------------------------------------------------------------------------- views
 
     def bytes_of(self, page: int) -> Tensor:
-        """All bytes of a page, `uint8[page_bytes]`."""
+        """Return all bytes of a page, `uint8[page_bytes]`."""
         return self.segments.bytes_of(self._pages[page].place)
 
     def run_views(self, page: int, run: int) -> tuple[Tensor, Tensor]:
-        """Keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a page."""
+        """Return keys [n, H, P, Dk] and values [n, H, P, Dv] of a run's layers in a page."""
         return self.segments.run_views(self._pages[page].place, run)
 
     def key_view(self, page: int, layer: int) -> Tensor:
-        """Keys [H, P, Dk] of a cache layer in a page."""
+        """Return keys [H, P, Dk] of a cache layer in a page."""
         return self.segments.layer_views(self._pages[page].place, layer)[0]
 
     def value_view(self, page: int, layer: int) -> Tensor:
-        """Values [H, P, Dv] of a cache layer in a page."""
+        """Return values [H, P, Dv] of a cache layer in a page."""
         return self.segments.layer_views(self._pages[page].place, layer)[1]
 
     # ------------------------------------------------------------------------------------ working copies
@@ -179,11 +179,11 @@ class Slab:
     # ----------------------------------------------------------------------------------------- segments
 
     def shrink(self) -> int:
-        """Release the segments that hold no page; bytes released. On CUDA this waits for the device."""
+        """Free the segments that hold no page. Return the bytes freed. On CUDA this waits for the device."""
         return self.segments.shrink()
 
     def compact(self) -> int:
-        """Move pages from the last slots into free ones before them, where that can empty a segment; pages moved."""
+        """Move pages from the last slots into lower free ones if that can empty a segment. Return the pages moved."""
         if self.segments.least >= self.segments.count:
             return 0
         moved = 0
@@ -199,7 +199,7 @@ class Slab:
 
     @property
     def pages_in_use(self) -> int:
-        """Pages that somebody holds, also those that are away."""
+        """Number of pages with references, also those that are away."""
         return len(self._pages)
 
     @property
@@ -223,9 +223,9 @@ class Slab:
         )
 
     def check(self, leaving: Iterable[Item] = ()) -> None:
-        """Raise BooksBroken unless every slot is free or of one page, and every page held and somewhere.
+        """Raise BooksBroken unless every slot is free or of one page, and every page has a reference and a location.
 
-        `leaving` are pages that nobody holds any more and whose slot a copy under way still needs."""
+        `leaving` are items with a copy under way; a page among them that is `gone` still occupies its slot."""
         pages = [*self._pages.values(), *(item for item in leaving if isinstance(item, Page) and item.gone)]
         self.segments.check([page.slot for page in pages if page.slot is not None and page._slots is self.segments])
         if wrong := {number: page.references for number, page in self._pages.items() if page.references < 1}:

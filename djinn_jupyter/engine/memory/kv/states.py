@@ -1,8 +1,8 @@
-"""The states of a cache layer beside its rows, taken out as a value and put back: those of convolutions and
-recurrences, and what a model's own class of layer keeps.
+"""The states of a cache layer beside its rows, captured as a value and restored: those of convolutions and recurrences,
+and those of a model's own layer class.
 
-They are not idempotent: a layer that runs twice on the same token moves its state on twice. A frame therefore keeps the
-states of the layers from its own on, as of their entry.
+They are not idempotent: a layer that runs twice on the same token advances its state twice. A frame therefore keeps the
+states of its own layer and all later ones, as of their entry.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from transformers import cache_utils
 
 from djinn_jupyter.engine.memory.kv.own_layers import tensors
 
-# Everything a recurrent layer of the library holds, in this version of it: states, flags, kernel sizes.
+# All attributes of the library's recurrent layer, in its installed version: states, flags, kernel sizes.
 _FIELDS = tuple(vars(cache_utils.LinearAttentionLayer()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class LayerState:
-    """The states and flags of one layer at one moment, also before its first use. Its tensors are nobody else's."""
+    """The states and flags of one layer at one moment, also before its first use. `take` makes it own its tensors."""
 
     fields: tuple[tuple[str, object], ...]
 
@@ -35,13 +35,13 @@ class LayerState:
 
 
 class HasFields:
-    """A layer of a model's own class, of which `fields` are states beside its rows."""
+    """A layer of a model's own class; `fields` names its states beside its rows."""
 
     fields: tuple[str, ...] = ()
 
 
 def fields_of(layer: object) -> tuple[str, ...]:
-    """The names of what a layer holds beside rows."""
+    """Return the names of the attributes that a layer holds beside its rows."""
     if isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin):
         return _FIELDS
     return layer.fields if isinstance(layer, HasFields) else ()
@@ -52,18 +52,18 @@ def has_states(layer: object) -> bool:
 
 
 def take(layer: object) -> LayerState:
-    """A copy: the library writes into a layer's tensors in place."""
+    """Return a copy of the layer's states; the library writes into a layer's tensors in place."""
     return LayerState(fields=tuple((name, _copied(vars(layer)[name])) for name in fields_of(layer)))
 
 
 def put(layer: object, state: LayerState) -> None:
-    """Make the layer as it was, with tensors of its own, so that a state can be put back any number of times."""
+    """Restore the layer's states from copies of their tensors, so that a state can be put back any number of times."""
     for name, value in state.fields:
         setattr(layer, name, _copied(value))
 
 
 def take_up(layer: object, state: LayerState) -> None:
-    """Make the layer's tensors those of the state, which nobody else may have: they may be elsewhere, and come."""
+    """Give the layer the state's own tensors, without a copy. No other layer may hold them; their bytes may be away."""
     for name, value in state.fields:
         setattr(layer, name, value)
 
@@ -77,10 +77,10 @@ def _copied(value: object) -> object:
 
 
 def nbytes(layer: object) -> int:
-    """Bytes of the states a layer holds now."""
+    """Return the bytes of the states that a layer holds now."""
     return live(layer).nbytes
 
 
 def live(layer: object) -> LayerState:
-    """The layer's own tensors, which the next pass writes."""
+    """Return the layer's own tensors, not copies; the next pass writes them."""
     return LayerState(fields=tuple((name, vars(layer)[name]) for name in fields_of(layer)))
