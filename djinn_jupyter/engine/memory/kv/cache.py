@@ -224,7 +224,7 @@ class PagedCache(Cache):
         """Return the live states that the next pass writes, not copies: for the tiers, which move their bytes."""
         return {i: states.live(layer) for i, layer in enumerate(self.layers) if states.has_states(layer)}
 
-    # --------------------------------------------------------------------------------------------- books
+    # ---------------------------------------------------------------------------------------- accounting
 
     @property
     def recurrent_bytes(self) -> int:

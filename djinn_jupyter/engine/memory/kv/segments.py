@@ -161,7 +161,7 @@ class Segments:
     def _empty_bytes(self) -> int:
         return sum(self._segments[number].storage.nbytes for number in self._empty())
 
-    # -------------------------------------------------------------------------------------------- books
+    # --------------------------------------------------------------------------------------- accounting
 
     @property
     def slots(self) -> int:

@@ -60,7 +60,7 @@ class DiskTier:
         self._buffer = memoryview(cast(Any, self._staging.numpy()))
         self._alone = threading.Lock()
 
-    # ------------------------------------------------------------------------------------------- the books
+    # -------------------------------------------------------------------------------------- the accounting
 
     def allocate(self, sizes: Sequence[int]) -> list[DiskPlace]:
         """Return a place for each size. Raises TierFull."""
@@ -177,7 +177,7 @@ class DiskTier:
         with self._alone:
             self._file.close()
 
-    # -------------------------------------------------------------------------------------------- books
+    # --------------------------------------------------------------------------------------- accounting
 
     def statistics(self) -> TierStatistics:
         return TierStatistics(

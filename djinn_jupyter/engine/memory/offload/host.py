@@ -141,7 +141,7 @@ class HostTier:
             self.allocated -= segment.extents.capacity
         return sum(segment.extents.capacity for segment in empty)
 
-    # -------------------------------------------------------------------------------------------- books
+    # --------------------------------------------------------------------------------------- accounting
 
     def statistics(self) -> TierStatistics:
         return TierStatistics(

@@ -180,7 +180,7 @@ class Tiers:
             raise BooksBroken("A copy was to be made of an item that is neither on the device nor on the host.")
         return self.host.span(stored.place)
 
-    # -------------------------------------------------------------------------------------------- books
+    # --------------------------------------------------------------------------------------- accounting
 
     @property
     def leaving(self) -> Iterator[Item]:

@@ -1,1 +1,1 @@
-"""Where a model's weights are: on the device, on their way through a ring of slots, or asleep."""
+"""Residency of a model's weights: on the device, streamed through a ring of slots, or asleep."""

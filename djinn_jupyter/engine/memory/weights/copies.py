@@ -1,4 +1,4 @@
-"""The books of single copies: which block, how many bytes, when, how fast, how long computing waited for it."""
+"""The log of single copies: block, bytes, start, duration, and how long computing waited for it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ KEPT = 8192
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Copy:
-    """One copy of a block. `begun` in seconds since the epoch; `stalled`: seconds that computing waited for it, None
-    while nobody has asked for the block."""
+    """One copy of a block. `begun` is in seconds since the epoch; `stalled` is the seconds computing waited for it,
+    None until the block is first waited for."""
 
     block: int
     nbytes: int
@@ -22,8 +22,8 @@ class Copy:
 
 
 class Copies:
-    """The last `kept` copies that have arrived, numbered from 1 in the order of their arrival. One thread adds, another
-    may read meanwhile."""
+    """The last `kept` copies that have arrived, numbered from 1 in order of arrival. One thread adds; another may read
+    concurrently."""
 
     def __init__(self, kept: int = KEPT) -> None:
         self._arrived: deque[Copy] = deque(maxlen=kept)
@@ -35,5 +35,5 @@ class Copies:
         self._arrived.append(copy)
 
     def since(self, number: int) -> list[Copy]:
-        """Those with higher numbers, oldest first."""
+        """Return the copies with numbers above `number`, oldest first."""
         return [copy for copy in self._arrived.copy() if copy.number > number]

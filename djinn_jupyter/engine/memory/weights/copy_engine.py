@@ -1,7 +1,7 @@
-"""Copies that run beside the computing: what a side stream and events are on CUDA, a thread is on the CPU.
+"""Copies that overlap with computing: by a side stream and events on CUDA, by a thread on the CPU.
 
-Two rules, for both: a copy into a slot begins after the mark that was made when the slot was last computed with; and
-nobody computes with a slot before its copy's arrival was waited for. Copies run one after the other, in order.
+Two rules, for both: a copy into a slot begins after the mark made when the slot was last computed with; and the engine
+computes with a slot only after waiting for its copy's arrival. Copies run one after the other, in order.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Transfers = Sequence[tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carried:
-    """Since the start: bytes that have arrived, the seconds their copies took, what computing waited for them, and what
-    passes took in all."""
+    """Totals since the start: bytes arrived, seconds spent in their copies, seconds that computing waited for them, and
+    seconds spent in passes."""
 
     nbytes: int
     copy_seconds: float
@@ -37,8 +37,8 @@ class Carried:
 
 
 class Carrier(Protocol):
-    """`carry` returns at once, with an arrival to `wait` for; `mark` is the present place in the computing. Copies of a
-    `block` are kept in the books one by one."""
+    """The interface of a carrier. `carry` returns at once, with an arrival to `wait` for; `mark` returns the present
+    position in the computing. Copies of a `block` are logged one by one."""
 
     def carry(self, transfers: Transfers, after: Any, block: int | None = None) -> Any: ...
 
@@ -47,12 +47,12 @@ class Carrier(Protocol):
     def mark(self) -> Any: ...
 
     def passing(self) -> Any:
-        """A context in which time counts as a pass's."""
+        """Return a context whose time counts as a pass's."""
 
     def statistics(self) -> Carried: ...
 
     def copies(self, since: int) -> Sequence[Copy]:
-        """The blocks' copies with higher numbers that have arrived, oldest first."""
+        """Return the blocks' copies that have arrived and are numbered above `since`, oldest first."""
 
 
 def carrier_for(device: torch.device) -> Carrier:
@@ -73,7 +73,7 @@ class _Freight:
 
 @dataclass(slots=True)
 class _Tally:
-    """Written by the copying thread alone."""
+    """Totals that only the copying thread writes."""
 
     nbytes: int = 0
     seconds: float = 0.0
@@ -81,8 +81,8 @@ class _Tally:
 
 
 class ThreadCarrier:
-    """One thread that copies. On the CPU computing is over when the call returns, so a mark is passed when it is
-    made."""
+    """A carrier with one copying thread. On the CPU computing is done when the call returns, so a mark is already
+    passed when it is made."""
 
     def __init__(self) -> None:
         self._freights: queue.SimpleQueue[_Freight | None] = queue.SimpleQueue()
@@ -102,7 +102,7 @@ class ThreadCarrier:
         return freight
 
     def wait(self, arrival: _Freight) -> None:
-        """Raises StorageFailed where the bytes could not be had."""
+        """Raises StorageFailed if the bytes could not be read."""
         waited = 0.0
         if not arrival.arrived.is_set():
             begun = time.perf_counter()
@@ -139,7 +139,7 @@ def _copy_of(block: int | None, transfers: Transfers) -> Copy | None:
 
 
 def _copy_all(freights: queue.SimpleQueue[_Freight | None], tally: _Tally) -> None:
-    """Until a None comes. numpy lets go of the interpreter while it copies, and starts no threads of its own."""
+    """Copy freights until a None comes. numpy releases the GIL while it copies, and starts no threads of its own."""
     while (freight := freights.get()) is not None:
         freight.after.wait()
         begun = time.perf_counter()
@@ -147,7 +147,7 @@ def _copy_all(freights: queue.SimpleQueue[_Freight | None], tally: _Tally) -> No
             for source, target in freight.transfers:
                 target.numpy()[:] = source.numpy()
                 tally.nbytes += target.numel()
-        except Exception as error:  # noqa: BLE001  told to whoever waits, on the engine's thread
+        except Exception as error:  # noqa: BLE001  raised by `wait`, on the engine's thread
             freight.error = error
         seconds = time.perf_counter() - begun
         tally.seconds += seconds
@@ -162,7 +162,7 @@ def _copy_all(freights: queue.SimpleQueue[_Freight | None], tally: _Tally) -> No
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Passage:
-    """Two timed events of one stream, the bytes that moved between them, and the copy that it was or was waited for."""
+    """Two timed events of one stream, the bytes that moved between them, and the copy that was made or waited for."""
 
     begun: Any
     done: Any
@@ -171,8 +171,8 @@ class _Passage:
 
 
 class StreamCarrier:
-    """A side stream of one device. Times are taken by events and read when these have passed, so nothing waits for a
-    clock."""
+    """A carrier with a side stream of one device. Events take the times, which are read once the events have passed, so
+    timing a copy never waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -241,7 +241,7 @@ class StreamCarrier:
         return self._arrived.since(since)
 
     def _enter(self, copies: list[_Passage], waits: list[_Passage]) -> None:
-        """Copies and waits that are over go into the books of single copies."""
+        """Enter completed copies and waits in the log of single copies."""
         for passage in copies:
             if passage.copy is not None:
                 passage.copy.seconds = passage.begun.elapsed_time(passage.done) / 1e3
@@ -258,6 +258,6 @@ class StreamCarrier:
 
 
 def _split(passages: list[_Passage]) -> tuple[list[_Passage], list[_Passage]]:
-    """Those that are over, and those that are not."""
+    """Split passages into completed and pending ones."""
     there = [(passage, passage.done.query()) for passage in passages]
     return [passage for passage, over in there if over], [passage for passage, over in there if not over]

@@ -1,7 +1,7 @@
-"""The store of host weights: where loading, naps and streaming all take a weight's bytes from.
+"""Weights in host memory: the source of a weight's bytes for loading, sleep (`nap`) and streaming.
 
-A weight on the host is its bytes as loading left them (a piece of a safetensors file, read through the page cache and
-part of no process's own memory) or a place in a flat buffer, which is pinned where a CUDA device reads from it.
+A weight on the host is either its bytes as loaded (a piece of a safetensors file, read through the page cache and not
+part of any process's own memory) or a place in a flat buffer, which is pinned where a CUDA device reads from it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from djinn_jupyter.engine.system.huge_pages import pageable
 from djinn_jupyter.engine.system.pinned import cut, pinned
 from djinn_jupyter.machine import main_memory
 
-HEADROOM = 9 / 10  # of what is free on the host
+HEADROOM = 9 / 10  # of the host's free memory
 
 log = logging.getLogger(__name__)
 
 
 class HostRun:
-    """The bytes of some weights on the host, in the layout that a device's flat buffer has. Never written again.
+    """The bytes of some weights on the host, in the layout of a device's flat buffer. Read-only once made.
 
-    `pieces` are one `uint8` tensor for each part, or a single one for all of them, gaps included.
+    `pieces` is one `uint8` tensor for each part, or a single one for all of them, gaps included.
     """
 
     def __init__(self, layout: Layout, pieces: Sequence[Tensor]) -> None:
@@ -38,14 +38,14 @@ class HostRun:
 
     @classmethod
     def as_loaded(cls, weights: Sequence[Weight], device: torch.device = HOST) -> HostRun:
-        """The weights where they are, in host memory or mapped from their files; nothing is copied. They are for
+        """Return a run of the weights in place, in host memory or mapped from their files, without a copy, laid out for
         `device`."""
         return cls(Layout.of(weights, device), [raw_bytes(weight.tensor) for weight in weights])
 
     @classmethod
     def pinned(cls, weights: Sequence[Weight], device: torch.device) -> HostRun:
-        """A flat pinned buffer of its own, filled weight by weight, from the host or from the CUDA device it is
-        for."""
+        """Return a run in its own flat pinned buffer, filled weight by weight, from the host or from the CUDA device
+        that it is for."""
         layout = Layout.of(weights, device)
         buffer = pinned_buffer(layout.nbytes)
         for part, weight in zip(layout.parts, weights, strict=True):
@@ -55,12 +55,12 @@ class HostRun:
 
     @property
     def moved(self) -> int:
-        """Bytes that cross when it is copied."""
+        """Bytes that one copy of the run moves."""
         return sum(piece.numel() for piece in self.pieces)
 
     def transfers(self, target: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The copies, as (source, target) of equal sizes, that fill the flat buffer `target`. What lies side by side
-        in both goes as one, as far as pinned memory lets it."""
+        """Return the copies (source, target), of equal sizes, that fill the flat buffer `target`. Bytes adjacent on
+        both sides are one copy, except across pieces of pinned memory."""
         return [
             (source[piece.start - offset : piece.stop - offset], target[piece])
             for offset, source in zip(self._offsets, self._sources, strict=True)
@@ -69,8 +69,8 @@ class HostRun:
 
 
 def _joined(offsets: Sequence[int], pieces: Sequence[Tensor]) -> tuple[tuple[int, ...], tuple[Tensor, ...]]:
-    """Pieces for these offsets, those that follow on each other in both places made one. Nothing is copied, so the
-    pieces have to be kept."""
+    """Return offsets and pieces, merging pieces that are adjacent on both sides. Nothing is copied, so the caller must
+    keep the given pieces."""
     begins: list[int] = []
     sources: list[Tensor] = []
     for offset, piece in zip(offsets, pieces, strict=True):
@@ -93,13 +93,13 @@ def _bytes_at(address: int, nbytes: int) -> Tensor:
 
 
 def has_room_for(nbytes: int) -> bool:
-    """Whether the host may give away so much for good."""
+    """True if the host can spare `nbytes` permanently."""
     return nbytes < HEADROOM * main_memory().available
 
 
 def pinned_buffer(nbytes: int) -> Tensor:
-    """A flat host buffer that the device reads at full speed. Where the system refuses to lock so much memory it stays
-    as it is, all of it: copies from it are slower, and as right."""
+    """Return a flat host buffer that the device reads at full speed. If the system refuses to lock so much memory, the
+    whole buffer stays pageable: copies from it are slower but equally correct."""
     try:
         return pinned(nbytes)
     except MemoryError as refused:

@@ -1,4 +1,4 @@
-"""When the weights nap by themselves: after so long without work, be the sessions idle or stopped."""
+"""Put the weights to sleep (`nap`) after a time without work, whether sessions are idle or stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CUDA_SECONDS = 900.0
 
 
 class Drowsiness:
-    """Told by the engine whenever it has worked or found nothing to do. `seconds` of None: 900 on CUDA, else never."""
+    """The idle timer. The engine calls `tell` after work and when idle. `seconds` of None: 900 on CUDA, else never."""
 
     def __init__(
         self,

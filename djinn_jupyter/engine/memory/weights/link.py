@@ -1,4 +1,4 @@
-"""How fast bytes get from the host to where they are computed with, measured by copying some."""
+"""Measure the copy bandwidth from host memory to the memory that passes compute with."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from djinn_jupyter.engine.memory.weights.flat import HOST, flat_buffer
 
 ROUNDS = 4
-MOST = 128 << 20  # more than a processor's caches hold: what was copied a moment ago would come out of these
+MOST = 128 << 20  # more than a processor's caches hold, so that a repeated copy is not read from them
 
 
 def measure_link(device: torch.device, allowed: int) -> float:
-    """Bytes a second of the best of a few rounds of copies, made as a carrier makes them: from half as much as the
-    `allowed` memory at most, into a sixteenth of it. Of memory: a disk may be slower."""
+    """Return bytes per second of the best of a few rounds of copies, made as a carrier makes them: from a source of at
+    most half of `allowed`, into a sixteenth of it. The source is memory; a disk may be slower."""
     cuda = device.type == "cuda"
     size = min(MOST, max(1 << 16, allowed // 2))
     source = torch.empty(size, dtype=torch.uint8, pin_memory=True) if cuda else flat_buffer(size, HOST)

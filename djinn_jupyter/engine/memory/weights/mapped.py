@@ -1,4 +1,4 @@
-"""Which host bytes are pieces of mapped files, as the kernel tells it. Where it does not tell, nothing is said."""
+"""Find the host bytes that belong to mapped files, from the kernel's list of mappings; None where it has none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ MAPS = Path("/proc/self/maps")
 
 
 def bytes_in_memory(pieces: Iterable[Tensor]) -> int | None:
-    """How many of these bytes are this process's own memory: converted, drawn or pinned, and no part of a file. None
-    where the system has no list of mappings."""
+    """Return how many of these bytes are this process's own memory: converted, drawn or pinned, and not part of a file.
+    None where the system has no list of mappings."""
     try:
         lines = MAPS.read_text().splitlines()
     except OSError:

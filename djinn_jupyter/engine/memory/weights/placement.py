@@ -1,4 +1,4 @@
-"""What of a model stays on the device and what streams: decided from sizes alone, and told before anything is moved."""
+"""Decide which layers stay on the device and which stream, from sizes alone, and report it before anything is moved."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PAGES_SHARE = 8  # an eighth of the allowed memory is kept for pages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of a model, in bytes: `total` of its weights and buffers; as they lie in flat buffers, `layers` those that each
-    decoder layer has for itself and `rest` all that always stays: embeddings, norms, head, what layers share."""
+    """A model's sizes in bytes: `total` of its weights and buffers; as laid out in flat buffers, `layers` the weights
+    that each decoder layer alone has, and `rest` all that always stays: embeddings, norms, head, shared weights."""
 
     total: int
     rest: int
@@ -24,8 +24,8 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which layers stay and which stream through `slots` slots. `link` is the measured copy bandwidth in bytes a
-    second, `pages` what is needed for pages at the least."""
+    """The layers `streaming` through `slots` slots; the others stay. `link` is the measured copy bandwidth in bytes per
+    second, `pages` the least bytes needed for pages."""
 
     sizes: Sizes
     allowed: int
@@ -44,7 +44,7 @@ class Placement:
 
     @property
     def device_bytes(self) -> int:
-        """What the weights take: all that stays, and the slots."""
+        """Device bytes that the weights take: all that stays, and the slots."""
         staying = sum(self.sizes.layers) - self.bytes_per_pass
         return self.sizes.rest + staying + self.slots * self.slot_bytes
 
@@ -54,12 +54,12 @@ class Placement:
 
     @property
     def seconds_per_pass(self) -> float | None:
-        """The least that a pass takes, by the link alone."""
+        """The least seconds that a pass takes, by the link alone."""
         return None if self.link is None else self.bytes_per_pass / self.link
 
     @property
     def enough(self) -> int:
-        """The least allowed memory with which nothing streams, and pages have room."""
+        """The least allowed bytes with which nothing streams and pages have room."""
         return max(-(-self.sizes.total * PAGES_SHARE // (PAGES_SHARE - 1)), self.sizes.total + self.pages)
 
     def lines(self) -> Iterator[str]:
@@ -78,15 +78,15 @@ class Placement:
 
 
 def fits(total: int, allowed: int) -> bool:
-    """Whether all weights may stay. What they leave is for pages, however little."""
+    """True if all weights may stay. The memory that they leave is for pages, however little."""
     return total < allowed
 
 
 def place(sizes: Sizes, allowed: int, *, slots: int = SLOTS, link: float | None = None, pages: int = 0) -> Placement:
-    """The placement that streams the fewest layers and leaves an eighth for pages, and not less than `pages` bytes.
-    ModelDoesNotFit, with the arithmetic, where there is none.
+    """Return the placement that streams the fewest layers and leaves an eighth, and at least `pages` bytes, for pages.
+    Raises ModelDoesNotFit, with the arithmetic, where there is none.
 
-    The streaming layers are spread evenly among those that stay: while these compute, the next one is on its way.
+    The streaming layers are spread evenly among those that stay: while these compute, the next one is copied.
     """
     room = allowed - max(allowed // PAGES_SHARE, pages)
     count = len(sizes.layers)

@@ -1,4 +1,4 @@
-"""What the engine asks of its weights, wherever they are; and weights that are on the device as a whole, or napping."""
+"""The interface of a model's weights, and the weights that are on the device as a whole or asleep (`napping`)."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ class Weights(Protocol):
     def napping(self) -> bool: ...
 
     def check_nap(self) -> None:
-        """Raise what `nap` would raise, and change nothing."""
+        """Raise the error that `nap` would raise, and change nothing."""
 
     def nap(self) -> float:
-        """Leave the device; the seconds it took, 0 when they had left before."""
+        """Free the weights' device memory. Return the seconds it took, 0 if they were asleep already."""
 
     def wake(self) -> float:
-        """Be there for a pass; the seconds it took, 0 when they were."""
+        """Bring the weights back for a pass. Return the seconds it took, 0 if they were awake already."""
 
     def passing(self) -> AbstractContextManager[None]:
-        """Around each entry into a forward pass. Wakes."""
+        """Return a context for each entry into a forward pass. Wakes the weights."""
 
     def statistics(self) -> WeightsStatistics: ...
 
     def copies(self, since: int) -> tuple[LayerCopy, ...]:
-        """Single copies of streamed layers with higher numbers than `since`, oldest first; none where none stream."""
+        """Return single copies of streamed layers numbered above `since`, oldest first; none where no layer streams."""
 
 
 class ResidentWeights:
     """All weights on one device.
 
-    On CUDA a nap copies them once into pinned host memory, and waking copies them back. On the CPU the host is the
-    device: a nap lets go of them and waking loads them again, and their sums must be what they were.
+    On CUDA the first `nap` copies them into pinned host memory, and `wake` copies them back. On the CPU the host is the
+    device: `nap` frees them and `wake` loads them again, and their checksums must be unchanged.
     """
 
     streamed = False
@@ -95,7 +95,7 @@ class ResidentWeights:
             )
 
     def nap(self) -> float:
-        """UsageError where nothing could bring the weights back."""
+        """Raises UsageError where the weights could not be brought back."""
         if self._napping:
             return 0.0
         self.check_nap()
@@ -112,7 +112,8 @@ class ResidentWeights:
         return time.perf_counter() - begun
 
     def wake(self) -> float:
-        """Raises OutOfDeviceMemory, or StorageFailed where the files hold other weights by now; they nap on then."""
+        """Raises OutOfDeviceMemory, or StorageFailed if the files hold other weights by now; the weights stay asleep
+        then."""
         if not self._napping:
             return 0.0
         begun = time.perf_counter()

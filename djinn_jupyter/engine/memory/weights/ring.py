@@ -1,6 +1,6 @@
-"""The ring: a few slots on the device through which the blocks of a larger model go, one layer ahead of the computing.
+"""The ring: a few slots on the device through which a larger model's blocks stream, one layer ahead of computing.
 
-Knows blocks by number, and their order only from the passes it has seen.
+Knows blocks by number, and learns their order from the passes it has seen.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from djinn_jupyter.errors import DjinnError
 
 
 class RingBroken(DjinnError):
-    """A slot does not hold what it was taken for: a fault in the engine, found before it becomes a wrong number."""
+    """A slot does not hold the block it was taken for: a fault in the engine, found before it gives a wrong number."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Slot:
-    """Device memory for one block. `generation` counts its fillings; `freed` is the mark after which the next one may
-    begin."""
+    """Device memory for one block. `generation` counts how often it was filled; the next filling may begin after the
+    mark `freed`."""
 
     number: int
     buffer: Tensor
@@ -38,7 +38,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Lease:
-    """A block that may be computed with until it is given back. `views` are its weights."""
+    """Permission to compute with a block until it is given back. `views` are its weights."""
 
     block: int
     slot: int
@@ -47,7 +47,7 @@ class Lease:
 
 
 class Order:
-    """The order in which blocks are computed with, learned from the first pass that meets them all; cyclic."""
+    """The cyclic order in which blocks are computed, learned from the first pass that uses them all."""
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
@@ -59,7 +59,8 @@ class Order:
         return tuple(self._seen) if self._place else None
 
     def note(self, block: int) -> None:
-        """This block is computed with now. A pass that is left, or goes back, before it met all begins anew."""
+        """Note that this block is computed now. If a block recurs before all were seen (the pass was left or went
+        back), learning starts again."""
         if self._place or self._seen[-1:] == [block]:
             return
         if block in self._seen:
@@ -69,23 +70,23 @@ class Order:
             self._place = {seen: place for place, seen in enumerate(self._seen)}
 
     def after(self, block: int, count: int) -> list[int]:
-        """The next blocks; none before the order is known."""
+        """Return the next `count` blocks; none before the order is known."""
         if not self._place:
             return []
         return [self._seen[(self._place[block] + ahead) % self._blocks] for ahead in range(1, count + 1)]
 
     def ahead(self, block: int, now: int) -> int:
-        """How far before `block` the computing is, when it is at `now`."""
+        """Return how many blocks after `now` the block `block` is computed; 0 before the order is known."""
         return (self._place[block] - self._place[now]) % self._blocks if self._place else 0
 
 
 class Ring:
-    """Slots for `runs`, of which fewer fit than there are.
+    """Slots for `runs`, fewer slots than runs.
 
-    Invariants: a slot's bytes are those of its owner from its arrival on until its next filling begins; a slot with
-    users is not filled; a block is in one slot at most; a lease holds while its slot has its generation. A block that
-    is not there when it is taken is fetched, and what is on its way is waited for by its arrival. `filled` counts the
-    copies into slots, `late` those that were sent for only when they were needed.
+    Invariants: a slot holds its owner's bytes from their arrival until its next filling begins; a slot with users is
+    not filled; a block is in at most one slot; a lease is valid while its slot has the same generation. `take` fetches
+    a block that is in no slot, and waits for the arrival of one under way. `filled` counts the copies into slots,
+    `late` those that began only when the block was needed.
     """
 
     def __init__(self, runs: Sequence[HostRun], slots: int, device: torch.device, carrier: Carrier) -> None:
@@ -97,7 +98,7 @@ class Ring:
         self.open()
 
     def open(self) -> None:
-        """Take the slots' memory, where it is not taken."""
+        """Allocate the slots' memory, unless it is allocated."""
         if self._slots:
             return
         size = max(run.layout.nbytes for run in self.runs)
@@ -107,14 +108,14 @@ class Ring:
         ]
 
     def close(self) -> None:
-        """Give the slots' memory back. RingBroken while one is in use."""
+        """Free the slots' memory. Raises RingBroken while a slot is in use."""
         if any(slot.users for slot in self._slots):
             raise RingBroken("The ring was closed while a layer was being computed.")
         self.settle()
         self._slots, self._views = [], {}
 
     def settle(self) -> None:
-        """Return when nothing is on its way."""
+        """Return once no copy is under way."""
         for slot in self._slots:
             if slot.arrival is not None:
                 self.carrier.wait(slot.arrival)
@@ -124,7 +125,7 @@ class Ring:
         return sum(slot.buffer.numel() for slot in self._slots)
 
     def take(self, block: int) -> Lease:
-        """The block's weights, to be computed with after this call; the next blocks are sent for."""
+        """Return a lease on the block's weights, ready to compute with, and start the copies of the next blocks."""
         self.order.note(block)
         coming = self.order.after(block, self._count - 1)
         slot = self._holding(block)
@@ -139,15 +140,15 @@ class Ring:
         return Lease(block=block, slot=slot.number, generation=slot.generation, views=self._shown(slot))
 
     def give_back(self, lease: Lease) -> None:
-        """Computing with the lease was asked for; its slot may be filled when that is over. RingBroken where the slot
-        was filled meanwhile."""
+        """End a lease once its computing is queued; the slot may be filled after that computing. Raises RingBroken if
+        the slot was filled meanwhile."""
         slot = self._slots[lease.slot]
         self.check(lease)
         slot.users -= 1
         slot.freed = self.carrier.mark()
 
     def check(self, lease: Lease) -> None:
-        """RingBroken unless the slot is still what was leased."""
+        """Raise RingBroken unless the slot still holds the leased block and generation."""
         slot = self._slots[lease.slot]
         if (slot.owner, slot.generation) != (lease.block, lease.generation) or slot.users < 1:
             raise RingBroken(
@@ -156,7 +157,7 @@ class Ring:
             )
 
     def _await(self, slot: Slot) -> None:
-        """The slot's bytes are there afterwards; where they could not be had, nobody finds the block in it again."""
+        """Wait for the slot's bytes. If the copy failed, clear the slot's owner, so that the block is fetched again."""
         try:
             self.carrier.wait(slot.arrival)
         except DjinnError:
@@ -170,7 +171,8 @@ class Ring:
         return slot.users == 0
 
     def _victim(self, now: int, keep: Sequence[int]) -> Slot:
-        """A slot that nobody uses and nobody waits for: an empty one, else that of the block needed last."""
+        """Return a slot without users whose block is not in `keep`: an empty one, else that of the block needed last.
+        Raises RingBroken if there is none."""
         free = [slot for slot in self._slots if self._may_fill(slot) and slot.owner not in keep]
         if not free:
             raise RingBroken("All slots of the ring are in use: two layers are computed at once.")
@@ -194,5 +196,5 @@ class Ring:
         return self._views[key]
 
     def slots(self) -> Iterator[tuple[int | None, int, int]]:
-        """Owner, generation and users of each slot, to look at."""
+        """Iterate over owner, generation and users of each slot, for display."""
         return ((slot.owner, slot.generation, slot.users) for slot in self._slots)

@@ -1,7 +1,7 @@
-"""How much of what was moved was used: layers of a mixture of experts stream whole, and each token takes a few experts.
+"""The used fraction of streamed bytes: layers of a mixture of experts stream whole, and each token uses a few experts.
 
-An expert module is known by what it is: its matrices are stacked along one first axis, and it is called with integers
-that choose along it. Where no module is like that, nothing is said.
+An expert module is recognised by its structure: its matrices are stacked along one first axis, and it is called with
+integers that index that axis. Without such a module, no fraction is reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class _Experts:
-    """One expert module: which of its experts were chosen since the layer arrived."""
+    """One expert module, with the set of its experts chosen since the layer arrived."""
 
     def __init__(self, module: nn.Module, count: int, nbytes: int) -> None:
         self.count, self.nbytes, self.known = count, nbytes, False
@@ -30,7 +30,7 @@ class _Experts:
                 self.known = True
 
     def take(self) -> Tensor | float:
-        """The share of its experts that were not chosen, as a device's number; and begin anew."""
+        """Return the share of its experts that were not chosen, as a tensor on the device, and reset the set."""
         if self._chosen is None:
             return 0.0
         unused = 1.0 - self._chosen.float().mean()
@@ -39,7 +39,7 @@ class _Experts:
 
 
 class RoutedUse:
-    """One streamed layer of `nbytes`: told whenever the layer has newly arrived."""
+    """Use of one streamed layer of `nbytes`. Call `arrived` whenever the layer is taken."""
 
     def __init__(self, layer: nn.Module, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -51,7 +51,7 @@ class RoutedUse:
         self._unused: Tensor | float = 0.0
 
     def arrived(self, generation: int) -> None:
-        """A layer that is taken again in the same generation was moved once: what all its users chose counts."""
+        """Count an arrival. A layer taken again in the same generation was moved once, and all its choices count."""
         if generation == self._generation:
             return
         if self._generation is not None:
@@ -66,12 +66,12 @@ class RoutedUse:
 
     @property
     def unused(self) -> float:
-        """Bytes that arrived for nothing, over all arrivals that are over."""
+        """Bytes that arrived and were not used, over all completed arrivals."""
         return float(self._unused)
 
 
 def used_fraction(layers: Sequence[RoutedUse]) -> float | None:
-    """None where no layer's choices can be seen, or nothing has arrived yet."""
+    """Return the used fraction of the arrived bytes; None where no layer's choices are visible or nothing arrived."""
     arrived = sum(layer.arrivals * layer.nbytes for layer in layers)
     if not arrived or not any(layer.known for layer in layers):
         return None
@@ -79,7 +79,7 @@ def used_fraction(layers: Sequence[RoutedUse]) -> float | None:
 
 
 def _stacked(module: nn.Module) -> tuple[int, int] | None:
-    """The number of experts of a module whose own parameters are all stacked along one first axis, and their bytes."""
+    """Return number and bytes of the experts of a module whose own parameters are all stacked along one first axis."""
     own = list(module.parameters(recurse=False))
     stacks = {parameter.shape[0] for parameter in own}
     if not own or len(stacks) != 1 or not any(parameter.ndim == 3 for parameter in own):

@@ -1,8 +1,8 @@
-"""A model whose layers go through a ring while its passes run: each layer's forward takes its weights and gives them
-back.
+"""A model whose layers stream through a ring while its passes run: each layer's forward takes its weights and gives
+them back.
 
-A layer that is not in a slot is hollow. What the layer does is its own; embeddings, norms, head, buffers and what
-several layers share never move.
+A layer that is not in a slot has `hollow` weights. The layer's computation is unchanged; embeddings, norms, head,
+buffers and weights that several layers share never stream.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ USED_SECONDS = 1.0
 
 
 class StreamedWeights:
-    """The weights of `model`, placed as `placement` says. The device is `device`; the model comes on the host."""
+    """The weights of `model`, placed on `device` according to `placement`. The model is given on the host."""
 
     streamed = True
 
@@ -103,17 +103,17 @@ class StreamedWeights:
         with self.carrier.passing():
             yield
 
-    # --- naps ------------------------------------------------------------------------------------------------------
+    # --- sleep -----------------------------------------------------------------------------------------------------
 
     @property
     def napping(self) -> bool:
         return self._napping
 
     def check_nap(self) -> None:
-        """All is on the host already, so nothing can be in the way."""
+        """Never raises: all weights are on the host already."""
 
     def nap(self) -> float:
-        """Let go of the slots and of what stayed; nothing has to be copied."""
+        """Free the slots and the weights that stay; nothing has to be copied."""
         if self._napping:
             return 0.0
         begun = time.perf_counter()
@@ -133,7 +133,8 @@ class StreamedWeights:
         return time.perf_counter() - begun
 
     def _settle_in(self) -> None:
-        """What stays comes to the device, in one flat buffer, and the slots are taken."""
+        """Take the slots and copy the weights that stay to the device, into one flat buffer. Raises
+        OutOfDeviceMemory."""
         try:
             self.ring.open()
             buffer = flat_buffer(self._host.layout.nbytes, self._device)
@@ -147,7 +148,7 @@ class StreamedWeights:
         for weight, view in zip(self._staying, self._host.layout.views(buffer), strict=True):
             weight.put(view)
 
-    # --- books -----------------------------------------------------------------------------------------------------
+    # --- accounting ------------------------------------------------------------------------------------------------
 
     @property
     def bytes_per_pass(self) -> int:
@@ -176,7 +177,8 @@ class StreamedWeights:
         )
 
     def _used_fraction(self) -> float | None:
-        """On a GPU it is read once a second: reading waits for all that the device was asked for."""
+        """Return the used fraction. On a GPU it is read at most once a second, since reading waits for all queued
+        work."""
         now = time.monotonic()
         if self._device.type == "cpu" or now - self._used_at >= USED_SECONDS:
             self._used, self._used_at = used_fraction(self._routed), now
@@ -203,8 +205,8 @@ class StreamedWeights:
 
 
 def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[Weight, ...]]:
-    """For each layer the contiguous weights that no other part of the model has. Where all layers lie in memory in one
-    order, as in a file, they are in that order: what lies side by side is then one copy."""
+    """Return for each layer the contiguous weights that no other part of the model has. If all layers lie in memory in
+    the same order, as in a file, they are returned in that order, so that adjacent weights are one copy."""
     everywhere = _places(model)
     own = []
     for layer in layers:
@@ -217,12 +219,12 @@ def own_weights(model: nn.Module, layers: Sequence[nn.Module]) -> list[tuple[Wei
 
 
 def _places(module: nn.Module) -> Counter[int]:
-    """How often each parameter is some module's."""
+    """Count how many modules hold each parameter, by its id."""
     return Counter(id(p) for part in module.modules() for p in part._parameters.values() if p is not None)
 
 
 def sizes_of(model: nn.Module, layers: Sequence[nn.Module]) -> Sizes:
-    """Works on the meta device too, but for some bytes of alignment."""
+    """Return the sizes of a model's weights. Works on the meta device too, except for some bytes of alignment."""
     every, own = weights_of(model), own_weights(model, layers)
     rest = _others(every, own)
     return Sizes(
@@ -238,7 +240,8 @@ def _others(every: Iterable[Weight], blocks: Iterable[Iterable[Weight]]) -> list
 
 
 def _host_runs(blocks: Sequence[Sequence[Weight]], device: torch.device) -> list[HostRun]:
-    """Pinned where a CUDA device reads and the host has room; else as loading left them, perhaps in the page cache."""
+    """Return the blocks' runs, pinned where a CUDA device reads and the host has room; else as loaded, perhaps in the
+    page cache."""
     needed = sum(total_bytes(block) for block in blocks)
     if device.type == "cuda" and has_room_for(needed):
         return [HostRun.pinned(block, device) for block in blocks]
