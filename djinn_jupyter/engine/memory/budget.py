@@ -78,8 +78,8 @@ class Budget:
         return sum(copy.size for copy in self._copies.values())
 
     def take(self, asked: int, *, by: object) -> None:
-        """Take `asked` bytes, releasing others' if needed. Raises SlabFull, and changes nothing, where that is not
-        enough."""
+        """Take `asked` bytes, releasing other owners' unused memory and working copies if needed. Raises SlabFull, and
+        changes nothing, where even that is not enough."""
         if asked > self.free:
             self._make_room(asked, by)
         self.taken += asked

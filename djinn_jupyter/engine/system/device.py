@@ -17,9 +17,9 @@ STATUS: Final = Path("/proc/self/status")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Resident bytes of this process, of which anonymous and mapped from files; bytes in use on the whole device by all
-    processes, and its size; the bytes in use that this process has reserved, and the others. The device's figures are
-    None on the CPU, where the process's figures say more."""
+    """Resident bytes of this process, in all, anonymous, and mapped from files; bytes in use on the whole device by all
+    processes, and its size; of those in use, the bytes this process has reserved, and the others. The device's figures
+    are None on the CPU, where the process's figures say more."""
 
     process_bytes: int
     device_in_use: int | None

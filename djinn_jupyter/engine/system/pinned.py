@@ -1,6 +1,6 @@
 """Host memory that a GPU copies from and to at full speed: its own pages, registered with CUDA while they exist.
 
-CUDA requires, by its documentation and by others' bug reports: a page is registered once, so nothing else lies in it;
+CUDA requires, by its documentation and by others' failures: a page is registered once, so nothing else lies in it;
 it is unregistered before it is unmapped, or copies to the next mapping at that address land in memory that no process
 has; one copy stays within one registration, or outside all of them.
 """

@@ -189,7 +189,7 @@ def probe_geometry(model: PreTrainedModel, device: torch.device, page_positions:
     argument = cache_argument(model)
     cache = _standard_cache(model)
     own, per_layer = set(vars(cache)), [set(vars(layer)) for layer in cache.layers]
-    _forward_one_token(model, _standard_cache(model), argument, device)  # fills what a model caches once
+    _forward_one_token(model, _standard_cache(model), argument, device)  # fills lasting caches
     in_modules = _tensors_in_modules(model)
     _forward_one_token(model, cache, argument, device)
     if changed := [name for name, tensor in _tensors_in_modules(model).items() if in_modules.get(name) is not tensor]:

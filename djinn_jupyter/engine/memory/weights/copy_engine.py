@@ -102,7 +102,7 @@ class ThreadCarrier:
         return freight
 
     def wait(self, arrival: _Freight) -> None:
-        """Raises StorageFailed if the bytes could not be read."""
+        """Wait for an arrival. Raises StorageFailed if the bytes could not be read."""
         waited = 0.0
         if not arrival.arrived.is_set():
             begun = time.perf_counter()

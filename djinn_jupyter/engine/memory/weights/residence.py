@@ -95,7 +95,7 @@ class ResidentWeights:
             )
 
     def nap(self) -> float:
-        """Raises UsageError where the weights could not be brought back."""
+        """Free the weights' device memory. Raises UsageError where they could not be brought back."""
         if self._napping:
             return 0.0
         self.check_nap()
@@ -112,8 +112,8 @@ class ResidentWeights:
         return time.perf_counter() - begun
 
     def wake(self) -> float:
-        """Raises OutOfDeviceMemory, or StorageFailed if the files hold other weights by now; the weights stay asleep
-        then."""
+        """Bring weights back. Raises OutOfDeviceMemory, or StorageFailed if the files hold other weights by now; the
+        weights stay asleep then."""
         if not self._napping:
             return 0.0
         begun = time.perf_counter()

@@ -30,7 +30,7 @@ class _Experts:
                 self.known = True
 
     def take(self) -> Tensor | float:
-        """Return the share of its experts that were not chosen, as a tensor on the device, and reset the set."""
+        """Return the share of experts not chosen, as a device tensor (0.0 if unseen), and reset the set."""
         if self._chosen is None:
             return 0.0
         unused = 1.0 - self._chosen.float().mean()

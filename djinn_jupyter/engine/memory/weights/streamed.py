@@ -110,7 +110,7 @@ class StreamedWeights:
         return self._napping
 
     def check_nap(self) -> None:
-        """Never raises: all weights are on the host already."""
+        """Do nothing: all weights are on the host already, so nothing prevents `nap`."""
 
     def nap(self) -> float:
         """Free the slots and the weights that stay; nothing has to be copied."""
