@@ -1,1 +1,1 @@
-"""The verbs, for a person's code: find, start and attach to engines, and speak with them. No torch, no IPython."""
+"""The Python client: find, start and attach to engines, and send them requests. Imports neither torch nor IPython."""

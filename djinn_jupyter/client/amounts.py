@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them: `20GiB` and back. Powers of 1,024 throughout."""
+"""Parse and spell amounts of memory such as `20GiB`. Units are powers of 1,024 throughout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AMOUNT: Final = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$", re.IGNOR
 
 
 def parse_bytes(amount: int | str | None) -> int | None:
-    """`20GiB`, `20 GB` (the same), `512M` or a number as bytes."""
+    """Return `20GiB`, `20 GB` (the same), `512M` or a number as bytes; None stays None."""
     if amount is None or isinstance(amount, int):
         return amount
     matched = _AMOUNT.match(amount)
@@ -22,6 +22,6 @@ def parse_bytes(amount: int | str | None) -> int | None:
 
 
 def spell_bytes(count: int) -> str:
-    """`500 GiB` of what was written so, exactly enough to be told from another amount."""
+    """Spell a count of bytes in its largest unit, as `500 GiB`, with six significant digits."""
     letter, size = next(((letter, size) for letter, size in _UNITS.items() if count >= size), ("", 1))
     return f"{count / size:.6g} {letter.upper()}{'iB' if letter else 'B'}"

@@ -1,6 +1,6 @@
-"""Arrays between a person's code (numpy, torch if it is already there, numbers, lists) and the wire.
+"""Convert arrays between user code (numpy, torch if already imported, numbers, lists) and the wire.
 
-bfloat16 becomes `ml_dtypes.bfloat16`, bit for bit. numpy is imported when the first array is met, torch never.
+bfloat16 becomes `ml_dtypes.bfloat16`, bit for bit. numpy is imported at the first conversion, torch never.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def to_numpy(array: Array) -> np.ndarray[Any, Any]:
-    """A copy of one's own, which may be written to."""
+    """Return a writable numpy copy of a wire Array."""
     import numpy as np
 
     return np.frombuffer(array.data, dtype=_numpy_dtype(array.dtype)).reshape(array.shape).copy()
 
 
 def from_any(value: object) -> Array:
-    """A number, list, numpy array, torch tensor or wire Array. InvalidEdit for what holds no numbers."""
+    """Convert a number, list, numpy array, torch tensor or wire Array. InvalidEdit for a value without numbers."""
     if isinstance(value, Array):
         return value
     if isinstance(value, bool | int | float):
@@ -32,7 +32,7 @@ def from_any(value: object) -> Array:
 
 
 def from_numpy(values: np.ndarray[Any, Any]) -> Array:
-    """Shares memory with `values` where those lie in order: do not change them before the reply."""
+    """Convert a numpy array. Shares memory with a contiguous `values`: do not change it before the reply."""
     import numpy as np
 
     dtype = values.dtype.name
@@ -45,7 +45,7 @@ def from_numpy(values: np.ndarray[Any, Any]) -> Array:
 
 
 def token_ids(prompt: object) -> tuple[int, ...]:
-    """Token ids from a list, array or tensor of whole numbers with one axis."""
+    """Return token ids from a list, array or tensor of integers with one axis; InvalidEdit for another shape."""
     import numpy as np
 
     values = _as_numpy(prompt)

@@ -1,4 +1,4 @@
-"""Direct logit attribution as a person reads it: numbers by layer and head, and the table in text."""
+"""The client's view of a direct logit attribution: numbers by layer and head, and a text table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KINDS: Final = ("attn_out", "mlp_out", "z")
 
 
 class Attribution:
-    """What the outputs of modules add to a logit, or to the difference of two. `logit` is the sum of all
+    """The contributions of module outputs to a logit, or to the difference of two. `logit` is the sum of all
     `contributions`, the `embedding`, the `constant` (biases of the final norm and the head) and the `rest` (edits,
     rules, rounding)."""
 
@@ -24,23 +24,24 @@ class Attribution:
 
     @property
     def of(self) -> str:
-        """What it explains: `logit of ' Paris'`, or of ` Paris` minus ` Rome`."""
+        """The explained quantity in words: `logit of ' Paris'`, or of ` Paris` minus ` Rome`."""
         return "logit of " + " minus ".join(repr(token.text) for token in self.tokens)
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of the columns of `rows`: heads by number, then modules."""
+        """The names of the columns of `rows`: heads by number, then modules."""
         heads = sorted({one.head for one in self.contributions if one.head is not None})
         points = dict.fromkeys(one.point for one in self.contributions if one.head is None)
         return (*(f"head {head}" for head in heads), *points)
 
     def rows(self) -> list[tuple[int, list[float | None]]]:
-        """(layer, values in the order of `columns`); None where a layer has no such module or head."""
+        """Return (layer, values in the order of `columns`); a value is None where the layer lacks that module or
+        head."""
         found = {(one.layer, _column(one)): one.value for one in self.contributions}
         return [(layer, [found.get((layer, name)) for name in self.columns]) for layer in range(self.layer)]
 
     def ends(self) -> list[tuple[str, float]]:
-        """What is not of a layer, and what it all sums to."""
+        """Return the terms that belong to no layer, and the sum of all terms."""
         return [
             ("embedding", self.embedding),
             ("biases of norm and head", self.constant),

@@ -1,7 +1,7 @@
 """A line without sockets: the double for tests, and for an engine in the same process.
 
 line = DirectLine(welcome, send)            send(request, answer) calls answer(reply) once, now or later
-line = DirectLine(welcome, send, pump)      whoever waits calls pump() until the answer is there
+line = DirectLine(welcome, send, pump)      the waiting thread calls pump() until the answer is there
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Send = Callable[[Request, Callable[[Reply], None]], None]
 
 
 class _Pumped(Future[Reply]):
-    """A future that does the work itself when it is waited for."""
+    """A future whose `result` calls `pump` until the future is done."""
 
     def __init__(self, pump: Callable[[], object]) -> None:
         super().__init__()
@@ -39,7 +39,8 @@ class _Pumped(Future[Reply]):
 
 
 class DirectLine:
-    """Every message goes through the codec, so what could not cross the wire does not pass here either."""
+    """A Line that calls `send` directly. Every message goes through the codec, so a message that cannot cross the
+    wire fails here too."""
 
     def __init__(
         self, welcome: Welcome, send: Send, pump: Callable[[], object] | None = None, *, holder: str = "direct"
@@ -62,7 +63,7 @@ class DirectLine:
         return future
 
     def publish(self, event: Event) -> None:
-        """What the engine publishes comes here."""
+        """Hand an event of the engine to the listeners of its session and of all sessions."""
         for session, heard in tuple(self._listeners):
             if session in ("", event.session):
                 heard(event)

@@ -1,6 +1,6 @@
-"""What `djinn doctor` looks at: versions, torch, the device, memory, limits, registry, server. One sentence a finding.
+"""The checks of `djinn doctor`: versions, torch, the device, memory, limits, registry, server. One sentence a finding.
 
-torch is asked in a process of its own; where something cannot be measured, the finding says so.
+torch runs in a separate process; a finding states when something cannot be measured.
 """
 
 from __future__ import annotations
@@ -142,7 +142,8 @@ def _copying() -> Finding:
 
 
 def _server() -> Finding:
-    """Whether a Jupyter server in this environment loads the extension; asked of its files, not of jupyter_server."""
+    """Check that the Jupyter server of this environment loads the extension. Reads its configuration files; does not
+    import jupyter_server."""
     if find_spec("jupyter_server") is None:
         return _note("No Jupyter server is installed here; the sidebar comes with the one that serves the notebooks.")
     said = [is_on for folder in jupyter_config_path() for is_on in _extension_in(Path(folder))]
@@ -152,12 +153,12 @@ def _server() -> Finding:
 
 
 def _extension_in(folder: Path) -> Iterator[bool]:
-    """What a folder of Jupyter's configuration says of the extension, the stronger word first."""
+    """Yield the extension's entries (on or off) in a Jupyter configuration folder, the file that overrides first."""
     for name in ("jupyter_server_config.json", "jupyter_server_config.d/djinn_jupyter.json"):
         try:
             extensions = json.loads((folder / name).read_text())["ServerApp"]["jpserver_extensions"]
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # there is none, or it speaks of other things
+            continue  # no such file, or it does not list extensions
         if "djinn_jupyter" in extensions:
             yield bool(extensions["djinn_jupyter"])
 
@@ -168,7 +169,7 @@ def _registry() -> Iterator[Finding]:
     except DjinnError as error:
         yield _bad(str(error))
         return
-    running = running_engines()  # clears away the dead
+    running = running_engines()  # removes the entries of dead engines
     others = unreadable = 0
     for path in folder.glob(f"*{ENTRY_SUFFIX}"):
         entry = read_entry(path)

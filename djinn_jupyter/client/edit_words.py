@@ -1,5 +1,5 @@
-"""Edits as words: `scale 0.9`, `add VECTOR`, `patch_from paris`. What a word means (a number, a vector, a session) the
-caller says: a notebook asks its own namespace, an editor knows numbers and lists."""
+"""Parse edits from words: `scale 0.9`, `add VECTOR`, `patch_from paris`. The caller resolves each argument to a number,
+a vector or a session: a notebook looks in its namespace, an editor accepts numbers and lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_edit(
     source: str | None = None,
     at: str | None = None,
 ) -> Any:
-    """The edit that the words mean. `made` has the constructors, by default those of `djinn_jupyter`."""
+    """Return the edit that the words spell. `made` holds the constructors, by default the module `client.edits`."""
     name, *rest = [unquoted(word) for word in words] or [""]
     if name not in OPERATIONS:
         raise UsageError(f"{name!r} is no edit; write one of: {'; '.join(OPERATIONS.values())}.")
@@ -60,7 +60,7 @@ def parse_edit(
 
 
 def unquoted(text: str) -> str:
-    """`text` without the pair of quotes around it."""
+    """Return `text` without the pair of quotes around it, if there is one."""
     return text[1:-1] if len(text) >= 2 and text[0] == text[-1] and text[0] in "\"'" else text
 
 

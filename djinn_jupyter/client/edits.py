@@ -1,4 +1,4 @@
-"""Edits as people write them: `dj.scale(0.9)`, `dj.add(vector, coef=4)`, an array or a number to set."""
+"""Constructors of edits: `dj.scale(0.9)`, `dj.add(vector, coef=4)`, an array or a number to set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def add(vector: object, coef: float = 1.0) -> Add:
 
 
 def set_to(value: object) -> Set:
-    """The value itself: an array that broadcasts to the selected part, or a number."""
+    """Replace the value: by an array that broadcasts to the selected part, or by a number."""
     return Set(value=from_any(value))
 
 
@@ -46,13 +46,14 @@ def project_out(direction: object) -> ProjectOut:
 
 
 def patch_from(session: RemoteSession | str, *, site: str | None = None, positions: Positions = None) -> PatchFrom:
-    """What the stopped pass of another session has there. `positions` count in the source; an open slice is refused."""
+    """The value at a site of another session's stopped pass. `positions` count in the source; an open slice is
+    refused."""
     name = session if isinstance(session, str) else session.name
     return PatchFrom(session=name, site=site, positions=spell_positions(positions, _no_ends))
 
 
 def as_edit(value: object) -> Edit:
-    """An Edit stays; anything with numbers is set."""
+    """Return an Edit unchanged, and any other value as a Set edit."""
     return value if isinstance(value, get_args(Edit)) else set_to(value)
 
 

@@ -1,4 +1,4 @@
-"""The verbs of an engine, for a person's code: what it serves, its sessions, its end."""
+"""The client's handle of an engine: model, sessions, checkpoints, memory and shutdown."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ END_SECONDS = 30.0
 
 
 class RemoteEngine:
-    """An engine that this process is attached to. `entry` is None on a line without a process behind it."""
+    """An engine that this process is attached to. `entry` is None where the line leads to no separate process."""
 
     def __init__(self, line: Line, entry: Entry | None = None) -> None:
         self.line, self.entry = line, entry
@@ -41,22 +41,22 @@ class RemoteEngine:
 
     @property
     def holder(self) -> str:
-        """The name by which the engine knows this kernel or process: the `holder` of our own sessions."""
+        """The name by which the engine knows this kernel or process: the `holder` of the client's own sessions."""
         return self.line.holder
 
     @property
     def wire_bytes(self) -> WireBytes:
-        """What crossed the wire between this process and the engine so far."""
+        """The bytes that have crossed the wire between this process and the engine."""
         return self.line.wire_bytes
 
     def session(
         self, name: str | None = None, *, join: bool = False, fresh: bool = False, force: bool = False
     ) -> RemoteSession:
-        """Open a session or attach to it; by default this notebook's. `join` enters one that another kernel holds,
-        `fresh` forgets its tokens, breakpoints and rules first: those of another notebook's only with `force`."""
+        """Open a session or attach to it; by default this notebook's. `join` enters a session that another kernel
+        holds; `fresh` first discards its tokens, breakpoints and rules, for another notebook's only with `force`."""
         chosen = name if name is not None else default_session_name()
         there = self._there(chosen) if fresh else None
-        if there is not None and (join or not is_held_elsewhere(there, self.holder)):  # else it is not opened at all
+        if there is not None and (join or not is_held_elsewhere(there, self.holder)):  # else Open is refused
             require_own(there, self.holder, "forget what it holds", force=force)
         opened = ask_for(self.line, ask.Open(session=chosen, join=join, fresh=fresh), replies.Opened)
         return RemoteSession(self.line, opened.session.name)
@@ -68,7 +68,7 @@ class RemoteEngine:
         return ask_for(self.line, ask.ListSessions(), replies.Sessions).sessions
 
     def tree(self) -> tuple[Branch, ...]:
-        """The stops of all sessions; forks have those that they share under the same numbers."""
+        """Return the stops of all sessions; stops that forks share have the same numbers."""
         return ask_for(self.line, ask.ReadTree(), replies.Tree).branches
 
     def statistics(self) -> EngineStatistics:
@@ -81,19 +81,19 @@ class RemoteEngine:
         seconds: float | None = None,
         heard: Callable[[MemoryTrace], None] = lambda trace: None,
     ) -> MemoryTrace:
-        """Memory over time, sampled beside whatever else is done, until its `stop()`; `with` stops it too."""
+        """Sample memory over time in a background thread until the trace's `stop()`; `with` stops it too."""
         return MemoryTrace(self.line, hertz=hertz, seconds=seconds, heard=heard)
 
     def checkpoints(self) -> tuple[CheckpointDescription, ...]:
-        """The checkpoints of this model that are kept in files, also those of earlier engines."""
+        """Return the checkpoint files of this model, including those of earlier engines."""
         return ask_for(self.line, ask.ListCheckpoints(), replies.Checkpoints).checkpoints
 
     def restore(
         self, name: str, session: str | None = None, *, replace: bool = False, force: bool = False
     ) -> RemoteSession:
         """Open `session`, by default this notebook's, as it was when the checkpoint (by name, or a file's path) was
-        saved. A session of that name is replaced only with `replace`, that of another notebook only with `force`
-        besides. UnknownCheckpoint; CheckpointRefused for one of another model, or a damaged one."""
+        saved. An existing session of that name is replaced only with `replace`, another notebook's only with `force`
+        as well. UnknownCheckpoint; CheckpointRefused for a checkpoint of another model, or a damaged one."""
         chosen = session if session is not None else default_session_name()
         there = self._there(chosen) if replace else None
         if there is not None:
@@ -102,20 +102,20 @@ class RemoteEngine:
         return RemoteSession(self.line, ask_for(self.line, request, replies.Opened).session.name)
 
     def drop_checkpoint(self, name: str) -> int:
-        """Delete the file of a checkpoint; how many there were."""
+        """Delete the file of a checkpoint. Return the number of files deleted."""
         return ask_for(self.line, ask.DropCheckpoint(name=name), replies.Cleared).count
 
     def nap(self) -> replies.WeightsMoved:
-        """The weights leave the device until the next request that needs them. IllegalMove while a session runs."""
+        """Put the weights to sleep: move them off the device until a request needs them. IllegalMove during a run."""
         return ask_for(self.line, ask.Nap(), replies.WeightsMoved)
 
     def wake(self) -> replies.WeightsMoved:
-        """Bring the weights back now; `seconds` is 0 when they were there."""
+        """Bring the weights back now; `seconds` is 0 when they were on the device."""
         return ask_for(self.line, ask.Wake(), replies.WeightsMoved)
 
     def copies(self, since: int = 0) -> tuple[LayerCopy, ...]:
-        """Copies of streamed layers that have arrived, with higher numbers than `since`, oldest first; the last few
-        thousand are kept."""
+        """Return completed copies of streamed layers with numbers above `since`, oldest first; the engine keeps the
+        last few thousand."""
         return ask_for(self.line, ask.ReadCopies(since=since), replies.Copies).copies
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
@@ -130,15 +130,15 @@ class RemoteEngine:
         return ask_for(self.line, ask.ListModules(), replies.Modules).modules
 
     def ping(self) -> float:
-        """Seconds of one round trip to the service."""
+        """Return the seconds of one round trip to the engine."""
         begun = time.perf_counter()
         ask_for(self.line, ask.Ping(), replies.Pong)
         return time.perf_counter() - begun
 
     def stop(self, *, force: bool = False, forget: bool = False) -> tuple[str, ...]:
-        """End the engine; the names of the sessions that end with it: with `forget` all of them, else none, for they
-        come back when the model is loaded again. SessionsWouldSuffer when others hold some, or with `forget` when some
-        are other notebooks', unless `force`. Returns when its process has gone."""
+        """End the engine and return, when its process has gone, the names of the sessions that are lost: all with
+        `forget`, else none, for the next load restores them. SessionsWouldSuffer, unless `force`, when other kernels
+        hold sessions, or with `forget` when sessions belong to other notebooks."""
         if forget:
             require_all_own(self.sessions(), self.holder, force=force)
         lost = ask_for(self.line, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
@@ -152,7 +152,7 @@ class RemoteEngine:
 
 
 def await_end(entry: Entry, seconds: float = END_SECONDS) -> None:
-    """Return when the engine's process has gone; EngineUnavailable when it has not in time."""
+    """Wait until the engine's process has gone; EngineUnavailable if it still runs after `seconds`."""
     deadline = time.monotonic() + seconds
     while is_alive(entry):
         if time.monotonic() > deadline:

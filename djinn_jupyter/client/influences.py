@@ -1,5 +1,5 @@
-"""What makes a stop other than the model alone would have it, in words: rules in force, values put in place, passes
-before."""
+"""Spell the influences on a stop: everything that makes its value differ from the unmodified model's (edits, rules,
+overrides, changes in earlier passes)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNKNOWN = "a value put in place; what made it was not noted"
 
 
 def influence_lines(told: Influences, edits: Edits = (), but: Edits = ()) -> list[str]:
-    """One line for each. `edits` are those of the stop itself that are to be told, `but` those told elsewhere."""
+    """Return one line per influence. `edits` are the stop's own edits to list, `but` the edits listed elsewhere."""
     names = {EDITED: "edited", RULES: "in force", OFF: "off", OVERRIDES: "put in place", EARLIER: "before this pass"}
     return [
         f"{names[name]}: {line} ({size})" if size else f"{names[name]}: {line}"
@@ -34,7 +34,7 @@ def influence_lines(told: Influences, edits: Edits = (), but: Edits = ()) -> lis
 
 
 def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, list[tuple[str, str]]]:
-    """What to tell, in order: (what, how large or why not) by the name of the section; without the empty ones."""
+    """Return the influences in display order: (what, size or reason) by section name, without empty sections."""
     found = {
         EDITED: list(_edited(told, edits)),
         RULES: [(f"rule {rule.number}: {rule.what}", rule_size(rule)) for rule in told.rules if rule.applies != "off"],
@@ -46,28 +46,28 @@ def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, 
 
 
 def rule_size(rule: RuleAtStop) -> str:
-    """What a rule did in the stopped pass, or why it did nothing."""
+    """Return the size of a rule's change in the stopped pass, or the reason that it changed nothing."""
     if rule.applies != "applied":
         return WHY_NOT[rule.applies]
     return size_line(rule.relative_size) + ("" if rule.enabled else "; off from the next pass on")
 
 
 def size_line(size: float | None) -> str:
-    """`relative size 0.31`; what changed nothing says so."""
+    """Spell a relative size: `relative size 0.31`, or `changed nothing` for zero."""
     if size is None:
         return "relative size undefined (the value was zero)"
     return f"relative size {_short(size)}" if size else "changed nothing"
 
 
 def _short(size: float) -> str:
-    """Three digits, without an exponent where people would not write one."""
+    """Spell a size with three digits; an exponent only below 1e-4 or from 1e6 on."""
     if not 1e-4 <= size < 1e6:
         return f"{size:.2e}"
     return f"{size:.{max(0, 2 - math.floor(math.log10(size)))}f}"
 
 
 def _edited(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:
-    """The edits of the stop with their sizes, which stand with the values they made."""
+    """Yield the edits of the stop with their sizes, which are stored with the overrides."""
     made = [change for override in told.overrides for change in override.changes if change.rule is None]
     numbers = {edit.what: edit.number for edit in told.edits if edit.enabled} if len(told.edits) > 1 else {}
     for what in edits:
@@ -77,13 +77,13 @@ def _edited(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:
 
 
 def _off(told: Influences) -> Iterator[tuple[str, str]]:
-    """What does nothing because somebody turned it off."""
+    """Yield the edits and rules that are turned off."""
     yield from ((f"edit {edit.number}: {edit.what}", "") for edit in told.edits if not edit.enabled)
     yield from ((f"rule {rule.number}: {rule.what}", "") for rule in told.rules if rule.applies == "off")
 
 
 def _others(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:
-    """Edits of earlier stops of the pass, and what rules did that have ended since."""
+    """Yield the edits of earlier stops in this pass, and the changes made by rules that have since ended."""
     in_force = {rule.number for rule in told.rules}
     for override in told.overrides:
         if not override.changes:

@@ -1,5 +1,5 @@
-"""A zmq socket in an event loop, without zmq.asyncio: a round trip takes 0.10 ms so and 0.15 ms with its futures
-(two cores, idle service that echoes).
+"""A zmq socket in an event loop, without zmq.asyncio: a round trip takes 0.10 ms here and 0.15 ms with the futures of
+zmq.asyncio (two cores, idle service that echoes).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ Take = Callable[[list[zmq.Frame]], None]
 
 
 class Inlet:
-    """Calls `take(frames)` in the running loop for every message, and sends without waiting.
+    """Call `take(frames)` in the running loop for every message, and send without waiting.
 
-    The socket's descriptor only signals *changes*, and any call may swallow the signal: so whatever was called,
-    messages are read until there are none.
+    The socket's descriptor signals only *changes*, and any socket call may consume the signal: after every call,
+    messages are read until none is left.
     """
 
     def __init__(self, socket: zmq.Socket[bytes], take: Take) -> None:
@@ -41,7 +41,7 @@ class Inlet:
             self._loop.call_soon(self._drain)
 
     def close(self) -> None:
-        """Nothing is taken from here on."""
+        """Close the socket; `take` is not called again."""
         if not self._socket.closed:
             self._loop.remove_reader(self._descriptor)
             self._socket.close(linger=0)

@@ -1,9 +1,9 @@
-"""How this package starts a Python process of its own, so that it runs the same whatever watches the one that asks.
+"""Start a Python process of this package that runs the same under a debugger or profiler of the parent process.
 
 Debuggers and profilers rewrite command lines that begin with Python, in `subprocess` and in `os` (pydevd turns them
-into `pydevd.py --multiprocess ...`, whose process then waits for an editor), and hand themselves on in the environment.
-So the command line begins with a shell, which no such tool touches, and the environment goes along without their
-variables.
+into `pydevd.py --multiprocess ...`, whose process then waits for an editor), and pass themselves on through the
+environment. So the command line begins with a shell, which these tools leave alone, and the environment is passed
+without their variables.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from djinn_jupyter.errors import EngineStartFailed
 
 SHELL: Final = "/bin/sh"
 _FOREGROUND: Final = 'exec "$0" "$@"'
-_BACKGROUND: Final = '"$0" "$@" &'  # the shell ends at once: the process is a child of nobody who waits for it
+_BACKGROUND: Final = '"$0" "$@" &'  # the shell ends at once, so no process of ours is the parent of the new one
 _FIND_PACKAGE: Final = "import sys; root = sys.argv.pop(1); root in sys.path or sys.path.insert(0, root); "
 
 _WATCHERS: Final = re.compile(r"COVERAGE_|COV_CORE_|PYDEVD|DEBUGPY_|VIZTRACER|SCALENE|MEMRAY")
@@ -40,12 +40,12 @@ _KEPT: Final = frozenset(
         "PYTHONFAULTHANDLER",
     }
 )
-"""Of the interpreter's variables those that say where things are and how text is encoded. The others observe, debug or
-change how code runs: PYTHONOPTIMIZE=2 alone takes away the docstrings that transformers edits at import."""
+"""The interpreter's variables for paths and text encoding. The others observe, debug or change how code runs:
+PYTHONOPTIMIZE=2 alone removes the docstrings that transformers edits at import."""
 
 
 def command(code: str, *arguments: str, background: bool = False) -> list[str]:
-    """The command line that runs `code`, which finds this package as this process has found it, in this interpreter."""
+    """Return the command line that runs `code` in this interpreter, with this package's folder on its path."""
     if not sys.executable:
         raise EngineStartFailed(
             "This process does not know which Python runs it (sys.executable is empty), so it can start no engine: "
@@ -56,24 +56,24 @@ def command(code: str, *arguments: str, background: bool = False) -> list[str]:
 
 
 def package_root() -> str:
-    """The folder that this package lies in."""
+    """Return the folder that contains this package."""
     return str(Path(djinn_jupyter.__file__).resolve().parent.parent)
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, without what watches it and what belongs to it alone."""
+    """Return this process's environment without the variables of debuggers and profilers and of this kernel."""
     return {name: value for name, value in os.environ.items() if _goes_along(name, value)}
 
 
 def _goes_along(name: str, value: str) -> bool:
     if _WATCHERS.match(name) or _THIS_KERNEL.match(name):
         return False
-    if name == "PYTHONHOME":  # the home of another Python ends this one before its first line
+    if name == "PYTHONHOME":  # set to another Python's home, it makes this interpreter fail at startup
         return not sys.flags.ignore_environment and value.split(os.pathsep)[0] in (sys.base_prefix, sys.prefix)
     return name in _KEPT or not _INTERPRETER.match(name)
 
 
 def _flags() -> list[str]:
-    """Those by which this interpreter finds its packages; the working directory is never one of the places."""
+    """Return the flags that decide where this interpreter finds packages; `-P` excludes the working directory."""
     asked = {"-E": sys.flags.ignore_environment, "-s": sys.flags.no_user_site, "-S": sys.flags.no_site}
     return ["-P", *(flag for flag, is_set in asked.items() if is_set)]

@@ -1,7 +1,7 @@
-"""One daemon thread that runs an event loop, so that sockets live beside a person's synchronous code.
+"""One daemon thread that runs an event loop, so that sockets work beside synchronous user code.
 
-Works inside and outside Jupyter; leaves the loops of others alone. After a fork the child has no such thread, and is
-told so.
+Works inside and outside Jupyter; touches no other event loop. A forked child has no such thread: its calls raise
+EngineUnavailable.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Result = TypeVar("Result")
 
 
 def beside_debuggers(thread: threading.Thread) -> threading.Thread:
-    """Python's debugger, when it stops the program, leaves this thread running (the marks that ipykernel sets on its
-    own threads): a person may think for minutes at a breakpoint, and the engine would hear nothing of us."""
+    """Mark a thread so that Python's debugger leaves it running when it stops the program (ipykernel sets the same
+    marks on its threads): at a long breakpoint the engine would otherwise receive no message from this client."""
     for mark in ("pydev_do_not_trace", "is_pydev_daemon_thread"):
         setattr(thread, mark, True)
     return thread
@@ -39,7 +39,7 @@ class IoThread:
         return self._pid == os.getpid() and self._thread.is_alive()
 
     def wait(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Run `work` in the loop and wait for its result. Not from the loop itself."""
+        """Run `work` in the loop and wait for its result. Do not call it from the loop itself."""
         try:
             self._require_usable()
         except EngineUnavailable:
@@ -48,7 +48,7 @@ class IoThread:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def call(self, work: Callable[[], None]) -> None:
-        """Run `work` in the loop soon."""
+        """Schedule `work` in the loop and return at once."""
         self._require_usable()
         self._loop.call_soon_threadsafe(work)
 
@@ -72,7 +72,7 @@ class IoThread:
 
 
 def settled(future: Future[Result], outcome: Result | BaseException) -> None:
-    """Give a future its result or its error."""
+    """Set a future's result or its error."""
     if isinstance(outcome, BaseException):
         future.set_exception(outcome)
     else:

@@ -1,7 +1,7 @@
-"""Adopt the engine of a model, or start it: exactly one process for an identity, whoever asks at the same time.
+"""Adopt the engine of a model, or start it: exactly one process per identity, even under concurrent loads.
 
-A lock file is held from looking into the registry until the new engine answers. The engine is nobody's child and has
-its own OS session: neither a kernel's interrupt nor its end reaches it.
+A lock file is held from the registry lookup until the new engine answers. The engine is not a child of the kernel and
+has its own OS session: neither a kernel's interrupt nor its end reaches it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from djinn_jupyter.wire.own import open_own
 from djinn_jupyter.wire.registry import LOCK_SUFFIX, LOG_SUFFIX, Entry, Identity, Options
 
 LOG_ROTATE_BYTES: Final = 5 * 2**20
-LOCK_SECONDS: Final = 0.1  # between two looks at a lock; a lock of a file cannot be waited for with a time limit
+LOCK_SECONDS: Final = 0.1  # between two attempts to lock; flock has no wait with a time limit
 
 
 def adopt_or_start(
@@ -35,7 +35,7 @@ def adopt_or_start(
     idle_seconds: float | None = None,
     told: Told,
 ) -> Entry:
-    """The entry of an engine that answers. Raises the engine's own error when it could not start."""
+    """Return the entry of a ready engine. Raises the engine's own error when it could not start."""
     require_supported_platform()
     found = adopt(identity, options, listen)
     if found is not None:
@@ -50,7 +50,8 @@ def adopt_or_start(
 
 
 def adopt(identity: Identity, options: Options, listen: str | None = None) -> Entry | None:
-    """The running engine of that identity, if there is one and if it is what was asked for."""
+    """Return the running engine of that identity, or None. VersionMismatch for another version, UsageError where its
+    options or its address differ from those asked for."""
     for entry in running_engines():
         if not entry.serves(identity):
             continue
@@ -66,7 +67,7 @@ def adopt(identity: Identity, options: Options, listen: str | None = None) -> En
 
 
 def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...], told: Told) -> Entry:
-    """Start the process and wait until it answers. An interrupt ends what was started."""
+    """Start the process and wait until it answers. An interrupt ends the started process."""
     path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
     if path.exists() and path.stat().st_size > LOG_ROTATE_BYTES:
         path.replace(path.with_suffix(".1" + LOG_SUFFIX))
@@ -80,8 +81,8 @@ def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...
 
 @contextmanager
 def _alone(identity: Identity, told: Told) -> Iterator[int]:
-    """Hold the lock of an identity, as the descriptor of its file. The lock belongs to the open file: a process that
-    inherits it holds it too, and it ends with the last of them."""
+    """Hold the lock of an identity and yield the descriptor of its file. The lock belongs to the open file: a process
+    that inherits the descriptor holds it too, and the lock ends when the last one closes it."""
     path = registry_folder() / f"{identity.slug()}{LOCK_SUFFIX}"
     descriptor = open_own(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -105,7 +106,7 @@ def _lock(descriptor: int, identity: Identity, told: Told) -> None:
 
 
 def _could_lock(descriptor: int) -> bool:
-    import fcntl  # not where engines cannot run; adopt_or_start has said so by then
+    import fcntl  # missing where engines cannot run; adopt_or_start has raised before that
 
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -141,7 +142,7 @@ def _require_listening(entry: Entry, listen: str | None) -> None:
 
 
 def _spelled(option: str, value: object) -> str:
-    """The value of an option as a person writes it: `500 GiB`; None by what the engine does then."""
+    """Spell the value of an option for a message: `500 GiB`; None as the engine's default behaviour."""
     if value is None:
         return {"device_memory": "what is free", "card_memory": "the whole card"}.get(option, "the default")
     return spell_bytes(value) if option.endswith("_memory") and isinstance(value, int) else str(value)

@@ -1,4 +1,4 @@
-"""What an engine can be asked to be, whether it runs already or not. Knows no model and looks for no engine."""
+"""Range checks of an engine's options, before any engine is looked up or started. Knows no model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _RULES: Final[dict[str, _Rule]] = {
 
 
 def check_options(options: Options, *, idle_seconds: float | None = None) -> None:
-    """UsageError where an option says what no engine can be. Limits on memory may be beyond what there is: they bound
-    what is taken, and an engine takes no more than is there."""
+    """Raise UsageError where an option is out of range. Memory limits may exceed the machine's memory: they are upper
+    bounds, and an engine takes no more than exists."""
     for name, rule in _RULES.items():
         _require(name, getattr(options, name), rule)
     _require("idle_seconds", idle_seconds, _ANY)

@@ -1,4 +1,4 @@
-"""The seam between the verbs and the wire: something that can be asked, from any thread, without asyncio.
+"""The interface between the client's methods and the wire: requests from any thread, without asyncio.
 
 Two lines exist: SocketLine, over a Connection in the I/O thread, and DirectLine (direct.py), without sockets.
 """
@@ -23,7 +23,8 @@ Item = TypeVar("Item")
 
 
 class Line(Protocol):
-    """`ask` returns at once; the future has the reply, or raises the error that a Failed one stands for."""
+    """A client's path to one engine. `ask` returns at once; its future holds the reply, or raises the error that a
+    Failed reply stands for."""
 
     @property
     def welcome(self) -> Welcome: ...
@@ -36,14 +37,14 @@ class Line(Protocol):
     def ask(self, request: Request) -> Future[Reply]: ...
     def listen(self, session: str, heard: Heard) -> Callable[[], None]: ...
     def take(self, feed: SimpleQueue[Item], timeout: float | None) -> Item:
-        """Wait for what replies and events put into a queue; raises queue.Empty after `timeout` seconds."""
+        """Take the next item that a reply or event puts into the queue; raises queue.Empty after `timeout` seconds."""
         ...
 
     def close(self) -> None: ...
 
 
 class Unkept:
-    """What replies have said since it was last read of work that the engine's journal could not keep."""
+    """The latest notice in a reply that the engine's journal could not keep some work; `read` clears it."""
 
     def __init__(self) -> None:
         self._said: str | None = None
@@ -58,7 +59,7 @@ class Unkept:
 
 
 def ask_for(line: Line, request: Request, kind: type[Kind]) -> Kind:
-    """Ask, wait, and see that the reply is what the protocol promises."""
+    """Send a request, wait, and return the reply; WireError where it is not of `kind`."""
     return expect(line.ask(request).result(), kind)
 
 
@@ -69,7 +70,7 @@ def expect(reply: object, kind: type[Kind]) -> Kind:
 
 
 class SocketLine:
-    """A Connection with a synchronous face. `heard` callbacks run in the I/O thread and may not block."""
+    """A Connection with a synchronous interface. `heard` callbacks run in the I/O thread and may not block."""
 
     def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str) -> None:
         self._thread = thread

@@ -1,4 +1,4 @@
-"""`dj.load` and `dj.engines`: from what a person writes to an engine that answers. One line an engine and process."""
+"""`dj.load` and `dj.engines`: from a user's arguments to a ready engine. One line per engine and process."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ def load(
     progress: Tell | None = None,
     each_second: Tell | None = None,
 ) -> RemoteEngine:
-    """Start the engine of a model (`demo`, a folder, a hub name), or attach to it where it runs already.
+    """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs.
 
-    `dtype` and `device` are words or torch's own. `device_memory` is in bytes or as "20GiB"; so are `card_memory`,
-    which makes the GPU as small as that for all that the engine allocates, and `host_memory` and `disk_memory`, the
-    most that sessions which left the device may take there (0: none). A session leaves after `idle_swap_seconds`
-    without use, the weights after `nap_seconds` without work. A session keeps its last `stops_kept` stops (64) in
-    memory, older ones on disk; with `no_journal` all sessions end with the engine's process. `idle_seconds` (then the
-    engine ends) counts only where the engine is started now; one that runs and does not `listen` where it is asked to
-    (tcp://host:port, with keys) is refused.
+    `dtype` and `device` are strings or torch objects. `device_memory` is in bytes or as "20GiB"; so are `card_memory`,
+    a cap on everything that the engine allocates on the GPU, and `host_memory` and `disk_memory`, the most that
+    swapped-out sessions may take in each tier (0: none). A session is swapped out after `idle_swap_seconds` without
+    use; the weights leave the device after `nap_seconds` without work. A session keeps its last `stops_kept` stops (64)
+    in memory, older ones on disk; with `no_journal` all sessions end with the engine's process. `idle_seconds`, after
+    which an idle engine ends, applies only if this call starts the engine. A running engine that does not `listen` at
+    the given address (tcp://host:port, with keys) is refused.
     `progress` is called with each step of the start, `each_second` with the present step and how long it has taken;
-    without either a terminal shows it. UsageError where an option says what no engine on this machine can be, or what
-    the one that runs is not.
+    without either the terminal shows both. UsageError where an option is impossible on this machine, or differs from
+    that of the running engine.
     """
     identity = Identity(
         model=spell_model(model),
@@ -98,7 +98,7 @@ def _loaded(
             return attach(entry)
         except EngineUnavailable:
             if attempt == 2 or is_alive(entry):
-                raise  # alive and silent is for a person to see; gone since we looked is not
+                raise  # an engine that is alive but silent is reported; one that has just ended is started again
     raise AssertionError("unreachable")
 
 
@@ -106,18 +106,18 @@ def _not_said(line: str) -> None: ...
 
 
 def engines() -> tuple[Entry, ...]:
-    """The engines that run on this machine; `attach` one of them, or `load` its model."""
+    """Return the engines that run on this machine; `attach` to one of them, or `load` its model."""
     return running_engines()
 
 
 def attach(entry: Entry) -> RemoteEngine:
-    """A running engine, over the line that this process already has to it, if it has one."""
+    """Attach to a running engine over this process's line to it, opening the line if there is none."""
     return RemoteEngine(_lines.to(entry), entry)
 
 
 def spell_model(model: str | Path) -> str:
-    """A folder by its absolute path, so that every process means the same; `demo` and hub names as they are. UsageError
-    for what is no name."""
+    """Return a folder as its absolute path, the same in every process; `demo` and hub names unchanged. UsageError where
+    `model` is neither text nor a path."""
     if not isinstance(model, str | PathLike):
         raise UsageError(f"A model is named by a text or a path, not by {type(model).__name__}: write dj.load('demo').")
     text = str(model)
@@ -127,7 +127,7 @@ def spell_model(model: str | Path) -> str:
 
 
 class Lines:
-    """The lines of this process: one I/O thread, one line to each engine. A forked child begins with none."""
+    """The lines of this process: one I/O thread, one line to each engine. A forked child starts without lines."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -149,14 +149,14 @@ class Lines:
             return line
 
     def close(self) -> None:
-        """Say goodbye to every engine, so that sessions are detached at once and not by silence."""
+        """Send Goodbye to every engine, so that sessions are detached at once and not after a timeout."""
         with self._lock:
             lines, self._lines = self._lines, {}
             for line in lines.values():
                 try:
                     line.close()
                 except DjinnError:
-                    pass  # gone already
+                    pass  # the engine has gone already
             if self._thread is not None:
                 self._thread.stop()
                 self._thread = None

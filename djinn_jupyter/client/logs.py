@@ -1,4 +1,4 @@
-"""What engines wrote: their logs lie in the registry's folder, and only what lies there and is ours is shown."""
+"""Read the engines' logs. Only logs in the registry's folder that belong to this user are shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry
 
 
 def log_of(entry: Entry) -> Path:
-    """Where a running engine writes. UsageError where that is nowhere, or in no place of ours."""
+    """Return the log of a running engine. UsageError where it writes none, or outside the registry's folder."""
     if entry.log is None:
         raise UsageError(f"The engine of {entry.identity} writes no log file: it was started by hand.")
     if Path(entry.log).parent != registry_folder():
@@ -22,12 +22,12 @@ def log_of(entry: Entry) -> Path:
 
 
 def logs() -> list[Path]:
-    """All logs, the one that was written last at the end; they outlive their engines."""
+    """Return all logs, the latest written last; logs outlive their engines."""
     return sorted(registry_folder().glob(f"*{LOG_SUFFIX}"), key=lambda path: path.lstat().st_mtime)
 
 
 def last_lines(path: Path, count: int) -> str:
-    """UsageError for a log that is a link or another user's."""
+    """Return the last `count` lines of a log. UsageError for a missing log, a link or another user's file."""
     try:
         written = read_own(path).decode(errors="replace").splitlines()
     except FileNotFoundError:

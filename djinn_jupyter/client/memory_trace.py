@@ -1,6 +1,6 @@
-"""Memory over time, as an engine's books and the system report it: sampled by a thread of its own, beside any work.
+"""Memory over time, from an engine's accounting and the system, sampled by a separate thread during any work.
 
-Starts and stops nothing in the engine. What one reading holds was true at one moment of the engine.
+Starts and stops nothing in the engine. Each of the two requests of a reading is answered at one moment of the engine.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ LONGEST = 20_000  # readings; the older half is thinned out when there are more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One moment, `at` seconds after the trace began. All figures are bytes; what nobody measured is None.
+    """One reading, `at` seconds after the trace began. All figures are bytes; None where not measured.
 
-    From the books: `weights` that stay, the slots of the `ring` that others stream through, `sessions` (name, what it
-    holds on the device), `empty` pages that are allocated and hold nothing, what lies on `host` and `disk`, and the
-    `budget` of weights and sessions together. From the system: `process` (of which `mapped` are parts of files,
-    `runtime` Python and its libraries, `beyond` what nobody counts), `in_use` and `total` of the device, and what
-    `others` have of it.
+    From the engine's accounting: resident `weights`, the slots of the `ring` that streamed weights pass through,
+    `sessions` (name, bytes on the device), `empty` pages that are allocated but unused, bytes on `host` and `disk`, and
+    the `budget` of weights and sessions together. From the system: `process` (of which `mapped` are file mappings,
+    `runtime` Python and its libraries, `beyond` not accounted for), `in_use` and `total` of the device, and the part of
+    it that `others` use.
     """
 
     at: float
@@ -52,7 +52,7 @@ class Reading:
 
     @property
     def booked(self) -> int:
-        """What the books say is taken on the device."""
+        """The bytes taken on the device according to the engine's accounting."""
         return self.weights + self.ring_bytes + sum(size for _, size in self.sessions) + self.empty
 
 
@@ -66,8 +66,8 @@ class Move:
 
 
 def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionDescription, ...]) -> Reading:
-    """The books and the sessions of one moment as bytes by owner. Pages that sessions share count once, for the first
-    of them by name."""
+    """Return the statistics (`books`) and sessions as bytes by owner. Pages shared by sessions count once, for the
+    first session by name."""
     weights = books.weights.bytes_on_device if books.weights is not None else books.weight_bytes
     ring = books.weights.ring if books.weights is not None else ()
     in_pages = sum((slab.pages - slab.pages_free) * slab.page_bytes for slab in books.slabs)
@@ -92,7 +92,7 @@ def reading_of(at: float, books: EngineStatistics, sessions: tuple[SessionDescri
 
 
 def _beside_pages(books: EngineStatistics) -> int:
-    """Working copies, stops and states, and whatever else sessions have."""
+    """Return the bytes of working copies, stops, states and all else that sessions hold beside pages."""
     if books.budget is None:
         return sum(slab.working_bytes for slab in books.slabs)
     return sum(held.bytes_held for held in books.budget.holdings if held.kind != "pages")
@@ -109,9 +109,9 @@ def _by_session(sessions: tuple[SessionDescription, ...], held: int) -> tuple[tu
 
 
 class MemoryTrace:
-    """Readings of an engine's memory and the moves between its tiers, from now until `stop`, `seconds` later, or the
-    engine's end; then `error` says why. `heard` is called in the trace's own thread after each reading, and once more
-    when it has ended."""
+    """Readings of an engine's memory and moves between its tiers, from now until `stop`, for `seconds`, or until the
+    engine ends; `error` then holds the reason. `heard` is called in the trace's own thread after each reading, and once
+    more at the end."""
 
     def __init__(
         self,
@@ -137,11 +137,11 @@ class MemoryTrace:
         return self._thread.is_alive() and not self._told.is_set()
 
     def end(self) -> None:
-        """Tell it to stop, from any thread; returns at once."""
+        """Ask the trace to stop, from any thread; returns at once."""
         self._told.set()
 
     def stop(self) -> MemoryTrace:
-        """Stop; returns when the last reading is in."""
+        """Stop the trace and wait for its last reading."""
         self.end()
         if threading.current_thread() is not self._thread:
             self._thread.join()

@@ -1,4 +1,4 @@
-"""What a kernel and its notebook are called, from the traces Jupyter and VS Code leave. Imports neither of them."""
+"""Names of this kernel and its notebook, from variables that Jupyter and VS Code set. Imports neither of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from djinn_jupyter.wire.names import told_apart as told_apart
 
 
 def holder_name() -> str:
-    """The kernel's connection file, which survives its restart; without a kernel, this very process."""
+    """Return the name of the kernel's connection file, which survives a restart; without a kernel, this process's pid
+    and mark."""
     kernels = sys.modules.get("ipykernel.kernelapp")
     if kernels is not None and kernels.IPKernelApp.initialized():
         return Path(kernels.IPKernelApp.instance().abs_connection_file).stem
@@ -26,11 +27,11 @@ def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
-        return str(os.getuid())  # a container's user that has no name
+        return str(os.getuid())  # in a container the user may have no name
 
 
 def default_session_name() -> str:
-    """The path of this notebook. UsageError where there is none."""
+    """Return the path of this notebook. UsageError outside a notebook."""
     notebook = os.environ.get("JPY_SESSION_NAME") or sys.modules["__main__"].__dict__.get("__vsc_ipynb_file__")
     if not notebook:
         raise UsageError("No notebook gives this session its name: name it, as in engine.session('paris').")
@@ -38,7 +39,7 @@ def default_session_name() -> str:
 
 
 def is_another_notebooks(name: str) -> bool:
-    """Whether a session of that name is a notebook's, and not this one's."""
+    """Return True if a session of that name belongs to a notebook other than this one."""
     try:
         return name.endswith(NOTEBOOK) and name != default_session_name()
     except UsageError:

@@ -1,4 +1,4 @@
-"""Whose a session is: what one client may end without being told to twice. One rule, for the magics and for Python."""
+"""Ownership of sessions: which ones a client may end without `force`. One rule, for the magics and for Python."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from djinn_jupyter.wire.nouns import SessionDescription
 
 
 def require_own(session: SessionDescription, holder: str, deed: str, *, force: bool) -> None:
-    """SessionsWouldSuffer, unless `force`, where another kernel than `holder` has the session open or its name is
-    another notebook's path: after an engine has died nobody holds it, and its notebook still works with it."""
+    """Raise SessionsWouldSuffer, unless `force`, where a kernel other than `holder` has the session open or its name is
+    another notebook's path: after an engine's death a session has no holder, but its notebook still uses it."""
     if force:
         return
     if is_another_notebooks(session.name):
@@ -27,7 +27,8 @@ def require_own(session: SessionDescription, holder: str, deed: str, *, force: b
 
 
 def require_all_own(sessions: Collection[SessionDescription], holder: str, *, force: bool) -> None:
-    """SessionsWouldSuffer, unless `force`, where one of these is another notebook's and is to end for good."""
+    """Raise SessionsWouldSuffer, unless `force`, where one of these sessions, which are to end for good, belongs to
+    another notebook or is open in another kernel."""
     shown = told_apart(one.name for one in sessions)
     others = [shown[s.name] for s in sessions if is_another_notebooks(s.name) or is_held_elsewhere(s, holder)]
     if others and not force:

@@ -1,6 +1,6 @@
-"""Positions as people write them (5, [1, 4], slice(2, 5), "2:5,-1") as the indices that cross the wire.
+"""Convert positions as users write them (5, [1, 4], slice(2, 5), "2:5,-1") to the indices that cross the wire.
 
-Absolute, negative counts from the end of the stopped pass; the end of a slice is excluded.
+Absolute; a negative index counts from the end of the stopped pass; the end of a slice is excluded.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MAX_POSITIONS = 4_000_000
 def spell_positions(
     positions: Positions, ends: Callable[[], tuple[int, int]], named: Callable[[str], list[int]] | None = None
 ) -> tuple[int, ...] | None:
-    """None stays None (all of the pass). `ends` is asked for the first position of the stopped pass and the one after
-    its last, when a slice leaves an end open; `named` for the positions of a token by its text."""
+    """Return the indices; None stays None (the whole pass). `ends` returns the first position of the stopped pass and
+    the one after its last, needed for an open slice; `named` returns the positions of a token by its text."""
     if positions is None:
         return None
     found = tuple(_indices(_by_name(positions, named) if isinstance(positions, str) else positions, ends))
@@ -43,7 +43,8 @@ def _indices(positions: int | slice | str | Iterable[SupportsIndex], ends: Calla
 
 
 def _by_name(positions: str, named: Callable[[str], list[int]] | None) -> str | list[int]:
-    """`last`, and what can only be the text of a token, as indices; all else stays as it is written."""
+    """Resolve `last` and a token's text (anything but digits, spaces, colons, commas and minus) to indices; return
+    other text unchanged."""
     if positions.strip() == "last":
         return [-1]
     return positions if named is None or not re.search(r"[^\d\s:,-]", positions) else named(positions)

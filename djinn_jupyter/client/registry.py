@@ -1,8 +1,8 @@
-"""Which engines run on this machine, read from the entries they wrote. Starts nothing.
+"""Find the engines that run on this machine, from the entries they wrote. Starts nothing.
 
-Entries of other hosts (an NFS home is shared) are ignored and never touched. An entry of this host whose process has
-gone is removed, with its sockets. What a living process has is left alone: one that cannot be seen from here (in
-another container, with the same host name) is known by the lock it holds.
+Entries of other hosts (on a shared NFS home) are ignored and never touched. An entry of this host whose process has
+gone is removed, with its sockets. Files of a living process are left alone: a process that is not visible from here
+(in another container, with the same host name) is recognized by the lock it holds.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ log = logging.getLogger(__name__)
 
 
 def registry_folder() -> Path:
-    """The folder of entries, locks and logs, made when it is missing. UsageError where it is not ours alone."""
+    """Return the folder of entries, locks and logs, creating it if missing. UsageError where it is not private to this
+    user."""
     require_supported_platform()
     return make_own_folder(Path(jupyter_runtime_dir()) / FOLDER)
 
 
 def running_engines() -> tuple[Entry, ...]:
-    """Entries of the engines that are alive on this host, oldest first. Entries of the dead are removed."""
+    """Return the entries of the engines alive on this host, oldest first. Entries of dead engines are removed."""
     return tuple(entry for entry in Registry().look() if entry.host == host_name())
 
 
 class Registry:
-    """The entries, also those of other hosts, read again only where a file has changed: to look once a second costs
-    little."""
+    """All entries, including those of other hosts. A file is read again only when it has changed, so that a look once
+    a second costs little."""
 
     def __init__(self) -> None:
         self._read: dict[Path, tuple[tuple[int, int], Entry | None]] = {}
 
     def look(self) -> tuple[Entry, ...]:
-        """Engines of this host that are alive and, unproven, those of other hosts, oldest first. What dead engines of
-        this host left is removed."""
+        """Return the live engines of this host and, unchecked, those of other hosts, oldest first. Remove the files of
+        dead engines of this host."""
         paths = sorted(registry_folder().glob(f"*{ENTRY_SUFFIX}"))
         self._read = {path: self._entry(path) for path in paths}
         found: list[Entry] = []
@@ -67,7 +68,7 @@ class Registry:
 
 
 def read_entry(path: Path) -> Entry | None:
-    """None when it has just been removed, or cannot be read or trusted (which is logged)."""
+    """Read an entry. Return None when it has just been removed, or cannot be read or trusted (which is logged)."""
     try:
         return decode_entry(read_own(path))
     except FileNotFoundError:
@@ -78,15 +79,15 @@ def read_entry(path: Path) -> Entry | None:
 
 
 def is_alive(entry: Entry) -> bool:
-    """Whether the process that wrote the entry still runs. A zombie does not."""
+    """Return True while the process that wrote the entry runs; a zombie does not count."""
     return entry.boot == boot_id() and process_mark(entry.pid) == entry.mark
 
 
 def require_own_sockets(entry: Entry) -> None:
-    """EngineUnavailable where the folder of an engine's sockets has gone, or is no longer ours alone."""
+    """Raise EngineUnavailable where the folder of an engine's sockets has gone, or is not private to this user."""
     folder = entry.socket_folder()
     if folder is None:
-        return  # its keys tell whom we speak to
+        return  # over TCP the keys authenticate the engine
     again = "end it with `djinn stop --force` and load again, and what it kept of its sessions comes back"
     try:
         require_own_folder(Path(folder), again)
@@ -100,8 +101,8 @@ def require_own_sockets(entry: Entry) -> None:
 
 
 def clear_away(path: Path, entry: Entry) -> None:
-    """Remove what a dead engine of this host left: its entry and the sockets that it names, no other file."""
-    with suppress(PermissionError):  # of a folder that may only be read
+    """Remove the files of a dead engine of this host: its entry, its life file and the sockets it names, no others."""
+    with suppress(PermissionError):  # the folder may be read-only
         path.unlink(missing_ok=True)
         path.with_name(entry.file_stem() + LIFE_SUFFIX).unlink(missing_ok=True)
     folder = entry.socket_folder()
@@ -110,7 +111,8 @@ def clear_away(path: Path, entry: Entry) -> None:
 
 
 def _remove_sockets(folder: Path, names: set[str]) -> None:
-    """Where the folder is ours and no living engine holds it. What is no socket stays, and with it the folder."""
+    """Remove the sockets and their folder if the folder is ours and no living engine holds it. Files other than these
+    sockets stay, and so does the folder then."""
     with suppress(OSError, UsageError):
         require_own_folder(folder, "")
         if _is_held(folder):
@@ -123,7 +125,7 @@ def _remove_sockets(folder: Path, names: set[str]) -> None:
 
 
 def _is_held(path: Path) -> bool:
-    """Whether a living process holds the lock of a file or folder. It lasts as long as the process, and no longer."""
+    """Return True while a living process holds the lock of a file or folder. The lock ends with the process."""
     import fcntl  # not on Windows, where no engine runs
 
     try:
@@ -131,7 +133,7 @@ def _is_held(path: Path) -> bool:
     except (FileNotFoundError, UsageError):
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look do not mistake each other
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two checks at once do not block each other
     except BlockingIOError:
         return True
     finally:

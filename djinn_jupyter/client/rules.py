@@ -1,4 +1,4 @@
-"""A steering rule as a person holds it: what it is, and to turn it off, on again, or end it."""
+"""The client's handle of a steering rule: its description, and turning it off, on or ending it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SteeringRule:
-    """`reply` is the rule with its books as it was last told; `session.rules()` reads it anew."""
+    """A steering rule. `reply` is the rule with its counts as last received; `session.rules()` reads it anew."""
 
     def __init__(self, session: RemoteSession, reply: RuleDescription) -> None:
         self.session, self.reply = session, reply
@@ -23,7 +23,7 @@ class SteeringRule:
         return self.reply.enabled
 
     def off(self) -> None:
-        """No pass meets it from now on, until `on`."""
+        """Turn the rule off: no later pass applies it until `on`."""
         self.reply = self.session.enable_rule(self.number, False).reply
 
     def on(self) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for a run: streaming its tokens, and telling it to stop when a person breaks in."""
+"""Wait for a run: stream its tokens, and pause it on a KeyboardInterrupt."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ENDS = (SessionPaused, SessionFinished, SessionFailed)
 
 
 def run_until_stop(line: Line, session: str, request: Request, on_token: OnToken | None) -> tuple[Reply, bool]:
-    """The reply of a run and whether a person broke in; `on_token` is called here, in the caller's thread.
+    """Return the reply of a run, and True if it was interrupted; `on_token` is called in the caller's thread.
 
-    After a KeyboardInterrupt the engine is told to pause and the reply is waited for: the session is intact then, and
-    the caller knows where it stands. A second interrupt is raised at once.
+    On a KeyboardInterrupt, ask the engine to pause and wait for the reply: the session is then intact, and the caller
+    knows its stop. A second interrupt is raised at once.
     """
     if on_token is None:
         return _wait(line, session, line.ask(request))
@@ -52,7 +52,8 @@ def _pause(line: Line, session: str, reply: Future[Reply]) -> Reply:
 
 
 def _follow(line: Line, feed: SimpleQueue[Event | Literal["replied"]], on_token: OnToken) -> None:
-    """Hand on tokens until both the reply and the event that ends the run are there."""
+    """Pass tokens to `on_token` until both the reply and the event that ends the run have arrived; after the reply wait
+    at most LAST_EVENTS_SECONDS for that event."""
     deadline: float | None = None
     ended = False
     while not (ended and deadline is not None):

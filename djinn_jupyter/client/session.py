@@ -1,4 +1,4 @@
-"""The verbs of one session, for a person's code. Holds no engine state: only where this client last saw it stand."""
+"""The client's handle of one session. Holds no engine state: only the stop that this client saw last."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ TOKENS_TOLD = 24
 
 
 class RemoteSession:
-    """A session of an engine. `moves` and `changes` count what this client did: they tell a stop that it is past."""
+    """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
+    them to find out that the session has moved on."""
 
     def __init__(self, line: Line, name: str) -> None:
         self._line = line
@@ -72,8 +73,8 @@ class RemoteSession:
         free: bool = False,
         on_token: OnToken | None = None,
     ) -> Stop:
-        """Run a prompt (text or token ids) until a breakpoint or the end. `extend` goes on from the present line, where
-        the prompt may be left out. `on_token` is called for each new token, in this thread."""
+        """Run a prompt (text or token ids) until a breakpoint or the end. `extend` continues the present tokens; the
+        prompt may then be omitted. `on_token` is called for each new token, in this thread."""
         request = ask.Run(
             session=self.name,
             text=prompt if isinstance(prompt, str) else None,
@@ -96,8 +97,8 @@ class RemoteSession:
         return self._move(request, on_token)
 
     def resume(self, *, free: bool = False, on_token: OnToken | None = None, stop: StopIdentity | None = None) -> Stop:
-        """Go on from the stop; `free` ignores breakpoints to the end. With `stop`, which somebody sees, IllegalMove
-        where the session has moved on from it; so `step`, `back`, `edit` and `revert`."""
+        """Go on from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
+        IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`."""
         return self._move(ask.Resume(session=self.name, free=free, stop=stop), on_token)
 
     def step(
@@ -111,16 +112,16 @@ class RemoteSession:
         return expect(self._move(ask.Back(session=self.name, count=count, by=by, stop=stop)), Paused)
 
     def pause(self) -> bool:
-        """Ask a run that another thread or notebook waits for to stop; False when nothing was running."""
+        """Ask a run, started by another thread or notebook, to stop; return False when nothing was running."""
         return self._ask(ask.Pause(session=self.name), replies.Pausing).was_running
 
     @property
     def stop(self) -> Paused:
-        """Where the session stands now. IllegalMove when it is not stopped."""
+        """The present stop, read from the engine. IllegalMove when the session is not stopped."""
         return self._paused(self._ask(ask.ReadStop(session=self.name), replies.Paused))
 
     def where(self) -> Paused:
-        """The present stop once more, with all that influences it, whoever brought the session there; IllegalMove
+        """Return the present stop with all that influences it, whichever client moved the session there; IllegalMove
         where no pass is stopped."""
         return self.stop
 
@@ -128,13 +129,14 @@ class RemoteSession:
         return self._ask(ask.ReadHistory(session=self.name), replies.History)
 
     def logits(self) -> np.ndarray[Any, Any]:
-        """fp32 [vocabulary] of the last position of the last finished pass."""
+        """Return the logits, fp32 [vocabulary], at the last position of the last finished pass."""
         return to_numpy(self._ask(ask.ReadLogits(session=self.name), replies.Logits).logits)
 
     # -------------------------------------------------------------------------------------------- breakpoints
 
     def breakpoint(self, site: str | int, when: str | None = None, *, once: bool = False) -> BreakpointDescription:
-        """Stop at `site` in every pass that meets it and, if given, the condition. The same twice is one."""
+        """Stop at `site` in every pass that reaches it and, if given, meets the condition `when`. Setting the same
+        breakpoint twice gives one."""
         request = ask.SetBreakpoint(session=self.name, site=str(site), when=when, once=once)
         return self._ask(request, replies.BreakpointSet).breakpoint
 
@@ -146,7 +148,7 @@ class RemoteSession:
         return self.describe().breakpoints
 
     def clear(self, *sites: str | int) -> int:
-        """Remove the breakpoints at these sites (or of these numbers), or all; how many there were."""
+        """Remove the breakpoints at these sites (or of these numbers), or all. Return how many were removed."""
         chosen = tuple(str(site) for site in sites) or None
         return self._ask(ask.ClearBreakpoints(session=self.name, sites=chosen), replies.Cleared).count
 
@@ -160,7 +162,7 @@ class RemoteSession:
         *,
         stop: StopIdentity | None = None,
     ) -> replies.Edited:
-        """Change the stopped value: an Edit, or an array or number to put there; by default at all positions."""
+        """Change the stopped value by an Edit, or set it to an array or number; by default at all positions."""
         request = ask.ApplyEdit(
             session=self.name,
             edit=as_edit(edit),
@@ -179,19 +181,19 @@ class RemoteSession:
         return self._paused(reverted)
 
     def effect(self, top: int = 5, *, tokens: Iterable[str | int] = ()) -> Effect:
-        """The next token without and with the edits of the stop: the `top` most probable, and these `tokens`."""
+        """Measure the next token without and with the stop's edits: the `top` most probable, and these `tokens`."""
         request = ask.MeasureEffect(session=self.name, top=top, tokens=tuple(tokens))
         return Effect(self._ask(request, replies.Effect))
 
     def enable_edit(self, number: int, enabled: bool = True) -> Paused:
-        """Turn an edit of the present stop on, or off: the value is then that with the others alone. They are numbered
-        from 1 in `stop.influences.edits`."""
+        """Turn an edit of the present stop on, or off: the value is then computed with the other edits alone. Edits are
+        numbered from 1 in `stop.influences.edits`."""
         switched = self._ask(ask.EnableEdit(session=self.name, number=number, enabled=enabled), replies.Paused)
         self.changes += 1
         return self._paused(switched)
 
     def steer(self, site: str | int, edit: object, positions: Positions = None) -> SteeringRule:
-        """A rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it."""
+        """Add a rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it."""
         spelled = self._spelled(positions)
         request = ask.Steer(session=self.name, site=str(site), edit=as_edit(edit), positions=spelled)
         return SteeringRule(self, self._ask(request, replies.Steered).rule)
@@ -209,7 +211,8 @@ class RemoteSession:
     # ------------------------------------------------------------------------------------------------ looking
 
     def inspect(self, site: str | int | None = None, positions: Positions = None, *, ahead: bool = False) -> Snapshot:
-        """The value at a site of the stopped pass, by default the stopped one; `ahead` also where it has not been."""
+        """Return the value at a site of the stopped pass, by default the stopped one; `ahead` also allows a site that
+        the pass has not reached."""
         request = ask.Inspect(
             session=self.name,
             site=_spelled(site),
@@ -226,15 +229,15 @@ class RemoteSession:
         *,
         tokens: Iterable[str | int] = (),
     ) -> Lens:
-        """What the model's own epilogue makes of a residual value: the `k` most probable tokens at each position, and
-        those of `tokens` (each the text of exactly one, or its number) in `chosen` of each row."""
+        """Apply the model's own epilogue to a residual value: return the `k` most probable tokens at each position, and
+        `tokens` (each the text of exactly one token, or its number) in `chosen` of each row."""
         spelled = self._spelled(positions)
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=tuple(tokens))
         return Lens(self._ask(request, replies.LensRead))
 
     def attribute(self, *tokens: str | int, heads: bool = False, position: Positions = -1) -> Attribution:
-        """Direct logit attribution: what each module that has run adds to the logit of one token, or to the difference
-        of two; `heads` parts attention into its heads."""
+        """Direct logit attribution: the contribution of each module that has run to the logit of one token, or to the
+        difference of two; `heads` splits attention into its heads."""
         at = self._spelled(position)
         if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
             raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")
@@ -242,12 +245,12 @@ class RemoteSession:
         return Attribution(self._ask(request, replies.Attributed))
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:
-        """What an expression of the condition language is at a position of the stopped pass."""
+        """Return the value of an expression of the condition language at a position of the stopped pass."""
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
         return self._ask(request, replies.Evaluated).value
 
     def watch(self, site: str | int, byte_cap: int = 256 * 2**20, *, fresh: bool = False) -> WatchDescription:
-        """Record the site at every pass of every run from now on; `fresh` forgets what was recorded so far. Passes that
+        """Record the site at every pass of every run from now on; `fresh` discards earlier recordings. Passes that
         would exceed `byte_cap` are left out and counted."""
         request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh)
         return self._ask(request, replies.Watching).watch
@@ -264,20 +267,21 @@ class RemoteSession:
         return self._ask(ask.Describe(session=self.name), replies.Described).session
 
     def fork(self, name: str) -> RemoteSession:
-        """A new session with the same tokens, stop and rules."""
+        """Create a session `name` with the same tokens, stop and rules."""
         self._ask(ask.Fork(session=self.name, name=name), replies.Opened)
         return RemoteSession(self._line, name)
 
     def accept_recomputed(self) -> SessionDescription:
-        """The user has seen that a recovery ran tokens of this session again; it counts as exact from now on."""
+        """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""
         return self._ask(ask.AcceptRecomputed(session=self.name), replies.Described).session
 
     def detach(self) -> None:
-        """Let go of it; it stays as it is for whoever opens it next."""
+        """Release the session; it stays as it is for the next client that opens it."""
         self._ask(ask.Detach(session=self.name), replies.Detached)
 
     def close(self, *, force: bool = False) -> int:
-        """End it; how many pages that freed. SessionsWouldSuffer where it is another notebook's, unless `force`."""
+        """End the session and return the number of pages freed. SessionsWouldSuffer, unless `force`, where it is
+        another notebook's or open in another kernel."""
         require_own(self.describe(), self._line.holder, "close it", force=force)
         self._complete_finished()
         return self._ask(ask.Close(session=self.name), replies.Closed).pages_freed
@@ -288,23 +292,23 @@ class RemoteSession:
     # ---------------------------------------------------------------------------------------- memory and files
 
     def swap_out(self, tier: Tier = "host") -> Transfer | None:
-        """Its pages and states leave the device for `host` or `disk`, and come back when they are next needed; None
-        when nothing had to move. TierFull when there is no room."""
+        """Move the session's pages and states from the device to `host` or `disk` until they are next needed; None when
+        nothing had to move. TierFull when the tier has no room."""
         return self._ask(ask.SwapOut(session=self.name, tier=tier), replies.Swapped).transfer
 
     def swap_in(self) -> Transfer | None:
-        """Bring it back now; None when it is on the device already. SlabFull when there is no room."""
+        """Bring the session back now; None when it is on the device already. SlabFull when there is no room."""
         return self._ask(ask.SwapIn(session=self.name), replies.Swapped).transfer
 
     def checkpoint(self, name: str, *, replace: bool = False) -> replies.CheckpointSaved:
-        """Keep it as it stands in a file called `name`; one of that name is replaced only with `replace`."""
+        """Save the session in a checkpoint file called `name`; an existing one is replaced only with `replace`."""
         request = ask.SaveCheckpoint(session=self.name, name=name, replace=replace)
         return self._ask(request, replies.CheckpointSaved)
 
     def restore(self, name: str, *, force: bool = False) -> SessionDescription:
-        """Go back to how a checkpoint (by name, or a file's path) was saved; what the session holds now is lost, as by
-        `back`. CheckpointRefused for one of another model, or a damaged one; SessionsWouldSuffer where the session is
-        another notebook's, unless `force`."""
+        """Return to the state saved in a checkpoint (by name, or a file's path); the session's present state is lost,
+        as by `back`. CheckpointRefused for a checkpoint of another model, or a damaged one; SessionsWouldSuffer, unless
+        `force`, where the session is another notebook's or open in another kernel."""
         require_own(self.describe(), self._line.holder, "restore over it", force=force)
         self._complete_finished()
         request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True, force=force)
@@ -340,15 +344,15 @@ class RemoteSession:
                 raise WireError(f"The engine answered a run with {type(reply).__name__}.")
 
     def _complete_finished(self) -> None:
-        """Before the session moves on: the logits of the last run, if somebody still holds its Finished. They are one
-        row; to compare two runs must not fail because the first one's were not read in time."""
+        """Fetch the logits of the last run before the session moves on, if its Finished is still referenced. They are
+        one row; comparing two runs must not fail because the first one's logits were not read in time."""
         finished = self._finished() if self._finished is not None else None
         self._finished = None
         if finished is not None:
             try:
                 finished.fetch_logits()
             except DjinnError:
-                pass  # another kernel moved it meanwhile: reading them says so
+                pass  # another kernel has moved the session: reading the logits will raise that error
 
     def _paused(self, reply: replies.Paused) -> Paused:
         self._last = Paused(self, reply, self.moves)
@@ -362,7 +366,8 @@ class RemoteSession:
         return spell_positions(positions, self._ends, self._named)
 
     def _named(self, text: str) -> list[int]:
-        """Where the stopped pass has a token of this text; where none has, of this word without its space."""
+        """Return the positions of tokens with this text in the stopped pass; if there are none, of tokens that match
+        without surrounding spaces. InvalidEdit where none matches."""
         stop = self._last or self.stop
         exactly = [p for p in stop.positions if stop.texts[p] == text]
         found = exactly or [p for p in stop.positions if stop.texts[p].strip() == text.strip()]

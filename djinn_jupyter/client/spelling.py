@@ -1,7 +1,7 @@
-"""What can be told of a load from its words and this machine's files: a typo, an adapter, a GGUF file is refused here,
-before an engine has imported torch for it.
+"""Check a load's arguments against their spelling and this machine's files: a typo, an adapter or a GGUF file is
+refused here, before an engine has imported torch.
 
-Everything else (which GPU there is, a model on the hub, an architecture known) the engine says.
+The engine checks everything else (existing GPUs, a model on the hub, a known architecture).
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
 _NO_NUMBER: Final = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
 _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
 DEV = Path("/dev")
-# What PyTorch's CUDA reaches a GPU by: NVIDIA's driver, that of its boards, Windows' in WSL, AMD's.
+# Device files of the GPU drivers behind PyTorch's CUDA: NVIDIA's, that of its boards, Windows' in WSL, AMD's.
 _GPUS: Final = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
 
 
 def spell_dtype(dtype: object) -> str | None:
-    """A dtype, or torch's own, as torch names it. UsageError for what is none that a model is served in."""
+    """Return torch's name for a dtype given as text or as torch's own. UsageError for a dtype that no model is served
+    in."""
     if dtype is None:
         return None
     asked = str(dtype)
@@ -48,8 +49,8 @@ def spell_dtype(dtype: object) -> str | None:
 
 
 def spell_device(asked: object) -> str | None:
-    """A device, or torch's own, as an engine finds itself on it: who asks for `cuda` means `cuda:0`. UsageError for no
-    device."""
+    """Return a device, given as text or as torch's own, as engines name it: `cuda` becomes `cuda:0`. UsageError for an
+    unknown device."""
     if asked is None:
         return None
     device = str(asked)
@@ -61,7 +62,7 @@ def spell_device(asked: object) -> str | None:
 
 
 def check_words(identity: Identity, listen: str | None) -> None:
-    """UsageError or ModelNotFound where the model, the attention or the address cannot be meant as it is written."""
+    """Raise UsageError or ModelNotFound where the model, the device, the attention or the address is invalid."""
     _check_attention(identity.attention)
     if listen is not None and _LISTEN.fullmatch(listen) is None:
         raise UsageError(f"{listen!r} is no address to listen on; write tcp://127.0.0.1:7777, or :* for any port.")
@@ -70,7 +71,7 @@ def check_words(identity: Identity, listen: str | None) -> None:
 
 
 def require_engine_parts() -> None:
-    """MissingDependency where this environment has the client alone."""
+    """Raise MissingDependency where this environment has only the client installed."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         what = " and ".join(filter(None, (", ".join(missing[:-1]), missing[-1])))
@@ -81,13 +82,13 @@ def require_engine_parts() -> None:
 
 
 def closest(word: str, known: Iterable[str], **meant: str) -> str:
-    """`; did you mean float32?` for a word near a known one, else nothing. `meant` are other words for known ones."""
+    """Return `; did you mean float32?` for a word near a known one, else "". `meant` maps synonyms to known words."""
     found = [meant[word]] if word in meant else get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def number_in_words(said: str) -> str:
-    """What argparse says of a value that is no number, without the name of a type."""
+    """Rephrase argparse's message about a value that is not a number without the name of a Python type."""
     found = _NO_NUMBER.match(said)
     if found is None:
         return said
@@ -96,8 +97,8 @@ def number_in_words(said: str) -> str:
 
 
 def closest_option(word: str, known: Iterable[str], meant: Mapping[str, str]) -> str:
-    """`; did you mean --when?` for an option near a known one, else nothing. Dashes make no two of them near. `meant`
-    are known ones by what else they are called, such as by their parameter in Python."""
+    """Return `; did you mean --when?` for an option near a known one, else "". Leading dashes do not count. `meant`
+    maps other names of options, such as their Python parameters, to the options."""
     bare = {name.lstrip("-"): name for name in known} | {name.replace("_", "-"): one for name, one in meant.items()}
     found = get_close_matches(word.lstrip("-"), list(bare), n=1, cutoff=0.6)
     return f"; did you mean {bare[found[0]]}?" if found else ""
@@ -120,8 +121,8 @@ def _check_model(model: str) -> None:
 
 
 def _check_device(device: str | None) -> None:
-    """Where a device needs what this machine has not: a Mac's GPU elsewhere, a GPU where the system has no file of one.
-    Which of several GPUs there is, torch says."""
+    """Raise UsageError for a device that this machine lacks: mps outside a Mac, cuda without a GPU's device file. The
+    index of a GPU is left for torch to check."""
     if device == "mps" and sys.platform != "darwin":
         raise UsageError("mps is the GPU of a Mac, which this machine is not. Write cpu, cuda or cuda:1.")
     if device is not None and device.startswith("cuda") and not any(True for one in _GPUS for _ in DEV.glob(one)):

@@ -1,6 +1,6 @@
-"""Start one engine's process and wait until it is ready: say each second what it does, end with a sentence, never hang.
+"""Start one engine's process and wait until it is ready: report its step each second, fail with a message, never hang.
 
-Knows nothing of the registry and of who else may be starting the same engine.
+Knows nothing of the registry or of other processes that may be starting the same engine.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """Where a person hears of a start: `line` for each new step, `second` for the present one, again each second."""
+    """Callbacks for the progress of a start: `line` for each new step, `second` each second for the present one."""
 
     line: Tell
     second: Tell
 
 
 def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ...], told: Told) -> Entry:
-    """The entry of a new engine that answers. EngineStartFailed, or the engine's own error. An interrupt, as every
-    exception, ends what was started."""
+    """Start an engine and return its entry when it is ready. EngineStartFailed, or the engine's own error. Any
+    exception, an interrupt included, ends the started process."""
     reader, writer = os.pipe()
     try:
         group = _spawn([*arguments, f"--launcher-pipe={writer}"], log=log, keep_open=(writer, *keep_open))
@@ -61,7 +61,7 @@ def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ..
 
 
 def _spawn(arguments: list[str], *, log: Log, keep_open: tuple[int, ...]) -> int:
-    """The number of the process group, and of the session, that the engine is in."""
+    """Start the engine; return the number of its process group, which is also that of its OS session."""
     shell = subprocess.Popen(
         interpreter.command(RUN_ENGINE, *arguments, background=True),
         stdin=subprocess.DEVNULL,
@@ -75,13 +75,13 @@ def _spawn(arguments: list[str], *, log: Log, keep_open: tuple[int, ...]) -> int
     try:
         shell.wait()
     except BaseException:
-        os.killpg(shell.pid, signal.SIGKILL)  # it has not been asked to do anything yet
+        os.killpg(shell.pid, signal.SIGKILL)  # no request has reached the engine yet
         raise
     return shell.pid
 
 
 class Log:
-    """The end of an engine's log file: what this start writes there."""
+    """The part of an engine's log file that this start writes."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path, self.descriptor = path, descriptor
@@ -95,7 +95,7 @@ class Log:
 
 
 class _Wait:
-    """Hears the notices of one starting engine. The clock is the monotonic one."""
+    """Receive the notices of one starting engine. Times are of the monotonic clock."""
 
     def __init__(self, name: str, reader: int, log: Log, told: Told) -> None:
         self._name, self._reader, self._log, self._told = name, reader, log, told
@@ -123,7 +123,7 @@ class _Wait:
         raise self._failure("ended before it was ready")
 
     def _notices(self) -> Iterator[Notice]:
-        """Until the engine's end of the pipe is closed; once a second in between `_second` is called."""
+        """Yield notices until the engine's end of the pipe is closed, calling `_second` once a second."""
         poll, rest = select.poll(), b""
         poll.register(self._reader, select.POLLIN)
         due = time.monotonic() + TICK_SECONDS
@@ -156,14 +156,14 @@ class _Wait:
 
 
 class _Activity:
-    """Whether a process gets anywhere: the processor's time it took, the bytes it read and wrote."""
+    """The progress of a process: CPU time used, bytes read and written."""
 
     def __init__(self) -> None:
         self._last: tuple[float, int] | None = None
         self._changed = time.monotonic()
 
     def still_for(self, pid: int, now: float) -> float:
-        """Seconds since anything has changed."""
+        """Return the seconds since the last change of these figures."""
         reading = _reading(pid)
         if reading != self._last:
             self._last, self._changed = reading, now
@@ -188,7 +188,7 @@ def _reading(pid: int) -> tuple[float, int] | None:
 
 
 def _end(group: int, reader: int) -> None:
-    """End what was started, also where it hangs, and return when it has gone: its end of the pipe closes then."""
+    """End the started process group, SIGTERM then SIGKILL, and return when it has gone: its end of the pipe closes."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
             os.killpg(group, number)

@@ -1,6 +1,6 @@
-"""How a run stands when it returns: Paused inside a forward pass, or Finished. And Interrupted, when a person broke in.
+"""The results of a run: Paused inside a forward pass, or Finished; Interrupted after a KeyboardInterrupt.
 
-What is not in the reply (values, logits, lens) is fetched when asked for, while the session still stands there.
+Values, logits and lens are not in the reply; they are fetched on access, while the session is still at that stop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHOWN_CHARACTERS = 60
 
 
 class Paused:
-    """A forward pass that stands still; `layer` layers of it have run. `reply` is the wire's own value."""
+    """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value."""
 
     def __init__(self, session: RemoteSession, reply: replies.Paused, move: int) -> None:
         self.session, self.reply = session, reply
@@ -40,7 +40,7 @@ class Paused:
 
     @property
     def text(self) -> str:
-        """The tokens of the line so far, as text."""
+        """The text of the prompt and the new tokens so far."""
         return self.prompt_text + self.new_text
 
     @property
@@ -88,7 +88,7 @@ class Paused:
 
 
 class Finished:
-    """A run that reached its end. `tokens` are the new ids, `top` what would come next."""
+    """A run that reached its end. `tokens` are the new ids, `top` the most probable next tokens."""
 
     def __init__(self, session: RemoteSession, reply: replies.Finished, move: int) -> None:
         self.session, self.reply = session, reply
@@ -115,11 +115,11 @@ class Finished:
 
     @property
     def logits(self) -> np.ndarray[Any, Any]:
-        """fp32 [vocabulary] of the last position."""
+        """The logits at the last position, fp32 [vocabulary]."""
         return self.fetch_logits()
 
     def fetch_logits(self) -> np.ndarray[Any, Any]:
-        """The logits, fetched now if they have not been."""
+        """Return the logits, fetching them if needed; IllegalMove where the session has moved on before that."""
         if self._logits is None:
             if self.session.moves != self._move:
                 raise IllegalMove(
@@ -138,7 +138,7 @@ Stop = Paused | Finished
 
 
 class Interrupted(KeyboardInterrupt):
-    """A person broke in. The run has been told to stop and the session is intact; `stop` is where it stands."""
+    """Raised after a KeyboardInterrupt during a run. The run was stopped and the session is intact, at `stop`."""
 
     def __init__(self, stop: Stop) -> None:
         self.stop = stop

@@ -1,4 +1,4 @@
-"""The events of an engine, handed to those who listen to their session. Nothing is missed between two confirmations."""
+"""Hand an engine's events to the listeners of their session. Once the engine has confirmed, none is missed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Heard = Callable[[Event], None]
 
 
 class Subscriptions:
-    """Owns a SUB socket. Who listens to all sessions and to some hears an event once."""
+    """Owns a SUB socket. A client subscribed to all sessions and to some receives each event once."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._events = Inlet(socket, self._take)
@@ -28,7 +28,8 @@ class Subscriptions:
         self._confirmed: dict[bytes, asyncio.Event] = {}
 
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
-        """Returns once the engine has confirmed; the returned function ends it and may be called twice."""
+        """Subscribe, and return once the engine has confirmed; the returned function unsubscribes and may be called
+        twice. EngineUnavailable without a confirmation within CONFIRMED_SECONDS."""
         topic = codec.topic_of(session)
         if session not in self._listeners:
             self._listeners[session] = []

@@ -1,4 +1,4 @@
-"""What a start looks like in a terminal: its steps line by line, the present one rewritten in place each second."""
+"""Show an engine's start in a terminal: one line per step, the present step rewritten in place each second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 class TerminalProgress:
-    """Writes to standard error. Where that is no terminal only the steps are written: nothing is rewritten there."""
+    """Writes to standard error. Where that is not a terminal, writes only the steps and rewrites nothing."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
@@ -29,7 +29,7 @@ class TerminalProgress:
         self._shown = len(cut)
 
     def clear(self) -> None:
-        """Take away the line that is rewritten."""
+        """Erase the line of the present step."""
         if self._shown:
             self._stream.write(f"\r{' ' * self._shown}\r")
             self._stream.flush()

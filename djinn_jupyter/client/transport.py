@@ -1,7 +1,7 @@
-"""One client's connection to one engine, on asyncio: requests out, replies back by number, the engine's death noticed.
+"""One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
 
-The kernel runs it in its I/O thread (line.py), the server extension awaits it in its own loop. A connection that was
-lost stays lost: whoever needs the engine loads it again. Knows no sessions.
+The kernel runs it in its I/O thread (line.py), the server extension awaits it in its own loop. A lost connection stays
+lost: the client loads the engine again. Knows no sessions.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ log = logging.getLogger(__name__)
 
 PING_SECONDS = 3.0
 SEE_LOG = "see its log with `%djinn_log` or `djinn log`"
-SILENCE_SECONDS = 60.0  # an engine whose process lives but does not even answer Ping
-NEVER_MILLISECONDS = 24 * 3600 * 1000  # -1 would drop what was received and not yet read when the engine goes
+SILENCE_SECONDS = 60.0  # for an engine whose process lives but does not answer Ping
+NEVER_MILLISECONDS = 24 * 3600 * 1000  # -1 would drop messages received but not yet read when the engine goes
 DEATH_SECONDS = 2.0  # a killed process closes its sockets a little before it is gone
 Answered = Callable[["Reply | DjinnError"], None]
 
 
 class _Context(zmq.Context[zmq.Socket[bytes]]):
-    """Ended by its connection alone. Where that was not closed, zmq's own finalizer would have the collector wait for
-    sockets that the same collection closes after it."""
+    """A context terminated only by its connection. If that was not closed, zmq's own finalizer would make the garbage
+    collector wait for sockets that the same collection closes later."""
 
     def __del__(self) -> None:
         pass
@@ -43,7 +43,7 @@ class _Context(zmq.Context[zmq.Socket[bytes]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireBytes:
-    """What crossed the wire so far, in bytes; arrays are contained in the totals."""
+    """The bytes that have crossed the wire; the totals include arrays."""
 
     sent: int = 0
     received: int = 0
@@ -52,7 +52,7 @@ class WireBytes:
 
 
 class Connection:
-    """Belongs to the event loop that opened it. `welcome` is what the engine said to Hello."""
+    """A connection, bound to the event loop that opened it. `welcome` is the engine's reply to Hello."""
 
     welcome: Welcome
 
@@ -77,7 +77,7 @@ class Connection:
     async def open(
         cls, entry: Entry, *, holder: str, user: str, observer: bool = False, timeout: float = 60.0
     ) -> Connection:
-        """Connect and say Hello. EngineUnavailable when nobody answers, VersionMismatch when it is not our engine."""
+        """Connect and send Hello. EngineUnavailable when no engine answers, VersionMismatch for another version."""
         require_own_sockets(entry)
         connection = cls(entry)
         try:
@@ -100,13 +100,13 @@ class Connection:
         return self._lost is not None
 
     async def ended(self) -> str:
-        """Returns when the connection is lost or closed, with the sentence that says why."""
+        """Wait until the connection is lost or closed; return the reason as a sentence."""
         await self._gone.wait()
         assert self._lost is not None
         return self._lost
 
     async def ask(self, request: Request) -> Reply:
-        """The reply; a Failed one is raised as the error that it stands for."""
+        """Send a request and return the reply; a Failed reply is raised as the error that it stands for."""
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
         def settle(outcome: Reply | DjinnError) -> None:
@@ -121,7 +121,7 @@ class Connection:
         return await answer
 
     def post(self, request: Request, answered: Answered) -> None:
-        """Send; `answered` is called exactly once, in the loop, with the reply or the error to raise."""
+        """Send a request; `answered` is called exactly once, in the loop, with the reply or the error to raise."""
         if self._lost is not None:
             answered(EngineUnavailable(self._lost))
             return
@@ -136,8 +136,8 @@ class Connection:
         self._commands.send(frames)
 
     async def listen(self, session: str, heard: Heard) -> Callable[[], None]:
-        """Call `heard` in the loop for each event of a session ("" for all of them) from the return of this on, until
-        the returned function is called."""
+        """Call `heard` in the loop for each event of a session ("" for all sessions), from the return of this call
+        until the returned function is called."""
         if self._lost is not None:
             raise EngineUnavailable(self._lost)
         if self._subscriptions is None:
@@ -152,7 +152,7 @@ class Connection:
         return listening.result()
 
     async def close(self) -> None:
-        """Say Goodbye where that is possible, and close."""
+        """Send Goodbye if the connection is up, and close."""
         if self._lost is None and hasattr(self, "welcome"):
             try:
                 await asyncio.wait_for(self.ask(Goodbye()), 0.5)
@@ -164,7 +164,7 @@ class Connection:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._subscriptions is not None:
             self._subscriptions.close()
-        self._dealer.disable_monitor()  # first: zmq would wait for ever to tell a monitor that nobody hears
+        self._dealer.disable_monitor()  # first: zmq would block for ever on a monitor socket that is no longer read
         self._monitor.close()
         self._commands.close()
         self._context.term()
@@ -199,7 +199,7 @@ class Connection:
         answered(from_code(outcome.code, outcome.message) if isinstance(outcome, Failed) else outcome)
 
     async def _watch(self) -> None:
-        """The engine's sockets have closed: say whether its process has died or only turned us away."""
+        """Wait until the engine's sockets close, then record whether its process has ended or closed the connection."""
         await self._disconnected.wait()
         deadline = asyncio.get_running_loop().time() + DEATH_SECONDS
         while is_alive(self.entry):
@@ -213,7 +213,7 @@ class Connection:
         )
 
     async def _keep_alive(self) -> None:
-        """Tell the engine that we are here, and notice when it says nothing any more."""
+        """Ping the engine every PING_SECONDS; give the connection up after SILENCE_SECONDS without a message."""
         loop = asyncio.get_running_loop()
         while self._lost is None:
             await asyncio.sleep(PING_SECONDS)

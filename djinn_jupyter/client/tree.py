@@ -1,4 +1,4 @@
-"""The tree that stops and forks make, arranged from what the engine tells: which session hangs where on which."""
+"""Arrange sessions and their stops in a tree by fork: each session below the session it was forked from."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from djinn_jupyter.wire.readings import Branch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One session of the tree. `own` are its stops that `parent` does not have; it leaves the parent's line after `at`
-    of the parent's own stops, counted with what the parent shares with its own parent. `depth` 0 is a root."""
+    """One session of the tree. `own` are its stops that `parent` does not have; it branches off after the parent's
+    first `at` stops, counting those that the parent shares with its own parent. `depth` 0 is a root."""
 
     branch: Branch
     own: tuple[StopDescription, ...]
@@ -22,7 +22,7 @@ class Row:
 
 
 def rows_of(branches: Sequence[Branch]) -> list[Row]:
-    """Each session once, a fork below what it was forked from. A fork of a session that is gone is a root."""
+    """Return each session once, a fork below its parent. A fork of a session that is gone is a root."""
     there = {branch.session: branch for branch in branches}
     roots = [branch for branch in branches if _parent(branch, there) is None]
     return [row for root in roots for row in _below(root, there, None, 0)]
@@ -38,8 +38,8 @@ def _below(branch: Branch, there: dict[str, Branch], parent: Branch | None, dept
 
 
 def _parent(branch: Branch, there: dict[str, Branch]) -> str | None:
-    """The session it was forked from, while that is there. A name that a session forked from it has taken since would
-    make a circle: it counts as gone."""
+    """Return the session that this one was forked from, or None if it is gone. A parent's name since reused by a
+    session forked from this one would make a cycle: it counts as gone."""
     seen = {branch.session}
     above = branch
     while above.forked_from is not None and above.forked_from.session in there:
@@ -52,7 +52,7 @@ def _parent(branch: Branch, there: dict[str, Branch]) -> str | None:
 
 
 def _shared(branch: Branch, parent: Branch) -> int:
-    """How many first stops both have. One that was kept without a number is no one else's."""
+    """Return how many leading stops both have. A stop without a number is never shared."""
     pairs = zip(branch.stops, parent.stops, strict=False)
     count = 0
     for one, other in pairs:

@@ -1,6 +1,6 @@
-"""What was read of a stopped pass, as people see it: numpy inside, text tables outside, no ids or addresses.
+"""Readings of a stopped pass for display: values as numpy arrays, `repr` as text tables, no ids or addresses.
 
-Each keeps the wire's own value as `reply`, for those who draw.
+Each keeps the wire's own value as `reply`, for the widgets.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Snapshot:
-    """A copy of a site's value: `value` with the axes that `axes` spells, positions first. Cannot be resumed."""
+    """A copy of a site's value: `value` with the axes that `axes` spells, positions first. It cannot be resumed."""
 
     def __init__(self, reply: Inspected) -> None:
         self.reply = reply
@@ -80,8 +80,8 @@ class Effect:
 
 
 class Watched:
-    """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`, counted from the
-    session's first prompt, run 1."""
+    """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`; runs are counted
+    from the session's first prompt, run 1."""
 
     def __init__(self, reply: WatchRead) -> None:
         self.reply = reply
