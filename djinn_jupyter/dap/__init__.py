@@ -1,1 +1,1 @@
-"""A debug adapter: the Debug Adapter Protocol on one side, the client's verbs on the other. A session is a thread."""
+"""A debug adapter between the Debug Adapter Protocol and the Python client. A session is shown as a thread."""

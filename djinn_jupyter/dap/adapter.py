@@ -1,7 +1,7 @@
-"""The adapter of one client: takes requests, engine events and outcomes of moves in one order, on one thread.
+"""The adapter of one client: handles requests, engine events and outcomes of moves in one order, on one thread.
 
-`receive` may be called from any thread; `run` works off what came until the conversation is over. What the commands do
-is in `configuring`, `moving` and `looking`.
+`receive` may be called from any thread; `run` handles queued work until the conversation is over. The commands are
+implemented in `configuring`, `moving` and `looking`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 InUse = Callable[[], str | None]
-LOOK_SECONDS = 1.0  # how often it is seen whether the engine's process still lives
+LOOK_SECONDS = 1.0  # between two checks that the engine's process is alive
 
 
 class Adapter:
-    """`engine`, `tree` and `followed` are there from launch or attach on; the first of `followed` is the session that
-    was asked for. The numbers of threads and references begin where those of another debugger in the same conversation
-    never come. `in_use` is the name of the session that a client which shows no threads works with, where it is not the
-    first: stack and breakpoints say whose they are then."""
+    """The adapter. `engine`, `tree` and `followed` are set by launch or attach; the first of `followed` is the
+    requested session. Thread and reference numbers start above those that another debugger in the same conversation
+    uses. `in_use` returns the name of the current session of a client that shows no threads, in place of the first
+    session; stack frames and breakpoints then name their session."""
 
     def __init__(
         self, say: Say, *, first_thread: int = 1, first_reference: int = 1, in_use: InUse | None = None
@@ -60,11 +60,11 @@ class Adapter:
         self.post(lambda: self._answer(message))
 
     def post(self, work: Callable[[], None]) -> None:
-        """Do `work` on the adapter's thread, after what came before it."""
+        """Queue `work` for the adapter's thread, in order of arrival."""
         self._inbox.put(work)
 
     def end(self) -> None:
-        """The client has gone."""
+        """Leave the session after the client has gone."""
         from djinn_jupyter.dap import configuring
 
         self.post(lambda: configuring.leave(self))
@@ -76,7 +76,7 @@ class Adapter:
             self.step(LOOK_SECONDS)
 
     def step(self, seconds: float) -> None:
-        """Do the next piece of work, waiting for it so long at most."""
+        """Do the next queued work, waiting at most `seconds`; without any, settle late moves and check the engine."""
         from djinn_jupyter.dap import moving
 
         try:
@@ -88,7 +88,7 @@ class Adapter:
             work()
 
     def work(self, job: Callable[[], Result], then: Callable[[Result | DjinnError], None]) -> None:
-        """Do what may take long on a thread of its own; `then` is called here with what came of it."""
+        """Run a slow job on a separate thread; `then` is called on the adapter's thread with its result or error."""
 
         def do() -> None:
             outcome: Result | DjinnError
@@ -96,7 +96,7 @@ class Adapter:
                 outcome = job()
             except DjinnError as error:
                 outcome = error
-            except Exception as error:  # the thread's edge: somebody waits for an answer
+            except Exception as error:  # the top of this thread: the client waits for an answer
                 log.exception("unforeseen")
                 outcome = DjinnError(f"The adapter met an error it does not know ({type(error).__name__}: {error}).")
             self.post(lambda: then(outcome))
@@ -140,13 +140,13 @@ class Adapter:
 
     @property
     def first(self) -> Followed:
-        """The session that was asked for."""
-        self.engine  # noqa: B018  says what is missing
+        """The session named in launch or attach."""
+        self.engine  # noqa: B018  raises IllegalMove before launch or attach
         return self.followed[min(self.followed)]
 
     @property
     def aimed_at(self) -> Followed:
-        """The session that is meant where a request names none: breakpoints, and lines of the console."""
+        """The session for requests that name none: breakpoints, and lines of the console."""
         if self._in_use is None:
             return self.first
         name = self._in_use()
@@ -164,12 +164,12 @@ class Adapter:
         self._forget = engine.line.listen("", lambda event: self.post(lambda: hear(event)))
 
     def let_go(self) -> None:
-        """Hear no more of the engine."""
+        """Stop listening to the engine's events."""
         forget, self._forget = self._forget, lambda: None
         try:
             forget()
         except EngineUnavailable:
-            pass  # the connection is closed: nothing is heard anyway
+            pass  # the connection is closed: no more events come anyway
 
     def follow(self, followed: Followed) -> Followed:
         self.followed[followed.number] = followed
@@ -186,7 +186,7 @@ class Adapter:
         return next((one for one in self.followed.values() if one.name == session), None)
 
     def _see_engine(self) -> None:
-        """Its process has ended: nothing will be heard of it any more."""
+        """Check the engine's process; when it has ended, report that once and terminate."""
         entry = None if self._engine is None else self._engine.entry
         if entry is None or self._lost or is_alive(entry):
             return
@@ -197,7 +197,7 @@ class Adapter:
 
     @property
     def launched(self) -> bool:
-        """Whether the first session is a run of our own, which begins and ends with this conversation."""
+        """True if the first session was launched here: its run begins and ends with this conversation."""
         return isinstance(self.plan, Launch)
 
     @property
@@ -205,7 +205,7 @@ class Adapter:
         return isinstance(self.plan, Attach) and self.plan.all_sessions
 
     def terminated(self) -> None:
-        """There is nothing to debug any more; said once."""
+        """Send `terminated`, at most once."""
         if not self._terminated:
             self._terminated = True
             self.conversation.tell("terminated")

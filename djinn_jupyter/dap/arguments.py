@@ -1,4 +1,4 @@
-"""What requests carry, as the protocol names it; of launch and attach, as `docs/dap.md` names it. Values only."""
+"""The arguments of requests, named as in the protocol; those of launch and attach as in `docs/dap.md`. Values only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class Arguments(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base. Editors add fields of their own, which are passed over."""
+    """Base. Editors add fields of their own, which are ignored."""
 
 
 class Nothing(Arguments, frozen=True): ...
@@ -109,7 +109,7 @@ class Disconnect(Arguments, frozen=True):
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """Which engine, as `djinn_jupyter.load` takes it."""
+    """The engine's arguments, as `djinn_jupyter.load` takes them."""
 
     model: str | None = None
     revision: str | None = None
@@ -122,7 +122,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launch(Engine, frozen=True, kw_only=True):
-    """A run of one's own: what `session.run` takes, and where to stop."""
+    """Arguments of launch: those of `session.run`, the session, and where to stop."""
 
     model: str
     prompt: str | None = None
@@ -145,7 +145,7 @@ class Launch(Engine, frozen=True, kw_only=True):
 
 
 class Attach(msgspec.Struct, frozen=True, kw_only=True):
-    """A session that is there already, in an engine that runs."""
+    """Arguments of attach: an existing session of a running engine."""
 
     model: str | None = None
     pid: int | None = None
@@ -160,7 +160,7 @@ EDITORS_OWN = frozenset(
 
 
 def read(kind: type[Any], command: str, given: object) -> Any:
-    """`given` as a struct; UsageError says which field is wrong."""
+    """Convert `given` to a struct; UsageError names the wrong field."""
     try:
         return msgspec.convert({} if given is None else given, kind)
     except msgspec.ValidationError as error:
@@ -168,7 +168,7 @@ def read(kind: type[Any], command: str, given: object) -> Any:
 
 
 def passed_over(kind: type[msgspec.Struct], given: object) -> list[str]:
-    """Fields of a configuration that are neither ours nor an editor's own: most likely misspelled."""
+    """Return the fields of a configuration that are neither ours nor an editor's own: most likely misspelled."""
     known = {field.encode_name for field in msgspec.structs.fields(kind)} | EDITORS_OWN
     names = given if isinstance(given, dict) else {}
     return sorted(name for name in names if name not in known and not name.startswith("__"))

@@ -1,5 +1,5 @@
-"""The breakpoints of an editor, kept in step with those of the session: an editor sends whole lists, the session has
-each one. Those that somebody else set are left alone."""
+"""Synchronize an editor's breakpoints with those of the session: an editor sends whole lists, the session has single
+breakpoints. Breakpoints set by other clients are left alone."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from djinn_jupyter.errors import DjinnError, UnknownBreakpoint, UnknownSession
 from djinn_jupyter.wire.nouns import BreakpointDescription
 
 Kind = Literal["source", "function"]
-_refused = count(1_000_000)  # those that are set have the numbers of their session
+_refused = count(1_000_000)  # ids of refused breakpoints; set breakpoints have the session's numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A breakpoint as the editor has it: at a line of the model or at a site by its name."""
+    """A breakpoint requested by the editor: at a line of the model or at a site by its name."""
 
     site: str | None
     line: int | None
@@ -32,7 +32,8 @@ class Wanted:
 
 @dataclass(slots=True, kw_only=True)
 class Kept:
-    """`ours`: the session had none there before, so it is taken away with the editor's."""
+    """A breakpoint set for the editor. `ours`: the session had none there before, so it is removed with the
+    editor's."""
 
     number: int
     kind: Kind
@@ -42,14 +43,14 @@ class Kept:
 
 @dataclass(slots=True)
 class BreakpointBook:
-    """Which breakpoints of a session are the editor's."""
+    """The record of those breakpoints of a session that the editor set."""
 
     _kept: dict[int, Kept] = field(default_factory=dict)
 
     def replace(
         self, session: RemoteSession, tree: ModelTree, kind: Kind, wanted: Iterable[Wanted]
     ) -> list[dict[str, Any]]:
-        """Make the editor's breakpoints of a kind these; each as the protocol answers it, also those refused."""
+        """Replace the editor's breakpoints of a kind. Return the protocol's answer for each, also for refused ones."""
         before = {number for number, kept in self._kept.items() if kept.kind == kind}
         known = {point.number for point in session.breakpoints()}
         answers, now = [], set()
@@ -84,10 +85,11 @@ class BreakpointBook:
                 try:
                     session.clear(number)
                 except (UnknownBreakpoint, UnknownSession):
-                    pass  # somebody else cleared it, or closed the session
+                    pass  # another client cleared it, or closed the session
 
     def passes_by(self, stop: Paused) -> bool:
-        """Whether a run goes on from this stop: its breakpoint was hit, but not as often as the editor wants."""
+        """Return True where a run goes on from this stop: its breakpoint was hit, but its hit condition does not
+        hold."""
         met = stop.reply.breakpoint
         if stop.reason != "breakpoint" or met is None or stop.reply.also:
             return False
@@ -101,7 +103,7 @@ class BreakpointBook:
 
 
 def refused(sentence: str) -> dict[str, Any]:
-    """A breakpoint that cannot be, as the protocol answers it."""
+    """Return the protocol's answer for a refused breakpoint."""
     return {"id": next(_refused), "verified": False, "message": sentence}
 
 

@@ -1,4 +1,4 @@
-"""What the adapter can do, as it tells a client that asks."""
+"""The adapter's capabilities, returned by initialize."""
 
 from __future__ import annotations
 

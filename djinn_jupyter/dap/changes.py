@@ -1,4 +1,4 @@
-"""What is typed over a value in a variables view, as an edit: `0`, `[0.1, 0.2]`, `* 0.9`, `+ 1`, or `scale 0.9`."""
+"""Parse text typed over a value in a variables view as an edit: `0`, `[0.1, 0.2]`, `* 0.9`, `+ 1`, or `scale 0.9`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FORMS = "a number, a list of numbers, `* 0.9`, `+ 1`, or an edit such as `scale 
 
 
 def read_change(text: str) -> Edit:
-    """The edit that puts what `text` says in the place of a value."""
+    """Return the edit that `text` spells for a value."""
     text = text.strip()
     if text.startswith(("*", "+")):
         amount = read_number(text[1:])
@@ -44,7 +44,7 @@ def read_number(text: str) -> float:
 
 
 def read_value(text: str) -> Any:
-    """A number, or a list of them."""
+    """Parse a number or a list of numbers."""
     try:
         return float(text)
     except ValueError:

@@ -1,5 +1,5 @@
-"""Which function answers which command of the protocol. A function returns the body of the response, or None where it
-answers by itself or later."""
+"""The table from the protocol's commands to functions. A function returns the body of the response, or None where it
+responds itself, at once or later."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _move(name: MoveName, verb: moving.Verb) -> Command:
 
 
 def _back(verb: moving.Verb) -> Command:
-    """Also from the end of a run, where nothing is stopped."""
+    """Return the command for a move back, which is allowed also at the end of a run, where nothing is stopped."""
 
     def move(adapter: Adapter, asked: Asked) -> None:
         moving.set_off(adapter, _thread(adapter, asked), asked, "back", verb)

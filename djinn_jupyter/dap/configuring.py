@@ -1,4 +1,5 @@
-"""The beginning and the end: initialize, launch or attach, breakpoints, configurationDone, terminate, disconnect."""
+"""Commands that begin and end debugging: initialize, launch or attach, breakpoints, configurationDone, terminate,
+disconnect."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def initialize(adapter: Adapter, asked: Asked) -> Body:
 
 
 def launch(adapter: Adapter, asked: Asked) -> None:
-    """Load the model, or find its engine, and open a session; it runs from configurationDone on."""
+    """Load the model, or find its engine, and open a session; its run starts at configurationDone."""
     plan: arguments.Launch = arguments.read(arguments.Launch, asked.command, asked.arguments)
     if (plan.prompt is None) == (plan.tokens is None):
         raise UsageError("launch: give the prompt once, as `prompt` or as a list `tokens`.")
@@ -45,7 +46,7 @@ def launch(adapter: Adapter, asked: Asked) -> None:
 
 
 def attach(adapter: Adapter, asked: Asked) -> None:
-    """A session of an engine that runs."""
+    """Attach to a session of a running engine."""
     plan: arguments.Attach = arguments.read(arguments.Attach, asked.command, asked.arguments)
     _set_about(adapter, asked, plan, lambda: _attached(plan))
 
@@ -103,7 +104,7 @@ def _attached(plan: arguments.Attach) -> Opened:
 
 
 def chosen_engine(plan: arguments.Attach) -> Entry:
-    """The engine that is meant; UsageError when that is none or several."""
+    """Return the running engine that matches; EngineUnavailable when none does, UsageError when several do."""
     fitting = [entry for entry in running_engines() if _means(plan, entry)]
     if not fitting:
         raise EngineUnavailable("attach: no such engine runs; `djinn list` shows those that do.")
@@ -167,14 +168,14 @@ def _replace(adapter: Adapter, kind: Kind, wanted: list[Wanted]) -> Body:
 
 
 def _named(adapter: Adapter, one: Followed, answer: dict[str, Any]) -> dict[str, Any]:
-    """With the session that it stops, where the client shows none."""
+    """Add the name of the stopped session to an answer, where the client shows no threads."""
     if not adapter.names_sessions or not answer["verified"]:
         return answer
     return {**answer, "message": f"Stops session {one.session.label}."}
 
 
 def set_exception_breakpoints(adapter: Adapter, asked: Asked) -> Body:
-    """There are none, and some editors ask all the same."""
+    """Answer with an empty list: there are no exception breakpoints, but some editors send the request."""
     return {"breakpoints": []}
 
 
@@ -200,7 +201,7 @@ def _to_client(adapter: Adapter, answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "line": answer["line"] - _shift(adapter)} if "line" in answer else answer
 
 
-# --- off, and the end ------------------------------------------------------------------------------------------------
+# --- start, and the end ----------------------------------------------------------------------------------------------
 
 
 def configuration_done(adapter: Adapter, asked: Asked) -> None:
@@ -234,7 +235,7 @@ def _run(session: RemoteSession, plan: arguments.Launch) -> Stop:
 
 
 def terminate(adapter: Adapter, asked: Asked) -> Body:
-    """End the session. The conversation goes on until the client leaves it."""
+    """End the session. The conversation goes on until the client disconnects."""
     _close(adapter)
     adapter.terminated()
     return {}
@@ -251,8 +252,8 @@ def disconnect(adapter: Adapter, asked: Asked) -> None:
 
 
 def leave(adapter: Adapter, terminate: bool | None = None) -> None:
-    """The client goes. A run that it launched ends with it, a session that it was attached to stays as it is, without
-    the breakpoints that it brought."""
+    """End the conversation. By default a launched session is closed (unless `keep_session`) and an attached session
+    stays, without the editor's breakpoints; `terminate` overrides this."""
     adapter.over = True
     if not adapter.followed:
         adapter.let_go()
@@ -267,13 +268,13 @@ def leave(adapter: Adapter, terminate: bool | None = None) -> None:
             if adapter.launched:
                 adapter.first.session.detach()
     except (EngineUnavailable, UnknownSession):
-        pass  # it has ended before us: there is nothing to leave
+        pass  # the engine or the session has already ended
     finally:
         adapter.let_go()
 
 
 def _close(adapter: Adapter) -> None:
     try:
-        adapter.first.session.close(force=True)  # its own, or the editor was told to end it
+        adapter.first.session.close(force=True)  # launched here, or the editor asked to end it
     except UnknownSession:
-        pass  # closed by somebody else
+        pass  # closed by another client

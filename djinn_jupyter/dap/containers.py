@@ -1,6 +1,6 @@
-"""What can be opened in a variables view: named fields, numbered entries, a page of them at a time.
+"""Containers of a variables view: named fields, and numbered entries that are read a page at a time.
 
-References are numbers that live as long as the stop that they were given at.
+A reference number is valid as long as the stop at which it was given.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CHUNK = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """A line of a variables view. `asks` is the expression that evaluates to it, where there is one."""
+    """A line of a variables view. `asks` is the expression that evaluates to it, if any."""
 
     name: str
     value: str
@@ -27,7 +27,8 @@ class Variable:
 
 
 class Container:
-    """Base: nothing in it. `fields` are the named ones, `entries` the numbered ones from `start`, at most `count`."""
+    """Base: an empty container. `fields` are its named variables, `entries` the numbered ones from `start`, at most
+    `count`."""
 
     indexed = 0
 
@@ -38,12 +39,12 @@ class Container:
         return ()
 
     def change(self, name: str, text: str) -> Variable:
-        """Set the variable of that name to what the text says; the variable as it is then."""
+        """Set the variable of that name as the text says and return it; UsageError where it is read-only."""
         raise UsageError(f"{name} is to look at; an edit changes the value of the stopped site.")
 
 
 class Fixed(Container):
-    """Fields that are known."""
+    """A container of given fields."""
 
     def __init__(self, *variables: Variable) -> None:
         self._variables = variables
@@ -53,7 +54,7 @@ class Fixed(Container):
 
 
 class Listed(Container):
-    """As many entries as `indexed` says, made when asked for."""
+    """A container of `indexed` entries, each made when it is read."""
 
     def __init__(self, indexed: int, made: Callable[[int, int], Sequence[Variable]]) -> None:
         self.indexed, self._made = indexed, made
@@ -63,7 +64,7 @@ class Listed(Container):
 
 
 class Chunk(Container):
-    """A run of another's entries, for clients that do not ask for pages."""
+    """A range of another container's entries, for clients that do not request pages."""
 
     def __init__(self, whole: Container, start: int, count: int) -> None:
         self._whole, self._start, self.indexed = whole, start, count
@@ -77,13 +78,13 @@ class Chunk(Container):
 
 @dataclass(slots=True)
 class References:
-    """Which container a number stands for; numbers are never given twice."""
+    """The table from reference numbers to containers; a number is never reused."""
 
     _next: int = 1
     _kept: dict[int, tuple[int, Container]] = field(default_factory=dict)
 
     def keep(self, owner: int, container: Container | None) -> int:
-        """The number of a container of the thread `owner`; 0 for none."""
+        """Give a container of the thread `owner` a number and return it; 0 for no container."""
         if container is None:
             return 0
         number, self._next = self._next, self._next + 1
@@ -91,7 +92,7 @@ class References:
         return number
 
     def forget(self, owner: int) -> None:
-        """The thread has moved: what was shown of its stop is past."""
+        """Drop all containers of a thread, after it has moved on from its stop."""
         self._kept = {number: kept for number, kept in self._kept.items() if kept[0] != owner}
 
     def find(self, number: int) -> tuple[int, Container]:
@@ -103,7 +104,7 @@ class References:
         return found
 
     def spell(self, owner: int, variable: Variable) -> dict[str, Any]:
-        """A variable as the protocol names it."""
+        """Return a variable in the protocol's form."""
         inside = variable.inside
         spelled: dict[str, Any] = {
             "name": variable.name,
@@ -120,13 +121,12 @@ class References:
 
 
 def sizes(container: Container | None) -> dict[str, int]:
-    """How many entries there are, for those who ask by pages."""
+    """Return the number of entries, for clients that request pages."""
     return {} if container is None or not container.indexed else {"indexedVariables": container.indexed}
 
 
 def page(container: Container, wanted: str | None, start: int, count: int, *, paged: bool) -> Sequence[Variable]:
-    """The part of a container that was asked for; `count` 0 is all. A client that knows no pages gets long lists in
-    chunks."""
+    """Return the requested part of a container; `count` 0 is all. A client without paging gets long lists in chunks."""
     fields = container.fields() if wanted != "indexed" else ()
     if wanted == "named" or not container.indexed:
         return fields

@@ -1,4 +1,4 @@
-"""What the adapter says: responses, refusals and events, numbered in the order in which they are said."""
+"""The adapter's outgoing messages: responses, refusals and events, numbered in the order in which they are sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Say = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request of the client: its number, its command, and what it carries."""
+    """A request of the client: its number, command and arguments."""
 
     number: int
     command: str
@@ -22,7 +22,7 @@ class Asked:
 
 
 class Conversation:
-    """Every request is answered once: by `respond` or by `refuse`."""
+    """Sends numbered messages. Every request is answered once: by `respond` or by `refuse`."""
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -32,7 +32,7 @@ class Conversation:
         self._answer(asked, success=True, **({"body": dict(body)} if body else {}))
 
     def refuse(self, asked: Asked, error: DjinnError) -> None:
-        """The error's one sentence, where a program looks for it and where a person does."""
+        """Refuse a request with the error's one sentence, in `message` for programs and in `body.error` for display."""
         sentence = " ".join(str(error).split())
         number = zlib.crc32(error.code.encode()) & 0x7FFFFFFF
         shown = {"id": number, "format": sentence, "showUser": True}
@@ -42,7 +42,7 @@ class Conversation:
         self._send("event", event=event, **({"body": dict(body)} if body else {}))
 
     def write(self, text: str, category: str = "console") -> None:
-        """Text for the debug console: `stdout` is what the model generates, `console` what the adapter remarks."""
+        """Write text to the debug console: `stdout` for generated text, `console` for the adapter's remarks."""
         self.tell("output", {"category": category, "output": text})
 
     def _answer(self, asked: Asked, **rest: Any) -> None:

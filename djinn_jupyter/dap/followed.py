@@ -1,4 +1,4 @@
-"""A session as a thread of the debugger: where it stands, and the move that is under way."""
+"""A session as a thread of the debugger: its state, and the move in progress."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MoveName = Literal["run", "continue", "step", "back"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Move:
-    """A verb that was asked of the engine here and has not come to its end. `asked` is None once it is answered;
-    `ended` when the event that ends it was heard, `outcome` when its reply is there: it is over when both are."""
+    """A move requested here that is not over yet. `asked` is None once that request is answered; `ended` is set by the
+    event that ends the move, `outcome` by its reply: the move is over when both are set."""
 
     name: MoveName
     asked: Asked | None = None
@@ -30,8 +30,8 @@ class Move:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Followed:
-    """`number` is its thread id. `look` is what was fetched of the present stop, None where it does not stand or nobody
-    has looked. `book` has the breakpoints that the editor set in it."""
+    """A followed session. `number` is its thread id. `look` holds the values fetched at the present stop, None where
+    the session is not stopped or none were fetched. `book` records the breakpoints that the editor set in it."""
 
     number: int
     session: RemoteSession
@@ -47,14 +47,14 @@ class Followed:
 
     @property
     def seen(self) -> StopIdentity | None:
-        """The stop that the editor was shown last, while it stands."""
+        """The stop that the editor was shown last, until the session leaves it."""
         return None if self.look is None else self.look.identity
 
     def arrived(self, stop: Paused, look: Look) -> None:
         self.state, self.look = "paused", look
 
     def left(self) -> None:
-        """It goes on, or has ended: nothing of the stop is true any more."""
+        """Mark the session as running and drop the values of its stop."""
         self.state, self.look = "running", None
 
     def require_stopped(self) -> None:

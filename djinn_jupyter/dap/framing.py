@@ -19,7 +19,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 class Unframer:
-    """Bytes in, messages out. `lost` when a header was not understood: where the next message begins is not known."""
+    """Split bytes into messages. `lost` is set by an invalid header: the start of the next message is then unknown."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -30,8 +30,9 @@ class Unframer:
         self._bytes += more
 
     def take(self) -> dict[str, Any] | None:
-        """The next whole message; None when more bytes are needed. MalformedMessage for one that is no JSON object,
-        after which the next may be taken, or, with `lost`, none."""
+        """Return the next whole message; None when more bytes are needed. MalformedMessage for a message that is not a
+        JSON object, after which the next may be taken. MalformedMessage or MessageTooLarge for an invalid header, after
+        which `lost` is set and no more may be taken."""
         if self._length is None and not self._take_header():
             return None
         assert self._length is not None

@@ -22,7 +22,7 @@ _COMPARE: Final[dict[str, Callable[[int, int], bool]]] = {
 
 
 def read_hits(text: str | None) -> Holds | None:
-    """Whether a count of hits is one to stop at; None where there is no condition."""
+    """Return the predicate that a hit condition spells, or None for empty text; InvalidCondition for other text."""
     if text is None or not text.strip():
         return None
     matched = _SPELLED.match(text)

@@ -1,4 +1,4 @@
-"""What is asked of a stop: threads, stack, scopes, variables, expressions; and the model's source."""
+"""Commands that read a stop: threads, stack, scopes, variables, expressions; and the model's source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SITE = re.compile(r"^[A-Za-z_][\w.]*(\[[-\d:, ]+\])?$")
 
 
 def threads(adapter: Adapter, asked: Asked) -> Body:
-    """The sessions; what another one is called says where it stands."""
+    """Return the followed sessions as threads, with names that tell them apart."""
     shown = told_apart(one.name for one in adapter.followed.values())
     return {"threads": [{"id": one.number, "name": shown[one.name]} for one in adapter.followed.values()]}
 
@@ -35,7 +35,7 @@ def threads(adapter: Adapter, asked: Asked) -> Body:
 
 
 def stack_trace(adapter: Adapter, asked: Asked) -> Body:
-    """The stopped site, the modules that it lies in from the innermost outwards, the model."""
+    """Return as frames the stopped site, its enclosing modules from the innermost outwards, and the model."""
     given: arguments.StackTrace = arguments.read(arguments.StackTrace, asked.command, asked.arguments)
     one = adapter.thread(given.thread_id)
     look = looked_at(one)
@@ -59,7 +59,7 @@ def _frame(adapter: Adapter, one: Followed, index: int, name: str, line: int) ->
 
 
 def framed(adapter: Adapter, number: int) -> tuple[Followed, Enclosing | None]:
-    """The thread of a frame, and what it is around the stop; None for the stop itself."""
+    """Return the thread of a frame and the enclosing module that it shows; None for the stop itself."""
     thread, index = divmod(number, FRAMES_A_THREAD)
     one = adapter.thread(thread)
     around = adapter.tree.enclosing(looked_at(one).stop.site)
@@ -102,7 +102,7 @@ def variables(adapter: Adapter, asked: Asked) -> Body:
 
 
 def set_variable(adapter: Adapter, asked: Asked) -> Body:
-    """An edit of the stopped value, or of a part of it."""
+    """Edit the stopped value, or a part of it."""
     given: arguments.SetVariable = arguments.read(arguments.SetVariable, asked.command, asked.arguments)
     owner, container = adapter.references.find(given.variables_reference)
     changed = container.change(given.name, given.value)
@@ -114,7 +114,7 @@ def set_variable(adapter: Adapter, asked: Asked) -> Body:
 
 
 def evaluate(adapter: Adapter, asked: Asked) -> Body | None:
-    """A site as its value, an expression of the condition language as what it is; in the console also verbs."""
+    """Evaluate a site to its value, or an expression of the condition language; in the console also run verbs."""
     given: arguments.Evaluate = arguments.read(arguments.Evaluate, asked.command, asked.arguments)
     one = adapter.aimed_at if given.frame_id is None else framed(adapter, given.frame_id)[0]
     text = given.expression.strip()
@@ -134,14 +134,14 @@ def evaluate(adapter: Adapter, asked: Asked) -> Body | None:
 
 
 def _is_site(adapter: Adapter, text: str) -> bool:
-    """Whether it is spelled as a place of the model; a bare word is a quantity unless the model has it."""
+    """Return True if the text is spelled as a site; a bare word counts only if it is a point or module of the model."""
     if not _SITE.match(text):
         return False
     return "." in text or text.partition("[")[0] in MODEL_POINTS or text in adapter.tree.modules
 
 
 def completions(adapter: Adapter, asked: Asked) -> Body:
-    """Verbs at the beginning of a console line, sites anywhere."""
+    """Complete verbs at the beginning of a console line, and sites anywhere."""
     given: arguments.Completions = arguments.read(arguments.Completions, asked.command, asked.arguments)
     line = given.text.split("\n")[given.line - 1 if given.line else 0]
     before = line[: given.column - 1 if adapter.client.lines_start_at_1 else given.column]

@@ -1,6 +1,7 @@
-"""Moves: go on, step, go back, pause. A move is answered when the engine has accepted it and told of when it is over.
+"""Moves: go on, step, go back, pause. The request is answered when the engine has accepted the move; an event reports
+its end.
 
-Also hears what others do with a session: a notebook's run shows in the editor as its own would.
+Also shows what other clients do with a session: a notebook's run appears in the editor like the editor's own.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from djinn_jupyter.wire.replies import (
 if TYPE_CHECKING:
     from djinn_jupyter.dap.adapter import Adapter
 
-Verb = Callable[[RemoteSession, StopIdentity | None], Stop]  # the stop that the editor shows
+Verb = Callable[[RemoteSession, StopIdentity | None], Stop]  # given the session and the stop that the editor shows
 ACCEPTED: Final[dict[str, dict[str, Any]]] = {
     "continue": {"allThreadsContinued": False},
     "evaluate": {"result": "", "variablesReference": 0},
@@ -38,11 +39,11 @@ ACCEPTED: Final[dict[str, dict[str, Any]]] = {
 LAST_EVENT_SECONDS = 2.0  # reply and events travel on two sockets
 REASONS: Final = {"breakpoint": "breakpoint", "step": "step", "interrupt": "pause", "back": "step", "fork": "entry"}
 
-# --- moves of our own ------------------------------------------------------------------------------------------------
+# --- moves of this editor --------------------------------------------------------------------------------------------
 
 
 def set_off(adapter: Adapter, one: Followed, asked: Asked | None, name: MoveName, verb: Verb) -> None:
-    """Ask the engine for a move and come back at once."""
+    """Start a move and return at once. IllegalMove while another move is in progress."""
     if one.move is not None:
         raise IllegalMove(f"Session {one.session.label!r} is running; pause it first.")
     move, seen = Move(name=name, asked=asked), one.seen
@@ -56,7 +57,7 @@ def go_on(adapter: Adapter, one: Followed, asked: Asked | None, name: MoveName, 
 
 
 def _accept(adapter: Adapter, one: Followed, move: Move) -> None:
-    """The engine does it: say so, and forget what was shown of the stop that it left."""
+    """Answer a move that the engine has accepted, and drop the variables shown of the stop that it left."""
     asked, move.asked = move.asked, None
     one.left()
     adapter.references.forget(one.number)
@@ -75,7 +76,7 @@ def _replied(adapter: Adapter, one: Followed, move: Move, outcome: Stop | DjinnE
 
 
 def _failed(adapter: Adapter, one: Followed, move: Move, error: DjinnError) -> None:
-    """Refused before it began, the session stands as it did; broken on the way, its run is over."""
+    """Report a failed move: refused before it began, the session keeps its stop; failed later, its run is over."""
     one.move = None
     if move.asked is not None:
         adapter.conversation.refuse(move.asked, error)
@@ -99,7 +100,7 @@ def _settle(adapter: Adapter, one: Followed, move: Move) -> None:
 
 
 def waits(adapter: Adapter) -> Iterator[float]:
-    """Seconds after which a move whose last event was lost counts as over."""
+    """Yield the seconds until each replied move counts as over without its last event."""
     for one in adapter.followed.values():
         if one.move is not None and one.move.deadline is not None:
             yield max(0.0, one.move.deadline - adapter.clock)
@@ -111,7 +112,7 @@ def settle_late(adapter: Adapter) -> None:
             _settle(adapter, one, one.move)
 
 
-# --- what the engine tells -------------------------------------------------------------------------------------------
+# --- events of the engine --------------------------------------------------------------------------------------------
 
 
 def hear(adapter: Adapter, event: Event) -> None:
@@ -148,7 +149,7 @@ def hear(adapter: Adapter, event: Event) -> None:
 
 
 def follow(adapter: Adapter, name: str) -> Followed:
-    """One more session as a thread."""
+    """Add a session as a thread."""
     return follow_session(adapter, RemoteSession(adapter.engine.line, name))
 
 
@@ -161,7 +162,8 @@ def follow_session(adapter: Adapter, session: RemoteSession) -> Followed:
 
 
 def _edited(adapter: Adapter, one: Followed, stop: StopIdentity) -> None:
-    """By somebody else, where the edition is not the one that is shown."""
+    """Refresh the shown stop after an edit by another client, recognized by a stop identity other than the shown
+    one."""
     if one.look is not None and one.move is None and stop != one.look.identity:
         try:
             one.look.refresh()
@@ -171,7 +173,7 @@ def _edited(adapter: Adapter, one: Followed, stop: StopIdentity) -> None:
 
 
 def tell_invalidated(adapter: Adapter, one: Followed) -> None:
-    """What is shown of the stopped value is not what it is any more."""
+    """Tell the editor that the shown variables are out of date, if it supports that event."""
     if adapter.client.supports_invalidated_event:
         adapter.conversation.tell("invalidated", {"areas": ["variables"], "threadId": one.number})
 
@@ -193,7 +195,7 @@ def _closed(adapter: Adapter, one: Followed) -> None:
 
 
 def show_stop(adapter: Adapter, one: Followed) -> None:
-    """A stop that somebody else brought about, or that was there already."""
+    """Show a stop that another client's move reached, or that existed before this conversation."""
     try:
         stop = one.session.stop
     except IllegalMove:
@@ -237,13 +239,13 @@ def _finished(adapter: Adapter, one: Followed, outcome: Finished) -> None:
 
 
 def back(session: RemoteSession, seen: StopIdentity | None) -> Paused:
-    """To the stop before; at the oldest one, a layer back in its pass."""
+    """Go back to the previous stop; from the oldest stop, one layer back in its pass."""
     present = session.history().present
     return session.back(1, by="stop" if present is None or present > 0 else "layer", stop=seen)
 
 
 def back_to_breakpoint(session: RemoteSession, seen: StopIdentity | None) -> Paused:
-    """To the last stop before this one at which a breakpoint was met."""
+    """Go back to the last stop before this one at which a breakpoint was hit; UsageError if there is none."""
     history = session.history()
     here = len(history.stops) if history.present is None else history.present
     met = [stop.index for stop in history.stops[:here] if stop.reason == "breakpoint"]

@@ -11,7 +11,8 @@ Values = NDArray[Any]
 
 
 def wide(values: Values) -> Values:
-    """In a dtype numpy computes with: bfloat16 and float16 as float32, in which all their values are exact."""
+    """Convert to a dtype that numpy computes with: bfloat16 and float16 to float32, in which all their values are
+    exact."""
     return values.astype(np.float32) if values.dtype.itemsize < 4 or values.dtype.kind != "f" else values
 
 
@@ -24,7 +25,7 @@ def shape(values: Values) -> str:
 
 
 def statistics(values: Values) -> dict[str, float]:
-    """Mean, standard deviation, least, greatest and L2 norm, computed in float64. Empty for an empty array."""
+    """Return mean, standard deviation, minimum, maximum and L2 norm, computed in float64. Empty for an empty array."""
     if values.size == 0:
         return {}
     numbers = values.astype(np.float64)
@@ -38,7 +39,7 @@ def statistics(values: Values) -> dict[str, float]:
 
 
 def summary(values: Values) -> str:
-    """`mean 0.0123, max 4.2, norm 23.7`; a single number as it is."""
+    """Spell `mean 0.0123, max 4.2, norm 23.7`; a single number as itself."""
     if values.ndim == 0:
         return number(values.item())
     found = statistics(values)

@@ -19,7 +19,8 @@ Scope = tuple[str, Container, bool]
 
 
 def scopes_of(look: Look, frame: Enclosing | None) -> tuple[Scope, ...]:
-    """Name, content and whether it is expensive, of the stopped site (`frame` None) or of something around it."""
+    """Return (name, content, True if expensive) of each scope of the stopped site (`frame` None) or of an enclosing
+    module."""
     rest: tuple[Scope, ...] = (("Tokens", tokens(look), False), ("Session", Session(look), False))
     if frame is None:
         long = len(look.stop.positions) > CHEAP_ROWS
@@ -30,7 +31,7 @@ def scopes_of(look: Look, frame: Enclosing | None) -> tuple[Scope, ...]:
 
 
 def lens(look: Look) -> Container:
-    """The most probable next tokens at each position of the pass, by the model's own epilogue."""
+    """Return the most probable next tokens at each position of the pass, by the model's own epilogue."""
     positions = look.stop.positions
 
     def rows(start: int, count: int) -> Sequence[Variable]:
@@ -42,7 +43,8 @@ def lens(look: Look) -> Container:
 
 
 def _lens_rows(look: Look, positions: tuple[int, ...]) -> tuple[tuple[LensRow, ...], str]:
-    """At the stop, or where its value is not of the residual stream's width at what went into its layer."""
+    """Read the lens at the stop; if its value has not the width of the residual stream, at its layer's `resid_pre`.
+    Return the rows and their site."""
     if not positions:
         return (), look.stop.site
     try:
@@ -80,7 +82,7 @@ def tokens(look: Look) -> Container:
 
 
 class Session(Container):
-    """Where the session stands and what is armed in it."""
+    """The session's stop, text, breakpoints, rules, earlier stops and residency."""
 
     def __init__(self, look: Look) -> None:
         self._look = look

@@ -1,5 +1,5 @@
-"""The adapter at a pair of pipes, or at a loopback port, one adapter a client. Reads bytes, writes bytes; a client that
-does not read holds up nobody but itself."""
+"""Serve the adapter on a pair of pipes, or on a loopback port with one adapter per client. Reads and writes bytes; a
+client that does not read delays only itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ READ_BYTES = 65536
 
 
 def serve_client(read: Read, write: Write) -> None:
-    """Converse until the client leaves or its pipe ends. `read` gives b"" at its end."""
+    """Serve one client until it leaves or its pipe ends. `read` returns b"" at the end."""
     outgoing: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     adapter = Adapter(outgoing.put)
     writer = threading.Thread(target=_write_all, args=(outgoing, write), name="djinn-dap-write", daemon=True)
@@ -78,7 +78,7 @@ def _write_all(outgoing: SimpleQueue[dict[str, Any] | None], write: Write) -> No
 
 
 def serve_pipes() -> None:
-    """Standard input and output belong to the protocol; what anybody else prints goes to standard error."""
+    """Serve on standard input and output; all other output of the process is redirected to standard error."""
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(2, 1)
     sys.stdout = sys.stderr
@@ -91,8 +91,8 @@ def serve_pipes() -> None:
 
 
 def serve_port(port: int, told: Callable[[int], None]) -> None:
-    """Every connection to a port of this machine's loopback is a client of its own. `told` gets the port, which is
-    chosen when `port` is 0. Ends by KeyboardInterrupt."""
+    """Serve on a loopback port; every connection is a separate client. `told` is called with the port, which the system
+    chooses when `port` is 0. Ends by KeyboardInterrupt."""
     with socket.create_server(("127.0.0.1", port)) as listening:
         told(listening.getsockname()[1])
         while True:

@@ -20,7 +20,7 @@ Body = Mapping[str, Any]
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one sentence and ends nothing."""
+    """A parser that raises UsageError with one sentence instead of exiting the process."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{**settings, "add_help": False})
@@ -30,7 +30,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> _Parser:
-    """What the console understands; `help` prints it."""
+    """Return the parser of the console's verbs; `help` lists them."""
     top = _Parser(prog="")
     verbs = top.add_subparsers(dest="verb", required=True)
     edit = verbs.add_parser("edit", help="change the stopped value: scale 0.9, add [..], set 0, zero, clamp -1 1")
@@ -74,7 +74,7 @@ def is_said(text: str) -> bool:
 
 
 def speak(adapter: Adapter, one: Followed, asked: Asked, text: str) -> Body | None:
-    """Do what a line of the console says; None where the answer comes when the engine has accepted it."""
+    """Run a line of the console; None for a move, which is answered when the engine has accepted it."""
     said = parser().parse_args(words(text))
     if said.verb in _MOVES:
         _MOVES[said.verb](adapter, one, asked, said)
@@ -85,7 +85,7 @@ def speak(adapter: Adapter, one: Followed, asked: Asked, text: str) -> Body | No
 
 
 def tell_changed(adapter: Adapter, one: Followed) -> None:
-    """It was edited here: read it again, and have the editor do so."""
+    """Read the stop again after an edit in this editor, and tell the editor to do the same."""
     if one.look is not None:
         one.look.refresh()
     moving.tell_invalidated(adapter, one)

@@ -1,6 +1,7 @@
-"""The model as a source that an editor can show: a line a site, the layers as blocks. And which modules enclose a site.
+"""The model as source text for an editor: one line per site, the layers as blocks. Also finds a site's enclosing
+modules.
 
-Knows what the engine says of its model; asks nothing.
+Works from the engine's description of its model; sends no request.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ COLUMN = 44
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A line of the source. `site` is where a breakpoint on it stands; None where there is no place to stop."""
+    """A line of the source. `site` is the site of a breakpoint on it; None where a pass cannot stop."""
 
     text: str
     site: str | None = None
@@ -27,7 +28,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enclosing:
-    """Something a site lies in. `entry` is the site of what goes into it, None for the model."""
+    """A module that encloses a site, or the model. `entry` is the site of its input, None for the model."""
 
     name: str
     path: str | None
@@ -36,7 +37,7 @@ class Enclosing:
 
 
 class ModelTree:
-    """Lines count from 1."""
+    """The source of a model. Lines count from 1."""
 
     def __init__(self, model: ModelDescription, modules: Sequence[ModuleDescription]) -> None:
         self.model = model
@@ -57,15 +58,16 @@ class ModelTree:
 
     @property
     def source(self) -> dict[str, object]:
-        """As the protocol names it. The path is a name only: the reference leads to the text."""
+        """The source in the protocol's form. The path is only a name: the text is found by the reference."""
         return {"name": self.name, "path": self.name, "sourceReference": REFERENCE, "origin": "the engine's model"}
 
     def means(self, name: str | None, path: str | None, reference: int | None) -> bool:
-        """Whether somebody's source is this one; editors keep the name over sessions, not always the reference."""
+        """Return True if a client's source is this one; editors keep the name over sessions, not always the
+        reference."""
         return reference == REFERENCE or self.name in (name, path, (path or "").rpartition("/")[2])
 
     def line_of(self, spelling: str) -> int:
-        """The line of a site, or of the layer it lies in; 1 where it lies in none."""
+        """Return the line of a site, or of its layer; 1 where it lies in none."""
         site = _parsed(spelling)
         if site is None:
             return 1
@@ -76,7 +78,7 @@ class ModelTree:
         return 1 if layer is None else self._lines.get(f"resid_pre.{layer}", 1)
 
     def site_at(self, line: int) -> tuple[int, str]:
-        """The first site at a line or below it, with its line."""
+        """Return (line, site) of the first site at a line or below it; UsageError if there is none."""
         for number in range(max(line, 1), len(self.rows) + 1):
             site = self.rows[number - 1].site
             if site is not None:
@@ -90,7 +92,7 @@ class ModelTree:
         return None if module is None else module.layer
 
     def enclosing(self, spelling: str) -> tuple[Enclosing, ...]:
-        """The modules that a site lies in, from the innermost outwards, and the model itself."""
+        """Return the modules that enclose a site, from the innermost outwards, and the model itself."""
         site = _parsed(spelling)
         path = None if site is None else self._module_of(site)
         found = []

@@ -1,5 +1,5 @@
-"""The value of a site as something to open: positions, then heads or features, down to single numbers; and to change,
-where it is the stopped one."""
+"""The value of a site as a container: positions, then heads or features, down to single numbers. The value of the
+stopped site can be edited."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ FETCHED_ENTRIES = 2**22
 
 
 class Look:
-    """A stopped pass and what was fetched of it, in the edition in which it is shown. Fetched again when that is
-    another."""
+    """A stopped pass and the values fetched from it, all of the stop identity that is shown. `refresh` drops them."""
 
     def __init__(self, session: RemoteSession, stop: Paused) -> None:
         self.session, self.stop = session, stop
         self._fetched: dict[str | None, Snapshot] = {}
 
     def snapshot(self, site: str | None = None) -> Snapshot:
-        """The value at a site, by default the stopped one; of a very long pass its last positions."""
+        """Return the value at a site, by default the stopped one; of a very long pass only the last positions."""
         if site not in self._fetched:
             read = self.session.inspect(site, self._positions())
             self.check(read.reply.snapshot.stop)
@@ -43,7 +42,8 @@ class Look:
         return self.stop.reply.stop
 
     def check(self, read_from: StopIdentity) -> None:
-        """IllegalMove where a value is no more of the stop that is shown: the editor will hear of the present one."""
+        """Raise IllegalMove where a value is not of the stop shown: an event will tell the editor of the present
+        one."""
         if read_from != self.identity:
             raise IllegalMove(f"Session {self.session.label!r} has moved on or was edited; ask for its present stop.")
 
@@ -55,19 +55,19 @@ class Look:
         return self.stop.positions[-rows:] if len(self.stop.positions) > rows else None
 
     def refresh(self) -> None:
-        """After an edit: the stop as the engine tells it now."""
+        """Read the stop from the engine again and drop the fetched values, after an edit."""
         self.stop = self.session.stop
         self._fetched.clear()
 
     @property
     def writable(self) -> str:
-        """The site whose value an edit changes: the stopped one, whole."""
+        """The site whose value an edit changes: the stopped one, without a selector."""
         return str(parse_site(self.stop.site).whole())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which part of the stopped value: nothing chosen yet, a position, a head or feature of it, an entry of a head."""
+    """A part of the stopped value: all of it, a position, a head or feature of it, or an entry of a head."""
 
     look: Look
     site: Site
@@ -76,7 +76,7 @@ class Place:
     entry: int | None = None
 
     def write(self, text: str, present: Values) -> None:
-        """Edit this part. `present` is the value of the innermost axis that holds it."""
+        """Edit this part. `present` is the value of the innermost axis that contains it."""
         session, site = self.look.session, self.site
         if self.unit is not None:
             site = replace_selector(site, (self.unit,))
@@ -95,8 +95,8 @@ def replace_selector(site: Site, selector: tuple[int, ...]) -> Site:
 
 
 class Axis(Container):
-    """One axis of a value, and what lies within each of its entries. `labels` stand beside the entries, `numbers` are
-    how the entries are called; `place` is None where it is not the stopped value."""
+    """One axis of a value; each entry contains the inner axes. `labels` are shown beside the entries, `numbers` name
+    the entries; `place` is None where the value is not the stopped one."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class Axis(Container):
                 return replace(place, entry=number)
 
     def _path(self, place: Place) -> tuple[int, ...]:
-        """Row numbers in the whole value that lead to a place."""
+        """Return the row numbers in the whole value that lead to a place."""
         first = place.look.snapshot(str(place.site)).positions
         assert place.position is not None
         steps: list[int] = [first.index(place.position)]
@@ -177,7 +177,8 @@ def _part(values: Values, path: tuple[int, ...]) -> Values:
 
 
 class Activation(Container):
-    """The value at a site with its figures; `site` None is the stopped one, which may be changed."""
+    """The value at a site with its statistics; `site` None is the stopped one. The stopped site's value can be
+    edited."""
 
     def __init__(self, look: Look, site: str | None = None) -> None:
         self.look, self.site = look, site
@@ -191,7 +192,7 @@ class Activation(Container):
         return f"{self._snapshot.dtype}{readings.shape(values)}  {readings.summary(values)}"
 
     def rows(self) -> Axis:
-        """The value itself, position by position."""
+        """Return the value itself, position by position."""
         snapshot, stop = self._snapshot, self.look.stop
         site = parse_site(self.spelled)
         return Axis(
