@@ -1,1 +1,1 @@
-"""The door for a browser: a Jupyter Server extension that finds engines, asks them and tells what they do. No torch."""
+"""The Jupyter Server extension: finds engines, forwards a browser's requests, reports their state. Imports no torch."""

@@ -1,4 +1,4 @@
-"""What engines are told of a session's notebook: what has changed since they were told. Sends nothing itself."""
+"""Notes to engines about the notebooks of their sessions: only changes since the last notes. Sends nothing itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ GONE = ("dead", "restarting", "autorestarting", "terminating")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What one session's engine knows of its notebook. `holder` is whose kernel `kernel` speaks of."""
+    """The state of a session's notebook as last reported to its engine. `kernel` is the activity of `holder`'s
+    kernel."""
 
     holder: str | None = None
     kernel: Activity | None = None
@@ -22,13 +23,14 @@ class Told:
 
 
 class Activities:
-    """One for each engine. A session that nothing is known of is told nothing: its kernel may be another server's."""
+    """The reported states of one engine's sessions. No note is made for a session whose kernel is unknown: it may be
+    another server's."""
 
     def __init__(self) -> None:
         self._told: dict[str, Told] = {}
 
     def notes(self, sessions: Iterable[SessionDescription], kernels: Kernels, focused: Collection[str]) -> list[Note]:
-        """The notes that bring the engine up to date; they count as told."""
+        """Return the notes that bring the engine up to date, and record them as sent."""
         due: list[Note] = []
         present: dict[str, Told] = {}
         for session in sessions:
@@ -39,11 +41,11 @@ class Activities:
         return due
 
     def forget(self, session: str) -> None:
-        """The engine has begun or ended a session of that name, and knows nothing of its notebook."""
+        """Drop the record of a session that the engine has just opened or closed: it knows nothing of its notebook."""
         self._told.pop(session, None)
 
     def restarted(self, kernel: str) -> list[Note]:
-        """A kernel was restarted: what its sessions had there is gone, and what it does next is told anew."""
+        """Return a `gone` note for each session of a restarted kernel; its next activity is reported anew."""
         lost = [name for name, told in self._told.items() if told.holder == HOLDER_PREFIX + kernel]
         for name in lost:
             self._told[name] = replace(self._told[name], kernel="gone")
@@ -51,7 +53,7 @@ class Activities:
 
 
 def _news(before: Told, now: Told) -> list[Activity]:
-    """`gone` is said again after any other note, which would take it back."""
+    """Return the activities to report. `gone` is repeated after a focus note, which would cancel it."""
     news: list[Activity] = []
     if now.focused != before.focused:
         news.append("focused" if now.focused else "blurred")
@@ -68,5 +70,5 @@ def _present(session: SessionDescription, before: Told, kernels: Kernels, focuse
         activity: Activity = "gone" if kernel.state in GONE else "busy" if kernel.state == "busy" else "idle"
         return Told(holder=session.holder, kernel=activity, focused=seen)
     if session.holder is not None and session.holder == before.holder and before.kernel is not None:
-        return Told(holder=session.holder, kernel="gone", focused=seen)  # it was ours, and is no more
+        return Told(holder=session.holder, kernel="gone", focused=seen)  # a kernel of this server that has ended
     return Told(focused=seen)

@@ -1,4 +1,4 @@
-"""What a browser may ask of an engine, and the reply that each request has; the sidebar is typed by this map too."""
+"""The requests that a browser may send to an engine, each with its reply; the sidebar's types follow this map too."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 
 MOVES: Final = (ask.Run, ask.Resume, ask.Step, ask.Back)
-"""Answered when the engine has taken them; their outcome comes later."""
+"""Answered when the engine has accepted them; their outcome comes later."""
 
 OPENING: Final = (ask.Open, ask.Fork, ask.RestoreCheckpoint)
-"""Leave the asker as the session's holder, which a server never is."""
+"""These make the client the session's holder, which a server must not be."""
 
 ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accepted]]] = {
     ask.Ping: replies.Pong,

@@ -1,6 +1,6 @@
-"""The wire's structs as the JSON that a browser reads and writes: arrays in base64, sizes bounded.
+"""Convert the wire's structs to and from the JSON of a browser: arrays in base64, sizes bounded.
 
-Refuses what is none of ours. A float that is not finite becomes null: JSON has no other word for it.
+Refuses messages outside the protocol. A non-finite float becomes null: JSON cannot represent it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _ArrayJson(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_request(body: bytes) -> Request:
-    """MalformedMessage says in one sentence what is wrong with it."""
+    """Decode a request. MessageTooLarge, or MalformedMessage with the error in one sentence."""
     if len(body) > MAX_REQUEST_BYTES:
         raise MessageTooLarge(f"The request has {len(body)} bytes, the limit is {MAX_REQUEST_BYTES}.")
     request: Request = _read(body, Request, "a request")
@@ -42,7 +42,7 @@ def read_said(text: str | bytes) -> Said:
 
 
 def write(value: Any) -> bytes:
-    """MessageTooLarge where its arrays have more bytes than a browser should be given at once."""
+    """Encode a value. MessageTooLarge where its arrays have more than MAX_ARRAY_BYTES bytes in total."""
     total = 0
 
     def spell(part: Any) -> _ArrayJson:

@@ -1,4 +1,4 @@
-"""A browser's request on its way to an engine: is it a browser's to ask, when is it answered, how long may it take."""
+"""Forward a browser's request to an engine: check that a browser may send it, answer it, limit its time."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from djinn_jupyter.wire.requests import Back, Detach, Request, Resume, Run, Step
 
 
 class Desk:
-    """`seconds` is the time limit of a request, and of a move until the engine has taken it."""
+    """Forwards requests. `seconds` is the time limit of a request, and of a move until the engine has accepted it."""
 
     def __init__(self, picture: LivePicture, seconds: float) -> None:
         self._picture, self._seconds = picture, seconds
         self._moves = 0
 
     async def ask(self, link: EngineLink, request: Request) -> Reply | Accepted:
-        """The engine's reply; Accepted for a move. Raises what failed."""
+        """Return the engine's reply, or Accepted for a move. Raises NotForBrowsers, TookTooLong, EngineUnavailable or
+        the error of a Failed reply."""
         if type(request) not in ANSWERS:
             raise NotForBrowsers(f"{type(request).__name__} is not for a browser to ask.")
         try:
@@ -41,7 +42,7 @@ class Desk:
         return reply
 
     async def _move(self, link: EngineLink, connection: Connection, request: Run | Resume | Step | Back) -> Accepted:
-        """Returns when the engine has taken the move, which is when its session is heard to run or has stood again."""
+        """Return when the engine has accepted the move: at the session's next SessionRunning event, or at its reply."""
         started = link.next_start(request.session)
         asked = asyncio.ensure_future(connection.ask(request))
         try:
@@ -52,7 +53,7 @@ class Desk:
         finally:
             started.cancel()
         if asked.done():
-            asked.result()  # raises what refused it
+            asked.result()  # raises the error of a refused move
         self._moves += 1
         number = self._moves
         asked.add_done_callback(lambda done: self._end(link, request, number, done))
@@ -69,6 +70,6 @@ class Desk:
 
 
 def _unheard(asked: asyncio.Future[Reply]) -> None:
-    """Nobody waits for it any more; what it failed with has been seen."""
+    """Retrieve the error of an abandoned request, so that asyncio does not log it."""
     if not asked.cancelled():
         asked.exception()

@@ -1,4 +1,4 @@
-"""What has changed between two readings of an engine, where a clock that went on is no change. Values only."""
+"""Changes between two readings of an engine, ignoring the progress of clocks. Values only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from djinn_jupyter.server.messages import EngineChange, LiveEngine, LiveSession, Sampled
 from djinn_jupyter.wire.nouns import EngineStatistics
 
-CLOCK_SECONDS = 1.5  # how far two computations of the same moment may be apart
+CLOCK_SECONDS = 1.5  # largest difference between two computations of the same moment
 
 
 def settled(before: LiveEngine | None, now: LiveEngine) -> LiveEngine:
-    """`now`, but what is the same except for clocks and counters of our own requests is taken from `before`."""
+    """Return `now`, with parts that differ only in clocks and in the count of answered requests taken from `before`."""
     if before is None:
         return now
     statistics = now.statistics
@@ -25,7 +25,7 @@ def settled(before: LiveEngine | None, now: LiveEngine) -> LiveEngine:
 
 
 def change(before: LiveEngine, now: LiveEngine, sampled: Mapping[str, Sampled]) -> EngineChange | None:
-    """What to tell of an engine; None when nothing is new."""
+    """Return the change to report for an engine; None when nothing is new."""
     closed: dict[str, LiveSession | None] = {name: None for name in before.sessions if name not in now.sessions}
     sessions = closed | {
         name: session for name, session in now.sessions.items() if before.sessions.get(name) != session

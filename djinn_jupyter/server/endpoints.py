@@ -1,4 +1,4 @@
-"""The addresses of the extension: authenticated by the server's own means, authorized as the resource `djinn`."""
+"""The HTTP and WebSocket endpoints: authenticated by the Jupyter server, authorized as the resource `djinn`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from djinn_jupyter.wire.replies import Failed
 
 RESOURCE = "djinn"
 NOT_OURS = 1007  # "invalid frame payload data", RFC 6455
-REASON_BYTES = 123  # what a closing frame has room for, RFC 6455 section 5.5
+REASON_BYTES = 123  # the room in a closing frame, RFC 6455 section 5.5
 
 
 class EnginesEndpoint(APIHandler):
@@ -80,7 +80,7 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._sending: asyncio.Task[None] | None = None
 
     def set_default_headers(self) -> None:
-        """A WebSocket has none of a page's headers."""
+        """Set none: a WebSocket has none of a page's headers."""
 
     @property
     def max_message_size(self) -> int:
@@ -94,7 +94,7 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
         if not await ensure_async(self.authorizer.is_authorized(self, self.current_user, "read", RESOURCE)):
             raise web.HTTPError(403)
         await self._lookout.ready()
-        await self._lookout.read()  # so that the snapshot is of now
+        await self._lookout.read()  # so that the snapshot is current
         await super().get(*args, **kwargs)
 
     def open(self, *args: str, **kwargs: str) -> None:
@@ -127,12 +127,12 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
 
 def closing_reason(sentence: str) -> str:
-    """As much of it as a closing frame takes; no character is cut in two."""
+    """Cut a sentence to the bytes that a closing frame holds; no character is cut in two."""
     return sentence.encode(errors="replace")[:REASON_BYTES].decode(errors="ignore")
 
 
 def _seen(sending: asyncio.Task[None]) -> None:
-    """A window that closes while something is on its way to it is no error."""
+    """Raise the error of a sending task; a window that closes while a message is being sent is not an error."""
     if not sending.cancelled():
         error = sending.exception()
         if error is not None and not isinstance(error, WebSocketClosedError):

@@ -1,4 +1,4 @@
-"""The extension as a Jupyter server loads it: builds the parts, gives them their addresses, starts and ends them."""
+"""The extension as a Jupyter server loads it: builds the parts, registers their endpoints, starts and stops them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class DjinnServer(ExtensionApp):
         )
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        """Called once the server's loop runs; a server that is too old to call it begins with the first request."""
+        """Start the lookout once the server's loop runs. A server too old to call this starts it at the first
+        request."""
         serverapp.event_logger.add_listener(schema_id=KERNEL_ACTIONS, listener=self._kernel_acted)
         self.lookout.start()
 
@@ -48,7 +49,7 @@ class DjinnServer(ExtensionApp):
     async def _read_kernels(self) -> Kernels:
         server = self.serverapp
         assert server is not None
-        root = getattr(server.contents_manager, "root_dir", None)  # contents that are no local files have none
+        root = getattr(server.contents_manager, "root_dir", None)  # missing where contents are not local files
         return await read_kernels(server.kernel_manager, server.session_manager, root)
 
     async def _kernel_acted(self, logger: Any, schema_id: str, data: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
-"""What Jupyter knows: the kernels of this server, what they do, and the notebooks that they belong to.
+"""Jupyter's kernels on this server: their execution states and their notebooks.
 
-A kernel's holder name is the stem of its connection file, which jupyter_client makes of its id.
+A kernel's holder name is the stem of its connection file, which jupyter_client builds from the kernel's id.
 """
 
 from __future__ import annotations
@@ -21,19 +21,20 @@ HOLDER_PREFIX = "kernel-"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
     """Kernels at one moment: execution state and contents path by kernel id. `root` is the folder that the server
-    shows, None where its contents are no local files."""
+    shows, None where its contents are not local files."""
 
     states: Mapping[str, str] = field(default_factory=dict)
     paths: Mapping[str, str] = field(default_factory=dict)
     root: PurePath | None = None
 
     def holding(self, session: SessionDescription) -> KernelDescription | None:
-        """The kernel of this server that holds the session."""
+        """Return the kernel of this server that holds the session, or None."""
         number = (session.holder or "").removeprefix(HOLDER_PREFIX)
         return KernelDescription(id=number, state=self.states[number]) if number in self.states else None
 
     def notebook_of(self, session: SessionDescription) -> str | None:
-        """The contents path of the notebook whose kernel holds the session, or else of the one it is called after."""
+        """Return the contents path of the notebook whose kernel holds the session, else of the notebook that it is
+        named after, else None."""
         kernel = self.holding(session)
         if kernel is not None and kernel.id in self.paths:
             return self.paths[kernel.id]
@@ -44,7 +45,7 @@ class Kernels:
 
 
 async def read_kernels(kernel_manager: Any, session_manager: Any, root: str | None) -> Kernels:
-    """What the server's own two books say. Raises what they raise."""
+    """Read the server's kernel manager and session manager. Their exceptions pass through."""
     kernels = await ensure_async(kernel_manager.list_kernels())
     sessions = await ensure_async(session_manager.list_sessions())
     return Kernels(

@@ -1,6 +1,6 @@
-"""The server's connection to one engine of the registry: opened, kept, read, and ended with the reason why.
+"""The server's connection to one engine of the registry: opened, kept open, read, and ended with a reason.
 
-The server is an observer at the engine: it holds no session, and an engine that only servers look at counts as idle.
+The server is an observer at the engine: it holds no session, and an engine with only observers counts as idle.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Heard = Callable[["EngineLink", Event], None]
 
 
 def engine_id(entry: Entry) -> str:
-    """Names an engine in addresses: readable, and another one for each process."""
+    """Return an engine's name in URLs: readable, and different for each process."""
     return f"{entry.identity.slug()}-{entry.pid}"
 
 
 def load_words(identity: Identity) -> str:
-    """What `%djinn_load` is given to mean this engine."""
+    """Return the arguments of `%djinn_load` that select this engine."""
     named = {"--revision": identity.revision, "--dtype": identity.dtype, "--device": identity.device}
     named["--attn"] = identity.attention
     options = [f"{option} {_quoted(value)}" for option, value in named.items() if value]
@@ -49,13 +49,13 @@ def load_words(identity: Identity) -> str:
 
 
 def _quoted(text: str) -> str:
-    """As one word of a magic's line, which takes a pair of quotes off and knows no escapes."""
+    """Quote text as one word of a magic's line; magics strip a pair of quotes and know no escapes."""
     return text if re.fullmatch(r"[^\s\"'#]+", text) else f"'{text}'" if '"' in text else f'"{text}"'
 
 
 class EngineLink:
-    """`run` keeps the connection until the engine's process has ended. `heard` is called for every event but
-    TokenSampled, which is gathered for `take_sampled`."""
+    """A connection to one engine. `run` keeps it until the engine's process has ended. `heard` is called for every
+    event but TokenSampled, which is collected for `take_sampled`."""
 
     def __init__(self, entry: Entry, *, heard: Heard) -> None:
         self.entry, self.id = entry, engine_id(entry)
@@ -91,11 +91,11 @@ class EngineLink:
         )
 
     async def run(self) -> str:
-        """Returns when the engine has ended, with the sentence that says why."""
+        """Keep the connection until the engine has ended; return the reason as a sentence."""
         refusal = _refusal(self.entry)
         if refusal is not None:
             self._become("refused", refusal)
-            await asyncio.Event().wait()  # another version, another host: nothing will change it
+            await asyncio.Event().wait()  # another version or another host: this is permanent
         while True:
             try:
                 reason = await self._keep()
@@ -114,14 +114,15 @@ class EngineLink:
             await self._connection.close()
 
     async def connection(self) -> Connection:
-        """The open connection; waits while it is being opened. EngineUnavailable says why there is none."""
+        """Return the open connection, waiting while it is being opened. EngineUnavailable, with the reason, if it
+        failed."""
         await self._settled.wait()
         if self._connection is None or not self.ready:
             raise EngineUnavailable(self._reason or "The connection to the engine is closed.")
         return self._connection
 
     async def read(self, seconds: float) -> None:
-        """Bring `sessions` and `statistics` up to date. An engine that takes longer is read on the next occasion."""
+        """Update `sessions` and `statistics`, waiting at most `seconds`; a slower reading goes on in the background."""
         if self._reading is None and self.ready:
             self._reading = asyncio.ensure_future(self._read())
             self._reading.add_done_callback(self._have_read)
@@ -129,19 +130,19 @@ class EngineLink:
             await asyncio.wait((self._reading,), timeout=seconds)
 
     def take_sampled(self) -> dict[str, Sampled]:
-        """What was sampled since this was called last."""
+        """Return the tokens sampled since the last call, by session."""
         sampled, self._sampled = self._sampled, {}
         return {session: sampling.read() for session, sampling in sampled.items()}
 
     def next_start(self, session: str) -> asyncio.Future[None]:
-        """Done when the session is next heard to run. To be cancelled by who waits no more."""
+        """Return a future done at the session's next SessionRunning event. A caller that stops waiting cancels it."""
         start: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._starting.setdefault(session, set()).add(start)
         start.add_done_callback(lambda done: self._starting.get(session, set()).discard(done))
         return start
 
     def note(self, note: Note) -> None:
-        """Tell the engine, which decides what follows. A refusal is nobody's concern."""
+        """Send a note to the engine, which decides what follows. A refusal is only logged."""
         if self._connection is not None and self.ready:
             self._connection.post(note, self._noted)
 
@@ -172,7 +173,7 @@ class EngineLink:
     def _have_read(self, reading: asyncio.Task[None]) -> None:
         self._reading = None
         if not reading.cancelled() and isinstance(reading.exception(), EngineUnavailable):
-            return  # `run` learns it too, and says it
+            return  # `run` gets the same error and reports it
         if not reading.cancelled() and reading.exception() is not None:
             log.error("%s could not be read", self.id, exc_info=reading.exception())
 
@@ -193,7 +194,7 @@ class EngineLink:
 
 @dataclass(slots=True)
 class _Sampling:
-    """The tokens of one session between two readings. Nobody may be reading, so the texts are bounded."""
+    """The tokens of one session between two readings. The texts are bounded, as no browser may be reading them."""
 
     count: int = 0
     step: int = 0
@@ -208,7 +209,7 @@ class _Sampling:
 
 
 def _refusal(entry: Entry) -> str | None:
-    """Why this engine cannot be spoken to, where its entry says so already."""
+    """Return the reason to refuse this engine by its entry alone (another host or version), or None."""
     if entry.host != host_name():
         return f"The engine of {entry.identity} runs on {entry.host}; open a Jupyter server there to see its sessions."
     if entry.version != __version__:

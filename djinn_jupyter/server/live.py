@@ -1,6 +1,6 @@
-"""The live picture that browsers see, and its messages in their order. Knows neither sockets nor engines.
+"""The live picture that browsers see, and its messages in order. Knows neither sockets nor engines.
 
-Every message has the number after that of the one before; a snapshot has the number of the message it stands after.
+Messages are numbered consecutively; a snapshot has the number of the last message that it includes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OUTCOMES_KEPT = 16
 
 
 class LivePicture:
-    """What all readers have been told so far. Used in one event loop."""
+    """The state last sent to all readers. Used in one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -39,7 +39,7 @@ class LivePicture:
 
     @property
     def focused(self) -> frozenset[str]:
-        """The notebooks that some window shows."""
+        """The notebooks shown in at least one window."""
         return frozenset(reader.focus for reader in self.readers if reader.focus is not None)
 
     def show(
@@ -49,7 +49,8 @@ class LivePicture:
         gone: Mapping[str, str],
         sampled: Mapping[str, Mapping[str, Sampled]],
     ) -> None:
-        """A new reading of all engines; told as a delta where something is new. `gone` is why an engine has ended."""
+        """Take a new reading of all engines and send the changes, if any, as a delta. `gone` maps ended engines to
+        reasons."""
         before = self._engines
         self._engines = {name: settled(before.get(name), engine) for name, engine in engines.items()}
         appeared = {name: engine for name, engine in self._engines.items() if name not in before}

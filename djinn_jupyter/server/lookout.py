@@ -1,6 +1,6 @@
-"""Looks around: at the registry and Jupyter's books once a second, at the engines and, where that is quick, at the
-books four times a second while somebody watches. Puts what it sees into the live picture, and tells engines what their
-notebooks do.
+"""Poll the registry and Jupyter's kernels once a second; while a browser is connected, poll the engines and, where that
+is quick, the kernels four times a second. Puts the readings into the live picture, and notifies engines of the activity
+of their notebooks.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 READ_SECONDS = 0.25
-PATIENCE_SECONDS = 0.1  # how long one round of reading waits for an engine; a slower one is in the next
+PATIENCE_SECONDS = 0.1  # how long one round waits for an engine; a slower answer counts in the next round
 QUICK_SECONDS = 0.01
 CLOSE_SECONDS = 5.0
 
 
 class Lookout:
-    """Belongs to one event loop, from `start` to `stop`. `read_kernels` may raise; then what was known stays."""
+    """Polls in one event loop, from `start` to `stop`. If `read_kernels` raises, the last reading stays."""
 
     def __init__(self, picture: LivePicture, *, read_kernels: Callable[[], Awaitable[Kernels]]) -> None:
         self._picture, self._read_kernels = picture, read_kernels
@@ -47,11 +47,11 @@ class Lookout:
 
     @property
     def links(self) -> tuple[EngineLink, ...]:
-        """Oldest engine first."""
+        """The links, the oldest engine first."""
         return tuple(sorted(self._links.values(), key=lambda link: link.entry.started))
 
     def start(self) -> None:
-        """Does nothing the second time."""
+        """Start polling; a second call does nothing."""
         if self._rounds is None:
             self._rounds = asyncio.ensure_future(self._look_around())
 
@@ -62,7 +62,7 @@ class Lookout:
         await asyncio.wait([asyncio.ensure_future(self._close(tasks))], timeout=CLOSE_SECONDS)
 
     async def ready(self) -> None:
-        """Returns once the registry has been looked into."""
+        """Wait until the registry has been read once."""
         self.start()
         await self._looked.wait()
 
@@ -70,7 +70,7 @@ class Lookout:
         return self._links.get(engine)
 
     def hurry(self) -> None:
-        """Something has happened that engines or windows should know before the next round."""
+        """Start the next round now, for a change that engines or windows should learn of at once."""
         self._changed = True
         self._wake.set()
 
@@ -80,7 +80,7 @@ class Lookout:
                 self._links[name].note(note)
 
     async def read(self) -> None:
-        """Read all engines and show what they say."""
+        """Read all engines, send them their notes, and show the readings in the live picture."""
         await asyncio.gather(*(link.read(PATIENCE_SECONDS) for link in self._links.values()))
         for link in self._links.values():
             for note in self._activities[link.id].notes(link.sessions, self._kernels, self._picture.focused):
@@ -109,14 +109,14 @@ class Lookout:
                 if self._changed or self._picture.readers:
                     self._changed = False
                     await self.read()
-            except Exception:  # the server's edge: a round that failed is logged, the next one comes
+            except Exception:  # top of the polling task: a failed round is logged, and the next one follows
                 log.exception("A round of looking around failed")
             self._looked.set()
             await self._pause(READ_SECONDS if self._picture.readers else LOOK_SECONDS)
 
     async def _pause(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(seconds):  # wait_for loses a cancellation that comes together with the event
+            async with asyncio.timeout(seconds):  # wait_for loses a cancellation that coincides with the event
                 await self._wake.wait()
         except TimeoutError:
             pass
@@ -132,7 +132,8 @@ class Lookout:
                 self._keeping[name].cancel()
 
     async def _see_kernels(self) -> None:
-        """Local books are read in a millisecond; those of a gateway, which are not, only once a second."""
+        """Read the kernels and time it: local managers take a millisecond; those of a gateway take longer and are
+        therefore read only once a second."""
         begun = asyncio.get_running_loop().time()
         kernels = await self._known_kernels()
         self._kernels_seconds = asyncio.get_running_loop().time() - begun
@@ -142,7 +143,7 @@ class Lookout:
     async def _known_kernels(self) -> Kernels:
         try:
             return await self._read_kernels()
-        except Exception as error:  # noqa: BLE001  whatever a server's own kernel books raise, engines are still shown
+        except Exception as error:  # noqa: BLE001  engines are still shown, whatever a server's kernel manager raises
             log.warning("Jupyter's kernels could not be read: %s", error)
             return self._kernels
 
@@ -161,7 +162,7 @@ class Lookout:
             self.hurry()
 
     def _hear(self, link: EngineLink, event: Event) -> None:
-        self._changed = True  # in the next round: an engine may say more than four things a second
+        self._changed = True  # read in the next round: an engine may send more than four events a second
         if isinstance(event, SessionOpened | SessionClosed):
             self._activities[link.id].forget(event.session)
         self._picture.event(link.id, event)

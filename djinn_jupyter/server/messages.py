@@ -1,4 +1,4 @@
-"""What the server extension and a browser say to each other, beyond the wire's own requests, replies and events.
+"""Messages between the server extension and a browser, beyond the wire's own requests, replies and events.
 
 `docs/server.md` is the contract around these; `labextension/src/wire/` is written from them.
 """
@@ -24,9 +24,9 @@ class KernelDescription(Frozen, frozen=True):
 
 
 class LiveSession(Frozen, frozen=True):
-    """A session with what Jupyter knows of it. `notebook` is the contents path of the notebook that it belongs to,
+    """A session with its notebook and kernel. `notebook` is the contents path of the notebook that it belongs to,
     `kernel` the kernel that holds it, both None where this server has none. `idle_since` in seconds since the epoch;
-    `described.idle_seconds` is as of the last change of anything else."""
+    `described.idle_seconds` is as of the last change of any other field."""
 
     described: SessionDescription
     label: str
@@ -36,9 +36,9 @@ class LiveSession(Frozen, frozen=True):
 
 
 class EngineFound(Frozen, frozen=True):
-    """An engine of the registry. `refused` cannot be spoken to, for `reason`; `description` is None until `ready`.
-    `model` is as it was asked for, `load` what `%djinn_load` is given to mean this engine; `started` in seconds since
-    the epoch."""
+    """An engine of the registry. In state `refused` it has no connection, for `reason`; `description` is None until
+    `ready`. `model` is the name as requested, `load` the arguments of `%djinn_load` that select this engine; `started`
+    in seconds since the epoch."""
 
     id: str
     model: str
@@ -53,7 +53,7 @@ class EngineFound(Frozen, frozen=True):
 
 
 class LiveEngine(Frozen, frozen=True):
-    """An engine with its books and its sessions by name. `statistics` is None until they were first read."""
+    """An engine with its statistics and its sessions by name. `statistics` is None until first read."""
 
     found: EngineFound
     statistics: EngineStatistics | None
@@ -68,13 +68,13 @@ class Engines(Frozen, frozen=True):
 
 
 class Accepted(Frozen, frozen=True, tag_field="reply"):
-    """The engine has taken a move; its outcome comes over the WebSocket under the same number."""
+    """The engine has accepted a move; its outcome comes over the WebSocket under the same number."""
 
     move: int
 
 
 class Sampled(Frozen, frozen=True):
-    """Tokens that a session sampled since the last delta, and the text that (at most the last 1000 of) them gave."""
+    """The number of tokens a session sampled since the last delta, and the text of at most the last 1000 of them."""
 
     count: int
     step: int
@@ -82,7 +82,7 @@ class Sampled(Frozen, frozen=True):
 
 
 class EngineChange(Frozen, frozen=True, omit_defaults=True):
-    """What is other than before; what is left out is as before. A session that is null has been closed."""
+    """The changed parts of an engine; omitted fields are unchanged. A session that is null has been closed."""
 
     found: EngineFound | msgspec.UnsetType = msgspec.UNSET
     statistics: EngineStatistics | msgspec.UnsetType = msgspec.UNSET
@@ -91,7 +91,7 @@ class EngineChange(Frozen, frozen=True, omit_defaults=True):
 
 
 class LiveMessage(Frozen, tag_field="live"):
-    """What the server says on the WebSocket. `sequence` is one more than that of the message before."""
+    """A message of the server on the WebSocket. `sequence` is one more than that of the previous message."""
 
     sequence: int
 
@@ -107,8 +107,8 @@ class LiveOutcome(LiveMessage, frozen=True, tag="outcome"):
 
 
 class LiveSnapshot(LiveMessage, frozen=True, tag="snapshot"):
-    """All there is, at each connect and after a gap: what was known before is to be forgotten. `outcomes` are the last
-    ones, oldest first, which somebody who was away may have missed. `at` in seconds since the epoch."""
+    """The whole state, sent at each connect and after a gap; it replaces all earlier state. `outcomes` are the latest
+    ones, oldest first, for a browser that was disconnected. `at` in seconds since the epoch."""
 
     at: float
     version: str
@@ -117,7 +117,7 @@ class LiveSnapshot(LiveMessage, frozen=True, tag="snapshot"):
 
 
 class LiveDelta(LiveMessage, frozen=True, tag="delta"):
-    """What has changed since the message before. `gone` says of each engine that has ended why."""
+    """The changes since the previous message. `gone` maps each ended engine to the reason."""
 
     at: float
     appeared: dict[str, LiveEngine]
@@ -126,7 +126,7 @@ class LiveDelta(LiveMessage, frozen=True, tag="delta"):
 
 
 class LiveEvent(LiveMessage, frozen=True, tag="event"):
-    """An engine's event, as it came. TokenSampled is not among them: see `EngineChange.sampled`."""
+    """An engine's event, unchanged. TokenSampled is not forwarded: see `EngineChange.sampled`."""
 
     engine: str
     event: Event
@@ -142,7 +142,7 @@ class Focus(Frozen, frozen=True, tag_field="say", tag="focus"):
 
 
 class Resync(Frozen, frozen=True, tag_field="say", tag="resync"):
-    """A message was missed: send a snapshot."""
+    """A request for a snapshot, after the browser missed a message."""
 
 
 Said = Focus | Resync

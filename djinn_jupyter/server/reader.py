@@ -1,6 +1,6 @@
-"""One browser window that listens: what waits for it, bounded, so that a slow one holds nobody up.
+"""The message queue of one browser window, bounded so that a slow window delays no other.
 
-When more waits than it may, all of it is dropped and a snapshot, made when the window is ready for it, takes its place.
+When the queue exceeds its limits, it is dropped, and a snapshot, made when the window is ready for it, takes its place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ WAITING_BYTES = 8 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderStatistics:
-    """`resyncs` counts how often what waited was dropped for a snapshot."""
+    """Counts of one reader. `resyncs` counts how often a queue over its limits was dropped for a snapshot."""
 
     waiting: int
     waiting_bytes: int
@@ -25,7 +25,8 @@ class ReaderStatistics:
 
 
 class Reader:
-    """`send` returns when the window's socket has taken the message. `focus` is the notebook that the window shows."""
+    """One window's queue. `send` returns when the window's socket has taken the message. `focus` is the notebook that
+    the window shows."""
 
     def __init__(self, *, send: Callable[[bytes], Awaitable[None]], snapshot: Callable[[], bytes]) -> None:
         self._send, self._snapshot = send, snapshot
@@ -42,9 +43,9 @@ class Reader:
         )
 
     def post(self, message: bytes) -> None:
-        """Never waits."""
+        """Queue a message without waiting."""
         if self._behind:
-            return  # the snapshot that is due will contain it
+            return  # the due snapshot will include it
         if len(self._waiting) >= WAITING_MESSAGES or self._bytes + len(message) > WAITING_BYTES:
             self._resyncs += 1
             self.resync()
@@ -54,14 +55,14 @@ class Reader:
         self._wake.set()
 
     def resync(self) -> None:
-        """Drop what waits; a snapshot is next."""
+        """Drop all queued messages; a snapshot is sent next."""
         self._waiting.clear()
         self._bytes = 0
         self._behind = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Send what comes until cancelled, or until `send` raises."""
+        """Send queued messages until cancelled, or until `send` raises."""
         while True:
             await self._wake.wait()
             self._wake.clear()

@@ -1,4 +1,4 @@
-"""What the server itself refuses. To a browser each has the code of an error that `errors.py` names.
+"""Errors raised by the server itself. A browser receives each with the code of an error in `errors.py`.
 
 UsageError
 └── NotForBrowsers      a request that belongs to a kernel's client

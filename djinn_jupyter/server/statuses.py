@@ -1,4 +1,4 @@
-"""Which HTTP status an error has. The class that stands nearest to an error decides."""
+"""The HTTP status of an error, chosen by the nearest class of its inheritance chain."""
 
 from __future__ import annotations
 
