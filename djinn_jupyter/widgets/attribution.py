@@ -1,4 +1,4 @@
-"""Direct logit attribution: a table of layers and modules (or heads), tinted by what each adds or takes away."""
+"""Direct logit attribution: a table of layers and modules (or heads), tinted by the sign and size of each value."""
 
 from __future__ import annotations
 

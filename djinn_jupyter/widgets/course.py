@@ -1,4 +1,4 @@
-"""A memory trace as it is drawn: bands that stack, pooled to a few hundred columns; the same for canvas and SVG."""
+"""A memory trace prepared for drawing: stacked bands, pooled to a few hundred columns; the same for canvas and SVG."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What was on the device over time. `moves` are (at, out of the device)."""
+    """The bytes on the device over time. `moves` are (at, True if out of the device)."""
 
     times: tuple[float, ...]
     bands: tuple[Band, ...]
@@ -43,7 +43,7 @@ class Course:
         return max(self.budget if self.budget < 3 * stack else 0, stack, 1)
 
     def message(self) -> dict[str, Any]:
-        """As JSON for the canvas."""
+        """Return the course as JSON values for the canvas."""
         return {
             "times": [round(at, 2) for at in self.times],
             "bands": [{"name": b.name, "ink": b.ink, "sizes": list(b.sizes)} for b in self.bands],
@@ -56,7 +56,7 @@ class Course:
 
 
 def course_of(readings: Sequence[Reading], moves: Sequence[Move]) -> Course:
-    """At most COLUMNS moments: of each stretch of time the one in which the books held most."""
+    """Return the course at no more than COLUMNS moments: of each block of readings the one with most bytes booked."""
     kept = _pooled(readings)
     names = _largest(kept)
     streams = any(r.ring for r in kept)
@@ -91,7 +91,7 @@ def _pooled(readings: Sequence[Reading]) -> list[Reading]:
 
 
 def _largest(readings: Sequence[Reading]) -> list[str]:
-    """The sessions that held most at any one time, by name; all of them where they are few."""
+    """Return the names of the sessions with the highest peak of bytes; all of them where they are few."""
     most: dict[str, int] = {}
     for reading in readings:
         for name, size in reading.sessions:

@@ -1,4 +1,4 @@
-"""Two sessions side by side: token by token, what each would say next, and how far apart two stopped values are."""
+"""Two sessions side by side: their tokens, their next-token predictions, and the distance of two stopped values."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ROWS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """What one session has: its tokens, where the prompt ends, the text of both parts, what comes next, and its stopped
-    value if it has one."""
+    """One session's part of a diff: its tokens, the length of the prompt, the text of both parts, the most probable
+    next tokens, and its stopped value if it has one."""
 
     name: str
     state: str
@@ -43,7 +43,8 @@ Values = tuple[NDArray[np.generic], NDArray[np.generic]]
 
 
 def diff_view(a: Line, b: Line, *, positions: Sequence[int] = (), layers: Mapping[str, Values] | None = None) -> View:
-    """Two lines. `layers` has, by site, the values [positions, features] of both at the `positions` they share."""
+    """Compare two sessions. `layers` maps a site to the values [positions, features] of both at the shared
+    `positions`."""
     differs = differing(a.tokens, b.tokens)
     sentence = _sentence(a, b, differs)
     values = _distances(a, b)
@@ -70,7 +71,7 @@ def diff_view(a: Line, b: Line, *, positions: Sequence[int] = (), layers: Mappin
 
 
 def differing(a: Sequence[int], b: Sequence[int]) -> list[int]:
-    """The positions at which the two lines do not have the same token, the longer one's rest included."""
+    """Return the positions at which the two sessions differ in their token, including the rest of the longer one."""
     return [i for i in range(max(len(a), len(b))) if i >= len(a) or i >= len(b) or a[i] != b[i]]
 
 
@@ -92,7 +93,7 @@ def _strip(line: Line, differs: Sequence[int]) -> Html:
 
 
 def _tops(a: Line, b: Line) -> list[tuple[str, int, str, float, str, float]]:
-    """(text, token, spelled and drawn probability in a, the same in b), most probable in either first."""
+    """Return rows (text, token, spelled and drawn probability in a, the same in b), most probable in either first."""
     if not a.top or not b.top:
         return []
     of_a, of_b = ({t.token: t for t in line.top} for line in (a, b))
@@ -112,7 +113,7 @@ def _tops_part(a: Line, b: Line, tops: Sequence[tuple[str, int, str, float, str,
 
 
 def _distances(a: Line, b: Line) -> list[tuple[int, float | None]]:
-    """(position, |b - a| / |a|) at the positions of both passes, when both stand at the same site."""
+    """Return (position, |b - a| / |a|) at the positions of both passes, if both are stopped at the same site."""
     if a.value is None or b.value is None or a.site != b.site:
         return []
     rows_a, rows_b = as_rows(a.value), as_rows(b.value)
@@ -125,7 +126,7 @@ def _distances(a: Line, b: Line) -> list[tuple[int, float | None]]:
 
 
 def _relative(a: NDArray[np.generic], b: NDArray[np.generic]) -> list[float | None]:
-    """|b - a| / |a| of each row; None where a is zero."""
+    """Return |b - a| / |a| of each row; None where a is zero."""
     rows_a, rows_b = as_rows(a), as_rows(b)
     sizes, apart = np.linalg.norm(rows_a, axis=1), np.linalg.norm(rows_b - rows_a, axis=1)
     return [float(d) / float(n) if n else None for d, n in zip(apart, sizes, strict=True)]
@@ -154,7 +155,7 @@ def _layers_plain(positions: Sequence[int], layers: Mapping[str, Sequence[float 
 
 
 def _layers_part(a: Line, b: Line, positions: Sequence[int], layers: Mapping[str, Sequence[float | None]]) -> Html:
-    """Layers down, the deepest first; positions across, named by the tokens of both where they are not the same."""
+    """Draw layers down, the deepest first, and positions across, named by both tokens where they differ."""
     titles = [_title(a, b, position) for position in positions]
     rows = [(mono(site), values) for site, values in list(layers.items())[::-1]]
     name = f"distance by layer and position, relative to {label(a.name)}; 0 is equal bit for bit"

@@ -1,4 +1,4 @@
-"""A dose-response: one line a measure over the strength of an intervention; as text, as SVG, and to hover over."""
+"""A dose-response: one line per measure over the strength of an intervention; as text, SVG and a plotly figure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def dose_response_view(
     title: str,
     hover: bool = False,
 ) -> View:
-    """`series` maps the name of a measure to its values; doses rise, and zero is on the axis."""
+    """Draw a dose-response. `series` maps the name of a measure to its values; doses rise, and zero is on the axis."""
     rows = [[f"{x:g}", *(figure(values[i], 2) for values in series.values())] for i, x in enumerate(doses)]
 
     def drawn() -> object:

@@ -1,4 +1,4 @@
-"""What an edit did: the numbers of the edit itself, and the next token's distribution without and with it."""
+"""The effect of an edit: the numbers of the edit itself, and the next token's distribution without and with it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from djinn_jupyter.wire.replies import Edited, Paused
 
 
 def edit_view(edited: Edited, stop: Paused, effect: EffectReading | None = None) -> View:
-    """The reply to an edit of `stop`, as it stands after it. An edit that changed nothing says so first."""
+    """Show the reply to an edit; `stop` is the stop after the edit. The title says if the edit changed nothing."""
     title = "Edited" if edited.entries_changed else "Nothing changed"
     others = stop.edits[:-1]
     rows: list[tuple[str, object]] = [
@@ -61,7 +61,7 @@ def _relative(edited: Edited) -> str:
 
 
 def effect_lines(effect: EffectReading | None, *, edited: bool) -> list[str]:
-    """The effect in plain text; for a stop that nobody edited only what comes next."""
+    """Return the effect in plain text; for an unedited stop only the most probable next tokens."""
     if effect is None:
         return []
     if not edited:
@@ -71,7 +71,7 @@ def effect_lines(effect: EffectReading | None, *, edited: bool) -> list[str]:
 
 
 def _chosen_lines(effect: EffectReading, shown: Sequence[TokenShift]) -> list[str]:
-    """The tokens that were asked for, and how far apart the logits of the first two are."""
+    """Return the requested tokens not yet `shown`, and the logit difference of the first two requested."""
     rows = [_spelled(shift) for shift in effect.chosen if shift not in shown]
     lines = [columns(rows, list(HEAD))] if rows else []
     return lines + [f"{name}: {before} without, {after} with, {moved}" for name, before, after, moved in _apart(effect)]
@@ -90,7 +90,7 @@ def _logits(before: float, after: float) -> tuple[str, str, str]:
 
 
 def _apart(effect: EffectReading) -> list[tuple[str, str, str, str]]:
-    """The logit difference of the first two tokens that were asked for, which is what a circuit is measured by."""
+    """Return the logit difference of the first two requested tokens, the usual metric of circuit analysis."""
     if len(effect.chosen) < 2:
         return []
     a, b = effect.chosen[:2]
@@ -99,7 +99,7 @@ def _apart(effect: EffectReading) -> list[tuple[str, str, str, str]]:
 
 
 def effect_part(effect: EffectReading, *, edited: bool) -> Html:
-    """The effect as a section of a card: two distributions side by side, and how far each logit moved."""
+    """Draw the effect as a section of a card: two distributions side by side, and the change of each logit."""
     asked = [shift for shift in effect.chosen if shift not in effect.shifts]
     if not edited:
         rows = [[cell_token(s.text, s.token), percent(s.probability_before), logit(s.logit_before)] for s in asked]
@@ -124,7 +124,7 @@ def _shifted(shift: TokenShift) -> list[object]:
 
 
 def top_table(top: Sequence[TopToken]) -> Html:
-    """A distribution's head as bars."""
+    """Draw the most probable tokens of a distribution as bars."""
     rows = [[cell_token(t.text, t.token), percent(t.probability), meter(share(t.probability))] for t in top]
     return table(["token", "probability", ""], rows, numeric=(1,))
 

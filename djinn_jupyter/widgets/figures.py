@@ -1,4 +1,4 @@
-"""Pure functions from values to plotly figures, for what people hover over. Light and dark pages both suit them."""
+"""Pure functions from values to plotly figures with hover text, readable on light and dark pages."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ GREY = "rgb(128,128,128)"  # readable on white and on black
 GRID = "rgba(128,128,128,0.25)"
 BLUE, ORANGE = "#2e7ad6", "#e06c28"
 SERIES = (BLUE, ORANGE, "#2a9d76", "#a06cc0", "#8c8c2c")
-HEADS_IN_MENU = 16  # each is a picture in the file
+HEADS_IN_MENU = 16  # each head stores one picture in the notebook file
 DIVERGING = [[0.0, "#2166ac"], [0.25, "#92c5de"], [0.5, "#ffffff"], [0.75, "#f4a582"], [1.0, "#b2182b"]]
 
 
 def activation(values: NDArray[np.generic], labels: Sequence[str] | None = None, *, title: str = "") -> go.Figure:
-    """Positions down, values across, pooled to 128 x 128; zero is white, full colour from the 99.5th percentile on."""
+    """Draw positions down, values across, pooled to 128 x 128; zero is white, full colour from the 99.5th percentile
+    on."""
     picture = signed(values)
     block = picture.columns_per_cell
     across = [i * block for i in range(picture.cells.shape[1])]
@@ -37,7 +38,7 @@ def activation(values: NDArray[np.generic], labels: Sequence[str] | None = None,
 def attention(
     values: NDArray[np.generic], heads: Sequence[int], queries: Sequence[str], keys: Sequence[str], *, site: str
 ) -> go.Figure:
-    """A pattern [queries, heads, keys], a head at a time, with a menu of the others; the title says which is drawn."""
+    """Draw a pattern [queries, heads, keys], one head at a time with a menu of the others; the title names the head."""
     weights = np.asarray(values, dtype=np.float32)
     drawn = [pooled(as_rows(weights[:, i])) for i in range(len(heads))][:HEADS_IN_MENU]
     maps = [
@@ -53,7 +54,7 @@ def attention(
 
 
 def contributions(values: Sequence[Sequence[float]], columns: Sequence[str], *, title: str) -> go.Figure:
-    """What modules or heads add (red) or take away (blue): layers down, modules across."""
+    """Draw positive (red) and negative (blue) contributions of modules or heads: layers down, modules across."""
     limit = max((abs(value) for row in values for value in row), default=0.0) or 1.0
     cells = [[rounded(value) for value in row] for row in values]
     heat = go.Heatmap(z=cells, x=list(columns), y=list(range(len(cells))), zmin=-limit, zmax=limit,
@@ -63,12 +64,12 @@ def contributions(values: Sequence[Sequence[float]], columns: Sequence[str], *, 
 
 
 def _of_head(site: str, head: int, count: int) -> str:
-    """`pattern.5, head 3 of 12`; a site that selects one head says so itself."""
+    """Name a head, as in `pattern.5, head 3`; a site that selects a single head already names it."""
     return f"{site}, head {head}" if count > 1 or "[" not in site else site
 
 
 def _menu(heads: Sequence[int], titles: Sequence[str]) -> dict[str, Any]:
-    """Each entry shows its head alone, and its title."""
+    """Return a menu of heads; each entry shows one head and its title."""
     rows = [
         {"label": f"head {heads[i]}", "method": "update",
          "args": [{"visible": [i == j for j in range(len(titles))]}, {"title.text": title}]}
@@ -89,7 +90,7 @@ def top_tokens(top: Sequence[TopToken], *, title: str = "") -> go.Figure:
 
 
 def effect(reading: EffectReading, *, title: str = "") -> go.Figure:
-    """The next token's distribution without (grey) and with (orange) the edits."""
+    """Draw the next token's distribution without (grey) and with (orange) the edits."""
     names = [marked(shift.text, shift.token) for shift in reading.shifts]
     befores = [rounded(shift.probability_before) for shift in reading.shifts]
     afters = [rounded(shift.probability_after) for shift in reading.shifts]
@@ -101,7 +102,7 @@ def effect(reading: EffectReading, *, title: str = "") -> go.Figure:
 def dose_response(
     doses: Sequence[float], series: Mapping[str, Sequence[float]], *, dose: str, response: str, title: str = ""
 ) -> go.Figure:
-    """One line a measure over the strength of an intervention; the untouched model stands at dose 0."""
+    """Draw one line per measure over the strength of an intervention; dose 0 is the unmodified model."""
     lines = [
         go.Scatter(name=name, x=list(doses), y=[rounded(v, 2) for v in values], mode="lines+markers",
                    line={"color": SERIES[i % len(SERIES)]})
@@ -136,5 +137,5 @@ def _height(rows: int) -> int:
 
 
 def _short(cells: NDArray[np.float32]) -> list[list[float]]:
-    """Cells with three significant digits: a plain list, so that no random dtype or byte order is stored."""
+    """Round cells to three significant digits, as a plain list, so that no dtype or byte order is stored."""
     return [[rounded(float(v)) for v in row] for row in cells]

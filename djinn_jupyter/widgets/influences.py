@@ -1,4 +1,4 @@
-"""What makes a stop other than the model alone would have it, as sections of a card."""
+"""The influences on a stop (edits, rules, overrides, earlier changes) as sections of a card."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from djinn_jupyter.wire.readings import Influences
 
 
 def influence_parts(told: Influences, edits: Edits = (), but: Edits = ()) -> list[Html]:
-    """One section for each kind; none where the model stands alone. `edits` are those of the stop itself that are to be
-    told, `but` those that the card tells elsewhere."""
+    """Return one section for each kind of influence; none where the model is unmodified. `edits` are the stop's own
+    edits to list, `but` those that the card lists elsewhere."""
     found = sections(told, edits, but)
     return [part(*(_note(*line) for line in lines), name=name) for name, lines in found.items()]
 

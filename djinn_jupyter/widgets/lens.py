@@ -1,4 +1,4 @@
-"""The logit lens: what the model's own epilogue would say of a value, by position or by layer and position."""
+"""The logit lens: the model's own epilogue applied to a value, by position or by layer and position."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 
 LAYERS_SHOWN = 96
-GRID_POSITIONS = 12  # as many as a notebook's column is wide; the last position is never out of sight
+GRID_POSITIONS = 12  # the number that fits a notebook's column; the last position is always visible
 FEW, LETTERS_OF_FEW, LETTERS = 8, 13, 7
 
 
 def lens_view(site: str, rows: Sequence[LensRow], *, session: str | None = None) -> View:
-    """The head of the lens's distribution at each position of one site."""
+    """Show the most probable tokens of the lens at each position of one site."""
     depth = max((len(row.top) for row in rows), default=0)
     plain = [[str(r.position), quoted(r.text, r.token), guesses_plain(r.top, depth)] for r in rows]
     made = [[r.position, cell_token(r.text, r.token), *(guess(top) for top in r.top)] for r in rows]
@@ -34,8 +34,8 @@ def lens_view(site: str, rows: Sequence[LensRow], *, session: str | None = None)
 
 
 def lens_grid_view(layers: Mapping[str, Sequence[LensRow]], *, session: str | None = None) -> View:
-    """The lens's first token by site (the deepest first) and position, tinted by its probability; and where tokens were
-    asked for, how probable each is at the last position, layer by layer."""
+    """Show the lens's top token by site (the deepest first) and position, tinted by its probability; and the
+    probability of each requested token at the last position, layer by layer."""
     deepest_first = list(layers.items())[::-1][:LAYERS_SHOWN]
     first = deepest_first[0][1][-GRID_POSITIONS:]
     letters = LETTERS_OF_FEW if len(first) <= FEW else LETTERS
@@ -58,7 +58,7 @@ def lens_grid_view(layers: Mapping[str, Sequence[LensRow]], *, session: str | No
 
 
 def _by_layer(layers: Mapping[str, Sequence[LensRow]]) -> list[tuple[int, tuple[TopToken, ...]]]:
-    """(layer, the tokens that were asked for) of the last position, the first layer first."""
+    """Return (layer, the requested tokens) at the last position, the first layer first."""
     last = [(site, rows[-1].chosen) for site, rows in list(layers.items())[-LAYERS_SHOWN:]]
     return [(int(site.rpartition(".")[2]), chosen) for site, chosen in last if chosen]
 
@@ -94,7 +94,7 @@ def _tinted(row: LensRow, letters: int) -> Html:
 
 
 def _over(name: str, letters: int) -> Html:
-    """A column's head."""
+    """Return a column's header cell."""
     title = name if len(name) > letters else None
     return element("th", span("dj-mono", _cut(name, letters)), scope="col", class_="dj-tint", title=title)
 

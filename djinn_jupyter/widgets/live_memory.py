@@ -1,6 +1,6 @@
-"""The memory chart while it runs: a canvas in the browser that draws what this side sends, and a button that ends it.
+"""The live memory chart: a canvas in the browser that draws the data it is sent, and a button that ends it.
 
-Knows no engine and no thread. ipywidgets is imported with it, so import it only when a chart is drawn.
+Knows no engine and no thread. This module imports ipywidgets, so import it only when a chart is drawn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from djinn_jupyter.widgets.memory import memory_view
 
 
 class MemoryWidget(anywidget.AnyWidget):
-    """`frozen` is called when the button is pressed; it must return at once."""
+    """The chart's widget. `frozen` is called when the button is pressed; it must return at once."""
 
     _esm = Path(__file__).with_name("memory.js")
     title = traitlets.Unicode().tag(sync=True)
@@ -31,14 +31,14 @@ class MemoryWidget(anywidget.AnyWidget):
         self.on_msg(lambda widget, content, buffers: frozen() if content == {"press": "freeze"} else None)
 
     def show(self, trace: MemoryTrace) -> None:
-        """Draw the trace as it stands: words and course in one message, which halves what the browser does."""
+        """Draw the present trace: text and course in one message, which halves the browser's work."""
         readings, moves = list(trace.readings), list(trace.moves)
         with self.hold_sync():
             self.said = memory_view(self._model_name, readings[-1:], ()).plain
             self.course = course_of(readings, moves).message()
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """With words for pages that cannot draw it."""
+        """Return the bundle with plain text added for pages that cannot draw the widget."""
         made = super()._repr_mimebundle_(**options)
         bundle = made[0] if isinstance(made, tuple) else made
         if bundle is not None:

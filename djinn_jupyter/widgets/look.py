@@ -1,4 +1,4 @@
-"""What was looked at: a snapshot as numpy, with the tokens beside it."""
+"""A snapshot as numpy values, with the tokens of its positions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Look:
 
     @property
     def heads(self) -> list[int]:
-        """The numbers of the heads in `values`: those that were selected, or all."""
+        """The numbers of the heads in `values`: the selected ones, or all."""
         selector = site_of(self.site).selector
         return list(selector) if selector is not None else list(range(self.values.shape[1]))
 
@@ -46,5 +46,6 @@ class Look:
 
     @property
     def key_positions(self) -> range:
-        """Keys end with the last position of the pass; behind a window the first ones are missing."""
+        """The positions of the keys. They end at the last position of the pass; with windowed attention the first ones
+        are missing."""
         return range(self.positions[-1] + 1 - self.values.shape[-1], self.positions[-1] + 1)

@@ -9,20 +9,21 @@ _VOID = frozenset({"img", "br"})
 
 
 class Html(str):
-    """A string that is markup already and is not escaped again."""
+    """A string of finished markup, which is not escaped again."""
 
     __slots__ = ()
 
 
 def piece(content: object) -> str:
-    """`content` inside an element: markup as it is, text escaped, None as nothing."""
+    """Return `content` for use inside an element: markup unchanged, text escaped, None as an empty string."""
     if content is None:
         return ""
     return content if isinstance(content, Html) else escape(str(content), quote=False)
 
 
 def element(name: str, *contents: object, **attributes: object) -> Html:
-    """`<name attr="...">contents</name>`; `class_` and `aria_label` lose their underscores, None leaves one out."""
+    """Return `<name attr="...">contents</name>`. `class_` becomes `class`, `aria_label` `aria-label`; an attribute that
+    is None is omitted."""
     spelled = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
         for key, value in attributes.items()
@@ -48,8 +49,8 @@ def span(class_: str, *contents: object, **attributes: object) -> Html:
 def table(
     head: Sequence[object], rows: Iterable[Sequence[object]], *, numeric: Sequence[int] = (), last: bool = False
 ) -> Html:
-    """A plain table; the columns in `numeric` are aligned right. A cell may be made already. Of a table
-    that is too wide the first columns are in sight; with `last` the name of the row and the last ones."""
+    """Return a plain table; the columns in `numeric` are aligned right. A cell may be a finished <td> or <th>. A table
+    that is too wide shows its first columns; with `last` it shows the row's name and the last columns."""
 
     def line(cells: Sequence[object], kind: str) -> Html:
         made = (
@@ -62,10 +63,10 @@ def table(
 
     top = element("thead", line(head, "th")) if head else None
     body = element("tbody", joined(line(row, "td") for row in rows))
-    made = element("table", top, body, style="margin-left:0")  # a page that takes our styles away would centre it
+    made = element("table", top, body, style="margin-left:0")  # a page that removes the style sheet would centre it
     return div("dj-scroll dj-last" if last else "dj-scroll", made)
 
 
 def folded(content: Html, name: str = "as a table") -> Html:
-    """What is read when the picture does not say enough: shown on a click, without a script."""
+    """Return content that is shown on a click, without a script: details beyond a picture."""
     return element("details", element("summary", name, class_="dj-soft"), content)

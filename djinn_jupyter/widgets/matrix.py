@@ -1,4 +1,4 @@
-"""A small matrix as a table of figures, tinted by size: the picture and its table are one."""
+"""A small matrix as a table of figures tinted by size: picture and table in one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def matrix(
     digits: int = 2,
     tint: str = BLUE,
 ) -> Html:
-    """Figures under `columns`, each tinted by its share of `most` (by default of the largest); None stays empty."""
+    """Return figures under `columns`, each tinted by its share of `most` (by default the largest); None gives an empty
+    cell."""
     largest = most or max((rounded(v, digits) for _, values in rows for v in values if v is not None), default=0.0)
     head = [corner, *(element("th", title, scope="col", class_="dj-tint dj-num") for title in columns)]
     made = [[name, *(_cell(value, largest, digits, tint) for value in values)] for name, values in rows]
@@ -28,7 +29,7 @@ def matrix(
 
 
 def spelled(values: Sequence[float | None], digits: int = 2) -> list[str]:
-    """The same figures in plain text."""
+    """Return the same figures as plain text."""
     return ["" if value is None else figure(value, digits) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""Memory as a frozen view: the stack over time as SVG, and the books beside what the system measured."""
+"""Memory as a static view: the stack over time as SVG, and the engine's accounting beside the system's figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ OUT_INK, IN_INK = "#e06c28", "#2e7ad6"
 
 
 def memory_view(model: str, readings: Sequence[Reading], moves: Sequence[Move], *, ended: str | None = None) -> View:
-    """What was on the device from the first reading to the last. `ended` says why a live chart stopped."""
+    """Show the bytes on the device from the first reading to the last. `ended` is the reason that a live chart
+    stopped."""
     course = course_of(readings, moves)
     sentence = _sentence(readings, moves)
     held = _table("by the engine's books", _books(readings), once=len(readings) == 1)
@@ -51,7 +52,7 @@ def _sentence(readings: Sequence[Reading], moves: Sequence[Move]) -> str:
 
 
 def _table(name: str, rows: list[list[str]], *, once: bool) -> tuple[list[str], list[list[str]]]:
-    """Head and rows; of one reading there is no most."""
+    """Return head and rows; for a single reading without the maximum."""
     if once:
         return [name, "now"], [row[:2] for row in rows]
     return [name, "at the end", "at most"], rows
@@ -145,13 +146,13 @@ def _budget(at: int) -> Html:
 
 
 def _mark(x: int, base: int, out: bool) -> Html:
-    """A small triangle below the axis: down for what left the device, up for what came back."""
+    """Draw a small triangle below the axis: down for a move off the device, up for a move back."""
     shape = f"M{x - 3},{base + 4}h6l-3,6z" if out else f"M{x - 3},{base + 10}h6l-3,-6z"
     return element("path", d=shape, fill=OUT_INK if out else IN_INK)
 
 
 def _bar(course: Course) -> Html:
-    """One reading: the stack lying on its side."""
+    """Draw one reading as a horizontal stack."""
     wide, at, parts = WIDTH - LEFT - RIGHT, 0, []
     for band in course.bands:
         width = round(band.sizes[-1] / course.high * wide)

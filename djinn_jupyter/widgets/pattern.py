@@ -1,4 +1,4 @@
-"""Attention as a picture: heads side by side, queries down, keys across; and where each query looks, as a table."""
+"""Attention as a picture: heads side by side, queries down, keys across; and each query's strongest keys in a table."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from djinn_jupyter.widgets.tokens import cell_token
 HEADS_SHOWN = 16
 STRONGEST = 3
 QUERIES = 16
-CELLS_LABELLED = 400  # with a table cell for each weight
-CELLS_NAMED, SIDE_NAMED = 4096, 32  # as pictures with their tokens along two sides
+CELLS_LABELLED = 400  # up to here: a table cell for each weight
+CELLS_NAMED, SIDE_NAMED = 4096, 32  # up to here: pictures with their tokens along two sides
 CELL, CELL_ALONE = 13, 22
 
 
 def pattern(look: Look) -> tuple[str, Html]:
-    """The plain text and the card of a pattern [queries, heads, keys]."""
+    """Return the plain text and the markup of a pattern [queries, heads, keys]."""
     heads, keys, last = look.heads, look.key_positions, look.positions[-1]
     strongest = [_strongest(look, -1, i) for i in range(len(heads))]
     plain = [[str(h), ", ".join(_plain(look, p, w) for p, w in row)] for h, row in zip(heads, strongest, strict=True)]
@@ -42,7 +42,7 @@ def pattern(look: Look) -> tuple[str, Html]:
 
 
 def _strongest(look: Look, query: int, head: int, count: int = STRONGEST) -> list[tuple[int, float]]:
-    """(position of the key, weight), the largest first."""
+    """Return (position of the key, weight) of the largest weights, the largest first."""
     weights = np.asarray(look.values[query, head], dtype=np.float32)
     order = np.argsort(-weights, kind="stable")[:count]
     return [(look.key_positions[int(k)], float(weights[k])) for k in order]
@@ -57,7 +57,7 @@ def _made(look: Look, position: int, weight: float) -> Html:
 
 
 def _every_query(look: Look) -> Html:
-    """For each of the last queries the key that each head weighs most."""
+    """Return a table of the key with the largest weight, for each of the last queries and each head."""
     shown = range(max(0, len(look.positions) - QUERIES), len(look.positions))
     heads = list(enumerate(look.heads))[:HEADS_SHOWN]
     rows = [
@@ -73,7 +73,7 @@ def _every_query(look: Look) -> Html:
 
 
 def _pictures(look: Look) -> list[Html]:
-    """Each head with its tokens written at two sides where there are few; as a picture alone where there are many."""
+    """Draw each head: with its tokens along two sides where they are few, as a bare picture where they are many."""
     heads = list(enumerate(look.heads))[:HEADS_SHOWN]
     queries, keys = len(look.positions), len(look.key_positions)
     if queries * keys * len(heads) <= CELLS_LABELLED:
@@ -85,7 +85,7 @@ def _pictures(look: Look) -> list[Html]:
 
 
 def _labelled(look: Look, index: int, head: int, *, first: bool) -> Html:
-    """Queries down, keys across, one cell each; the queries are named beside the first head only."""
+    """Draw a head as table cells, queries down, keys across; the queries are named beside the first head only."""
     keys = look.key_positions
     titles = (
         element("th", element("span", marked(look.texts.get(p, "")), class_="dj-mono"), scope="col", class_="dj-key")
@@ -109,18 +109,18 @@ def _weight(weight: float, key: int, query: int) -> Html:
 
 
 def _named(look: Look, index: int, head: int, cell: int) -> Html:
-    """A head's picture with the keys named below it."""
+    """Draw a head's picture with the keys named below it."""
     made = _drawn(look, shares(look.values[:, index]), head, cell)
     return element("div", made, _names(look, look.key_positions, cell, "vertical-lr"), div("dj-name", f"head {head}"))
 
 
 def _beside(look: Look, cell: int) -> Html:
-    """The queries, as high as the pictures to the right."""
+    """Write the names of the queries, at the height of the pictures to the right."""
     return _names(look, look.positions, cell, "horizontal-tb")
 
 
 def _names(look: Look, positions: Sequence[int], cell: int, direction: str) -> Html:
-    """Tokens in lines of `cell` pixels, from the top down, or written downwards from left to right."""
+    """Write tokens in lines of `cell` pixels, from the top down, or written downwards from left to right."""
     style = f"display:grid;grid-auto-rows:{cell}px;line-height:{cell}px;font-size:10px;padding:1px;align-content:start"
     names = (element("span", marked(look.texts.get(p, ""))) for p in positions)
     return div("dj-mono", *names, style=f"{style};writing-mode:{direction}", aria_hidden="true")
@@ -133,7 +133,7 @@ def _head_picture(look: Look, index: int, head: int) -> Html:
 
 
 def _drawn(look: Look, picture: Picture, head: int, cell: int) -> Html:
-    """Queries down, keys across, square cells."""
+    """Draw a head with queries down, keys across and square cells."""
     rows, across = picture.cells.shape
     alt = f"attention of head {head}: queries {spans(look.positions)} down, keys {spans(look.key_positions)} across"
     return image(picture, width=cell * across, height=cell * rows, alt=alt)

@@ -1,7 +1,7 @@
-"""Values as pictures: pooled to at most 128 x 128, coloured so that both themes and all eyes can read them.
+"""Values as pictures: pooled to at most 128 x 128, with colours for both themes and for colour-blind readers.
 
 Signed values: orange above zero, blue below, and zero is transparent, so it takes the colour of the page. Shares
-in [0, 1]: viridis. Both are told apart with every common colour blindness.
+in [0, 1]: viridis. Both scales are readable with every common colour blindness.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A pooled picture: `cells` as drawn, the value `limit` at full colour, and how much a cell stands for."""
+    """A pooled picture: `cells` as drawn, the value `limit` at full colour, and the rows and columns pooled in a
+    cell."""
 
     cells: Values
     limit: float
@@ -45,7 +46,7 @@ class Picture:
     scale: Literal["signed", "share"]
 
     def image(self) -> str:
-        """The picture as a data URI."""
+        """Return the picture as a data URI."""
         if self.scale == "signed":
             levels = np.rint((self.cells / self.limit).clip(-1, 1) * (LEVELS // 2)) + LEVELS // 2
             palette = _signed_palette()
@@ -56,14 +57,14 @@ class Picture:
 
 
 def as_rows(values: NDArray[np.generic]) -> Values:
-    """Positions first, everything else flattened behind; NaN as 0, in float32."""
+    """Return float32 [positions, all other axes flattened], with NaN as 0 and infinities clipped to finite values."""
     flat: Values = np.asarray(values).astype(np.float32).reshape(values.shape[0] if values.ndim else 1, -1)
     largest = np.finfo(np.float32).max
     return np.where(np.isnan(flat), np.float32(0), flat).clip(-largest, largest)
 
 
 def pooled(values: Values, rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> tuple[Values, int, int]:
-    """Blocks of equal size, each as its entry of largest magnitude; with the number of rows and columns in a block."""
+    """Pool equal blocks to their entry of largest magnitude; return it with the rows and columns of a block."""
     row_block = -(-values.shape[0] // rows)
     column_block = -(-values.shape[1] // columns)
     if row_block == column_block == 1:
@@ -77,20 +78,20 @@ def pooled(values: Values, rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> tup
 
 
 def signed(values: NDArray[np.generic], rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> Picture:
-    """Signed values around zero, at full colour from the 99.5th percentile of magnitudes on."""
+    """Return a picture of signed values, at full colour from the 99.5th percentile of magnitudes on."""
     cells, row_block, column_block = pooled(as_rows(values), rows, columns)
     limit = float(np.percentile(np.abs(cells), CLIP_PERCENTILE)) or float(np.abs(cells).max()) or 1.0
     return Picture(cells=cells, limit=limit, rows_per_cell=row_block, columns_per_cell=column_block, scale="signed")
 
 
 def shares(values: NDArray[np.generic], rows: int = MAX_SIDE, columns: int = MAX_SIDE) -> Picture:
-    """Values between 0 and 1, such as attention weights."""
+    """Return a picture of values between 0 and 1, such as attention weights."""
     cells, row_block, column_block = pooled(as_rows(values), rows, columns)
     return Picture(cells=cells, limit=1.0, rows_per_cell=row_block, columns_per_cell=column_block, scale="share")
 
 
 def share_colour(share: float) -> tuple[int, int, int]:
-    """The colour of a value between 0 and 1."""
+    """Return the colour of a value between 0 and 1."""
     place = share * (len(VIRIDIS) - 1)
     low = min(int(place), len(VIRIDIS) - 2)
     red, green, blue = (round(a + (b - a) * (place - low)) for a, b in zip(VIRIDIS[low], VIRIDIS[low + 1], strict=True))
@@ -98,7 +99,7 @@ def share_colour(share: float) -> tuple[int, int, int]:
 
 
 def image(picture: Picture, *, width: int, height: int, alt: str) -> Html:
-    """The picture at a size in CSS pixels, its cells kept sharp."""
+    """Return the picture as an <img> of a size in CSS pixels, its cells kept sharp."""
     return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
                    style=f"width:{width}px;height:{height}px;image-rendering:pixelated")  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A PNG of palette indices, for pictures inside static HTML. Deterministic for one zlib; needs nothing else."""
+"""Encode palette images as PNG, for static HTML. Deterministic for one version of zlib; no other dependency."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ Colour = tuple[int, int, int, int]
 
 
 def encode(rows: Sequence[bytes], palette: Sequence[Colour]) -> bytes:
-    """An 8-bit palette image: each row a bytes of indices, each colour red, green, blue, alpha."""
+    """Encode an 8-bit palette image: each row is a bytes of indices, each colour red, green, blue, alpha. ValueError
+    for rows that are empty or of unequal length."""
     width = len(rows[0]) if rows else 0
     if width == 0 or any(len(row) != width for row in rows):
         raise ValueError("a picture needs rows of one length, at least one pixel")

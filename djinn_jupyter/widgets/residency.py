@@ -1,4 +1,4 @@
-"""Where a session's bytes are, what a move cost, and what a file holds: words for the tiers."""
+"""Spell residency: the place of a session's bytes, the cost of a move, and the contents of a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ CAUSES = {
 
 
 def transfer_line(transfer: Transfer) -> str:
-    """`restored 1.6 GiB from host in 34 ms` or `moved 1.6 GiB to disk in 1.2 s`; or that nothing had to be copied."""
+    """Spell a transfer: `restored 1.6 GiB from host in 34 ms`, `moved 1.6 GiB to disk in 1.2 s`, or that nothing had to
+    be copied."""
     if not transfer.bytes_moved:
         out = transfer.direction == "out"
         return f"{'moved to' if out else 'restored from'} {transfer.tier}; nothing had to be copied, " + (
@@ -38,21 +39,21 @@ def transfer_line(transfer: Transfer) -> str:
 
 
 def swapped_line(name: str, transfer: Transfer | None, *, out: bool) -> str:
-    """What `%djinn_swap` says; a session that stood there already says so."""
+    """Return the output of `%djinn_swap`, also for a session that had nothing to move."""
     if transfer is not None:
         return f"{label(name)}: {transfer_line(transfer)}"
     return f"{label(name)}: nothing to move, {'it holds no bytes on the device' if out else 'it is on the device'}"
 
 
 def whereabouts(session: SessionDescription) -> Residency:
-    """Where its bytes are. Pages that a fork shares go to the disk with the fork, also those of a session on the
-    host."""
+    """Return the tier of a session's bytes. Pages shared with a fork go to disk with the fork, even those of a session
+    on the host."""
     on_disk_alone = session.residency == "host" and not session.host_bytes and session.disk_bytes
     return "disk" if on_disk_alone else session.residency
 
 
 def bytes_where(session: SessionDescription) -> int:
-    """The bytes of a session in the place where it is."""
+    """Return the bytes of a session in the tier that `whereabouts` names."""
     place = whereabouts(session)
     if place in ("resident", "storing"):
         return session.device_bytes
@@ -60,7 +61,7 @@ def bytes_where(session: SessionDescription) -> int:
 
 
 def copies(session: SessionDescription) -> str:
-    """What lies in the tiers besides: `1.2 MiB on host` of a resident session, or what is not stored yet."""
+    """Spell a session's bytes in other tiers, `1.2 MiB on host` for a resident one, and its bytes without a copy."""
     held = [
         f"{megabytes(size)} on {tier}"
         for tier, size in (("host", session.host_bytes), ("disk", session.disk_bytes))
@@ -70,19 +71,19 @@ def copies(session: SessionDescription) -> str:
 
 
 def tier_line(tier: TierStatistics) -> str:
-    """The books of a tier: what lies there, what it may hold, what went through it."""
+    """Spell the accounting of a tier: bytes in use, the limit, and the bytes moved in and back."""
     used = f"{megabytes(tier.bytes_used)} of {megabytes(tier.bytes_limit)} in use, {plural(tier.pages, 'page')}"
     return f"{used}; {megabytes(tier.bytes_out)} came, {megabytes(tier.bytes_in)} went back"
 
 
 def saved_line(saved: CheckpointSaved) -> str:
-    """What `%djinn_checkpoint` says."""
+    """Return the output of `%djinn_checkpoint`."""
     kept = saved.checkpoint
     return f"checkpoint {kept.name} saved: {_moment(kept)}, {megabytes(kept.bytes_stored)}"
 
 
 def checkpoints_view(kept: Sequence[CheckpointDescription]) -> View:
-    """The checkpoints in files, the newest first."""
+    """List the checkpoint files, the newest first."""
     if not kept:
         return View(plain="no checkpoints", html=card(title="Checkpoints", beside="no checkpoints"))
     newest = sorted(kept, key=lambda c: (-c.saved, c.name))

@@ -1,4 +1,4 @@
-"""The result of a run, while it streams and when it has ended."""
+"""The result of a run, while it streams and after its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from djinn_jupyter.wire.replies import Finished
 PROMPT_SHOWN = 2000
 LIVE = "Live while its cell runs. Where the session stands now: %djinn_where"
 WHERE = "Where the session stands now: %djinn_where"
-TOKENS_TOLD = 256  # 60 bytes of HTML each
+TOKENS_TOLD = 256  # tokens with a probability; each takes 60 bytes of HTML
 REASONS = {
     "length": "the asked number of tokens",
     "eos": "end of text",
@@ -30,7 +30,8 @@ REASONS = {
 
 
 def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
-    """The text of a finished run, why it ended, and what would come next. `restored` is what it had to wait for."""
+    """Show the text of a finished run, the reason it ended, and the most probable next tokens. `restored` is the
+    transfer that it waited for."""
     reason = REASONS.get(done.reason, done.reason)
     ended = f"ended by {reason}" + (f": {done.detail}" if done.detail else "")
     count = plural(len(done.tokens), "new token")
@@ -59,8 +60,8 @@ def result_view(done: Finished, *, restored: Transfer | None = None) -> View:
 
 
 def running_view(text: str, tokens: int, *, session: str, drawn: str) -> View:
-    """What is shown while tokens arrive; replaced by the result or the stop card. A notebook that is closed before
-    keeps it, so it says when it was `drawn` and how to see where the session stands."""
+    """Show tokens while they arrive, until the result or the stop card replaces the view. A notebook closed before that
+    keeps it, so it states when it was `drawn` and how to see the session's present state."""
     said = f"running at {drawn}, {plural(tokens, 'token')} so far (session {label(session)})"
     html = card(
         part(_text("", text)),
@@ -74,7 +75,7 @@ def running_view(text: str, tokens: int, *, session: str, drawn: str) -> View:
 
 
 def broken_off_view(text: str, tokens: int, *, session: str, why: str) -> View:
-    """What stays in place of tokens that arrived until their run failed, or until nobody waited for it any more."""
+    """Show the tokens that arrived before their run failed, or before the cell stopped waiting for it."""
     said = f"after {plural(tokens, 'token')} (session {label(session)})"
     html = card(
         part(_text("", text)) if text else None,
@@ -87,13 +88,13 @@ def broken_off_view(text: str, tokens: int, *, session: str, why: str) -> View:
 
 
 def progress_view(line: str, before: Sequence[str] = ()) -> View:
-    """What an engine says while it starts; what it said `before` stays to be read, as the plan of what will stream."""
+    """Show a line of an engine's start; lines from `before`, such as the streaming plan, stay visible."""
     said = part(*(div("dj-soft", earlier) for earlier in before)) if before else None
     return View(plain="\n".join((*before, line)), html=card(said, title=line, dot="running"))
 
 
 def rule_line(rule: RuleDescription) -> str:
-    """What a steering rule did so far, in one line; a rule that changed nothing says so."""
+    """Spell the changes made by a steering rule so far in one line, also for a rule that changed nothing."""
     kind = type(rule.edit).__name__.lower()
     size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"
     books = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
@@ -101,10 +102,10 @@ def rule_line(rule: RuleDescription) -> str:
 
 
 def _new_tokens(done: Finished) -> str | Html:
-    """The new text; where it is not long, each of its tokens says under the pointer how probable it was."""
+    """Return the new text; if it is short, each token shows its probability on hover."""
     chances = done.log_probabilities
     told = len(chances) == len(done.texts) <= TOKENS_TOLD and None not in chances
-    if not told or "".join(done.texts[: _shown(done)]) != done.text:  # a character of several tokens is not cut
+    if not told or "".join(done.texts[: _shown(done)]) != done.text:  # else a multi-token character would be cut
         return done.text
     tokens = zip(done.texts[: _shown(done)], chances, strict=False)
     return joined(
@@ -113,7 +114,7 @@ def _new_tokens(done: Finished) -> str | Html:
 
 
 def _shown(done: Finished) -> int:
-    """How many tokens are in the text: the end of text is not."""
+    """Return the number of tokens in the text, without the end-of-text token."""
     return len(done.texts) - (done.reason == "eos")
 
 
@@ -122,7 +123,8 @@ def _text(prompt: str, new: str | Html) -> Html:
 
 
 def _ignored(done: Finished) -> str | None:
-    """The model's own settings that would have made another text; greedy decoding and lengths would not."""
+    """Spell the model's ignored generation defaults that would have changed the text; greedy decoding and lengths are
+    left out."""
     telling = [
         default
         for default in done.ignored_defaults

@@ -1,4 +1,4 @@
-"""What an inspection shows: the values of a site as a picture, with the figures that matter; attention as a pattern."""
+"""The view of an inspection: the values of a site as a picture with the main figures; attention as a pattern."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGEST = 5
 
 
 def snapshot_view(look: Look, *, hover: bool = False) -> View:
-    """A card of the values. With `hover` a plotly figure comes along, of attention with a choice of head."""
+    """Return a card of the values. With `hover` add a plotly figure; for attention it has a menu of heads."""
 
     def drawn() -> object:
         from djinn_jupyter.widgets import figures
@@ -70,7 +70,7 @@ def _values(look: Look) -> tuple[str, Html]:
 
 
 def _by_head(look: Look, shown: Sequence[int]) -> list[list[float]]:
-    """L2 norms [positions shown][heads]."""
+    """Return L2 norms [positions shown][heads]."""
     values = np.asarray(look.values)[list(shown)].astype(np.float64)
     return [[float(norm) for norm in row] for row in np.linalg.norm(values, axis=-1)]
 
@@ -92,7 +92,7 @@ def _rows_name(shown: int, count: int) -> str | None:
 
 
 def _largest(look: Look, row: NDArray[np.float32]) -> str:
-    """The entries of largest magnitude of one position, by their index (and head)."""
+    """Spell the entries of largest magnitude of one position, by their index (and head)."""
     order = np.argsort(-np.abs(row), kind="stable")[:LARGEST]
     inner = look.values.shape[1:]
     names = (".".join(str(int(i)) for i in np.unravel_index(int(place), inner)) if inner else "0" for place in order)

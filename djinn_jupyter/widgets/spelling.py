@@ -1,7 +1,7 @@
-"""How values are spelled: few digits, the same on every machine.
+"""Spell values with few digits, the same on every machine.
 
-A figure is rounded once, here; bars and tints are computed from the rounded figure, so that what is drawn
-changes only when what is written changes.
+A figure is rounded once, here; bars and tints are computed from the rounded figure, so that a drawing changes only when
+its text changes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\u240d"}
 
 
 def rounded(value: float, digits: int = 3) -> float:
-    """`value` with `digits` significant digits."""
+    """Round `value` to `digits` significant digits."""
     if value == 0 or not math.isfinite(value):
         return value
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def figure(value: float | None, digits: int = 3) -> str:
-    """A number with `digits` significant digits, without exponents where people would not write one."""
+    """Spell a number with `digits` significant digits; an exponent only below 1e-4 or from 1e9 on."""
     if value is None:
         return NOT_MEASURED
     if not math.isfinite(value):
@@ -40,7 +40,7 @@ def figure(value: float | None, digits: int = 3) -> str:
 
 
 def share(probability: float) -> float:
-    """A probability as it is shown: two significant digits, at least 0.001, never 1 for what is not certain."""
+    """Return a probability as drawn: two significant digits, at least 0.001, never 1 for an uncertain token."""
     if probability < 0.0005:
         return 0.0
     if probability >= 0.995:
@@ -49,7 +49,7 @@ def share(probability: float) -> float:
 
 
 def percent(probability: float) -> str:
-    """`42 %`, `3.1 %`, `<0.1 %`, `>99 %`."""
+    """Spell a probability as `42 %`, `3.1 %`, `<0.1 %`, `>99 %`."""
     value = share(probability)
     if value == 0:
         return "<0.1 %" if probability > 0 else "0 %"
@@ -59,18 +59,18 @@ def percent(probability: float) -> str:
 
 
 def logit(value: float, *, signed: bool = False) -> str:
-    """A logit, or with `signed` the change of one, to two decimals; rounding noise reads as zero."""
+    """Spell a logit, or with `signed` the change of one, to two decimals; rounding noise becomes zero."""
     short = round(value, 2) + 0.0  # -0.0 becomes 0.0
     return f"{short:+.2f}" if signed and short else f"{short:.2f}"
 
 
 def nats(divergence: float) -> str:
-    """A KL divergence with three decimals; rounding noise below them reads as zero."""
+    """Spell a KL divergence with three decimals; rounding noise below them becomes zero."""
     return f"{abs(divergence) if abs(divergence) < 0.0005 else divergence:.3f} nats"
 
 
 def megabytes(count: int | None) -> str:
-    """`1.50 KiB`, `20.0 GiB`, `9.00 TiB` from 1,000 GiB on."""
+    """Spell bytes as `1.50 KiB`, `20.0 GiB`, or `9.00 TiB` from 1,000 GiB on."""
     if count is None:
         return NOT_MEASURED
     if count >= 1000 * 2**30:
@@ -82,14 +82,14 @@ def megabytes(count: int | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`0.41 ms`, `34 ms`, `1.2 s`, `95 s`."""
+    """Spell seconds as `0.41 ms`, `34 ms`, `1.2 s`, `95 s`."""
     if seconds < 0.9995:
         return f"{figure(seconds * 1000, 2)} ms"
     return f"{figure(seconds, 2)} s"
 
 
 def since(seconds: float) -> str:
-    """How long ago, in one word that seldom changes: `< 1 min`, `5 min`, `3 h`, `2 d`."""
+    """Spell an elapsed time in one unit, so that it seldom changes: `< 1 min`, `5 min`, `3 h`, `2 d`."""
     for unit, size in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= size:
             return f"{int(seconds // size)} {unit}"
@@ -97,7 +97,7 @@ def since(seconds: float) -> str:
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
-    """`1 token`, `12 tokens`, `1,024 positions`."""
+    """Spell a count with its noun: `1 token`, `12 tokens`, `1,024 positions`."""
     return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
@@ -106,7 +106,7 @@ def shape(sizes: Iterable[int]) -> str:
 
 
 def marked(text: str, token: int | None = None) -> str:
-    """A token with its white space made visible; one without text of its own is named by its number."""
+    """Return a token with its white space made visible; a token without text is named by its number."""
     if not text:
         return f"#{token}" if token is not None else "\u2205"
     lead = len(text) - len(text.lstrip(" "))
@@ -115,12 +115,12 @@ def marked(text: str, token: int | None = None) -> str:
 
 
 def quoted(text: str, token: int | None = None) -> str:
-    """A token in plain text: as Python spells it, or by its number where it has no text of its own."""
+    """Return a token in plain text: its Python repr, or its number where it has no text."""
     return repr(text) if text or token is None else f"#{token}"
 
 
 def columns(rows: Sequence[Sequence[str]], head: Sequence[str] | None = None) -> str:
-    """Rows as left-aligned columns with two spaces between; no trailing blanks."""
+    """Format rows as left-aligned columns with two spaces between; no trailing blanks."""
     lines = [*([head] if head else []), *rows]
     if not lines:
         return ""
@@ -131,5 +131,5 @@ def columns(rows: Sequence[Sequence[str]], head: Sequence[str] | None = None) ->
 
 
 def clipped(text: str, limit: int) -> str:
-    """The end of a long text: what was said last is what matters."""
+    """Return a text of at most `limit` characters, cutting off the beginning of a longer one."""
     return text if len(text) <= limit else "\u2026" + text[-(limit - 1) :]

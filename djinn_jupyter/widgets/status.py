@@ -1,4 +1,4 @@
-"""The engine in a few lines: what it serves, what was checked, what it holds."""
+"""The engine in a few lines: its model, its self-tests, its memory and sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from djinn_jupyter.wire.texts import faults_line
 
 
 def loaded_view(model: ModelDescription, session: SessionDescription, weights: WeightsStatistics | None = None) -> View:
-    """What `%djinn_load` says: the model, whether it streams, and what this session still holds from before."""
+    """Show the output of `%djinn_load`: the model, its streamed weights if any, and the session's existing state."""
     held = armed(session)
     where = f"{model.dtype} on {model.device}"
     size = f"{plural(model.layers, 'layer')}, {model.hidden_size:,} wide, {_context(model)}"
@@ -42,7 +42,7 @@ def loaded_view(model: ModelDescription, session: SessionDescription, weights: W
 
 
 def _streams(weights: WeightsStatistics | None) -> list[tuple[str, str]]:
-    """What of the weights streams, and what that costs; nothing where all are on the device."""
+    """Return rows on the streamed part of the weights and its expected cost; none unless weights stream."""
     if weights is None or weights.residency != "streamed":
         return []
     expected = expected_line(weights)
@@ -54,7 +54,7 @@ def status_view(
     books: EngineStatistics,
     session: SessionDescription | None,
 ) -> View:
-    """The engine's books. Memory is as it was measured; what nobody measured says so."""
+    """Show the engine's statistics. Memory is as measured; figures that were not measured are marked so."""
     slabs = books.slabs
     pages = sum(s.pages for s in slabs)
     free = sum(s.pages_free for s in slabs)
@@ -88,14 +88,14 @@ def status_view(
 
 
 def _budget(budget: BudgetStatistics) -> str:
-    """What sessions have of what they may have, and in what."""
+    """Spell the bytes that sessions hold, their limit, and the kinds of holdings."""
     held = ", ".join(f"{megabytes(one.bytes_held)} in {one.kind}" for one in budget.holdings if one.bytes_held)
     over = f"; {megabytes(budget.bytes_overdrawn)} have to leave" if budget.bytes_overdrawn else ""
     return f"{megabytes(budget.bytes_taken)} of {megabytes(budget.bytes_limit)}{f': {held}' if held else ''}{over}"
 
 
 def _process(process: ProcessMemory | None) -> str:
-    """Whose the process's memory is, as far as the system tells."""
+    """Spell the parts of the process's memory, as far as the system reports them."""
     if process is None or process.anonymous_bytes is None:
         return ""
     parts = [f"{megabytes(process.mapped_bytes)} parts of files", f"{megabytes(process.booked_bytes)} by the books"]

@@ -1,4 +1,4 @@
-"""The stop card: where the pass stands, what it has read, and what the value there says."""
+"""The stop card: the pass's site and step, its tokens, and the value at the site."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def stop_view(
     effect: EffectReading | None = None,
     restored: Transfer | None = None,
 ) -> View:
-    """The card of a stop. `value` has positions first; it may hold only the last positions of the pass. `restored` is
-    what the session had to wait for before it could move."""
+    """Return the card of a stop. `value` has positions first; it may hold only the last positions of the pass.
+    `restored` is the transfer that the session waited for before it could move."""
     plain, html = _plain(stop, lens, effect, restored), _html(stop, value, lens, effect, restored)
 
     def since(words: str) -> View:
@@ -50,7 +50,7 @@ def stop_view(
 
 
 def site_of(spelling: str) -> Site:
-    """The site of a reply; what the grammar does not know is shown as it was spelled."""
+    """Return the site of a reply; a spelling that the grammar does not know is shown unchanged."""
     try:
         return parse_site(spelling)
     except UnknownSite:
@@ -58,12 +58,12 @@ def site_of(spelling: str) -> Site:
 
 
 def moment(stop: Paused) -> str:
-    """`step 0, the prompt` or `step 3`."""
+    """Spell the step: `step 0, the prompt` or `step 3`."""
     return "step 0, the prompt" if stop.step == 0 else f"step {stop.step}"
 
 
 def why(stop: Paused) -> str:
-    """What made it stop, in a few words."""
+    """Spell the reason of a stop in a few words."""
     if stop.reason == "breakpoint" and stop.breakpoint is not None:
         met = f"breakpoint {stop.breakpoint.number}, hit {stop.breakpoint.hits}"
         if not stop.breakpoint.when:
@@ -101,7 +101,7 @@ def _plain(stop: Paused, lens: Sequence[LensRow], effect: EffectReading | None, 
 
 
 def positions_shown(stop: Paused) -> list[int]:
-    """The last positions of the pass, and the one for which the breakpoint's condition held."""
+    """Return the last positions of the pass, and the one at which the breakpoint's condition held."""
     shown = list(stop.positions[-ROWS:])
     conditional = stop.breakpoint is not None and stop.breakpoint.when is not None
     if conditional and stop.matched in stop.positions and stop.matched not in shown:
@@ -148,12 +148,12 @@ def _reading(stop: Paused) -> str:
 
 
 def picture_of(site: Site, values: NDArray[np.generic], rows: int = 128) -> Picture:
-    """Attention weights as shares, all else as signed values."""
+    """Return a picture: attention weights as shares, other values as signed."""
     return shares(values, rows) if site.point == "pattern" else signed(values, rows)
 
 
 def legend(picture: Picture, features: int, what: str = "dimensions") -> Html:
-    """What the colours mean, and how many values stand behind one pixel."""
+    """Return the legend: the range of the colours, and the number of values pooled in one pixel."""
     ends = ("0", "1") if picture.scale == "share" else (figure(-picture.limit, 2), figure(picture.limit, 2))
     block = picture.columns_per_cell
     pooled = f"; a pixel is the largest of {block}" if block > 1 else ""
@@ -168,7 +168,7 @@ def features_of(values: NDArray[np.generic]) -> int:
 
 
 def _overview(stop: Paused, value: NDArray[np.generic]) -> Html:
-    """The whole pass as one picture, when there are more positions than rows below."""
+    """Draw the whole pass as one picture, for more positions than the table below has rows."""
     picture = picture_of(site_of(stop.site), value)
     covered = stop.positions[-len(value) :]
     height = min(256, max(64, 3 * picture.cells.shape[0]))
@@ -202,7 +202,7 @@ def _positions(stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[L
 
 
 def _strip(stop: Paused, value: NDArray[np.generic] | None, shown: list[int]) -> tuple[Html | None, Html | None]:
-    """One picture beside all rows, each row of pixels as high as a row of the table; and its legend."""
+    """Return one picture beside all rows, each row of pixels as high as a table row, and its legend."""
     if value is None or not len(value):
         return None, None
     first = len(stop.positions) - len(value)

@@ -1,4 +1,4 @@
-"""Line charts as SVG, drawn from rounded figures; for pictures that need no pointer."""
+"""Line charts as SVG without interaction, drawn from rounded figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ WIDTH, HEIGHT = 640, 120
 LEFT, BOTTOM, TOP = 48, 18, 8
 COLOURS = ("#2e7ad6", "#e06c28", "#2a9d76", "#a06cc0", "#8c8c2c")  # those of the plotly figures
 DASHES = (None, "7 3", "2 3", "9 3 2 3", "14 4")  # colour is never the only difference
-SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on black: a picture knows no theme
-_SAFE = " =:/,;().-"  # and letters, and digits: what need not be escaped in an address
+SOFT, AXIS = "#808080", "rgba(128,128,128,.35)"  # readable on white and on black: a picture cannot follow the theme
+_SAFE = " =:/,;().-"  # beside letters and digits, the characters that need no escape in a URI
 
 
 def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -> Html:
-    """`values` from left to right on an axis that begins at zero (or below, where values are negative)."""
+    """Draw `values` from left to right on an axis that begins at zero (or below, where values are negative)."""
     short = [rounded(value) for value in values]
     low, high = min(0.0, *short), max(short)
     spread = (high - low) or 1.0
@@ -43,8 +43,8 @@ def line_chart(values: Sequence[float], labels: Sequence[object], *, alt: str) -
 
 
 def drawn(*contents: object, alt: str, height: int) -> Html:
-    """A drawing as a picture: its words stay in it where a page that does not trust the notebook takes elements of SVG
-    away, and leaves what was written in them."""
+    """Return an SVG drawing as an <img>. In a page that does not trust the notebook inline SVG elements are removed but
+    their text is left behind; inside an image the text stays in place."""
     inside = element("svg", *contents, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}",
                      width=WIDTH, height=height, font_family="system-ui,sans-serif")  # fmt: skip
     return element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=WIDTH,
@@ -65,7 +65,7 @@ def series_chart(
     spelled: Callable[[float], str] = lambda value: figure(value, 2),
     height: int = 220,
 ) -> Html:
-    """One line for each of `series` over `across` (which rises and is called `name`), on an axis from 0 to `most`."""
+    """Draw one line for each of `series` over rising `across`, labelled `name`, on an axis from 0 to `most`."""
     left, right, top, bottom = 44, 12, 10, 36
     high = most or max(rounded(v, 2) for values in series for v in values) or 1.0
     low, spread = across[0], (across[-1] - across[0]) or 1.0
@@ -99,7 +99,7 @@ def series_chart(
 
 
 def keys(names: Sequence[str]) -> Html:
-    """What the lines of a chart are, by a piece of each."""
+    """Return the legend of a chart: a sample of each line with its name."""
     return div("dj-legend", *(_key(name, index) for index, name in enumerate(names)))
 
 

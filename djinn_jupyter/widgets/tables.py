@@ -22,7 +22,7 @@ from djinn_jupyter.wire.nouns import (
 
 Rows = Sequence[Sequence[str]]
 
-AT_TIMES = ("stopped at", "breaks", "rules", "besides")  # columns left out of a narrow cell where they are empty
+AT_TIMES = ("stopped at", "breaks", "rules", "besides")  # columns omitted from a narrow cell where they are empty
 
 
 def breakpoints_view(points: Sequence[BreakpointDescription], *, session: str | None = None) -> View:
@@ -36,7 +36,7 @@ def _kind(point: BreakpointDescription) -> str:
 
 
 def breakpoint_line(point: BreakpointDescription, *, existed: bool = False) -> str:
-    """`breakpoint 1 at resid_post.20, the output of layer 20`."""
+    """Spell a breakpoint: `breakpoint 1 at resid_post.20, the output of layer 20`."""
     line = f"breakpoint {point.number} at {point.site}"
     described = described_site(point.site)
     line += f", {described}" if described else ""
@@ -46,7 +46,7 @@ def breakpoint_line(point: BreakpointDescription, *, existed: bool = False) -> s
 
 
 def described_site(site: str) -> str | None:
-    """The plain words for the points that people confuse most."""
+    """Return plain words for resid_post and resid_pre, the points most often confused; None for other sites."""
     point, _, rest = site.partition(".")
     words = {"resid_post": "the output of layer", "resid_pre": "the input of layer"}
     return f"{words[point]} {rest}" if point in words and rest.isdigit() else None
@@ -62,7 +62,7 @@ def watches_view(watches: Sequence[WatchDescription], *, session: str | None = N
 
 
 def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
-    """All sessions of an engine: the one in use here is marked; where each lives, and who holds the others."""
+    """List all sessions of an engine with their tiers and holders; the one in use here is marked."""
     head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|besides|idle|held by".split("|")
     shown = told_apart(s.name for s in sessions)
     rows = [_session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: s.name)]
@@ -116,7 +116,7 @@ def history_view(stops: Sequence[StopDescription], present: int | None, *, sessi
 
 
 def armed(session: SessionDescription) -> str:
-    """What a session still holds, in words: `2 breakpoints (resid_post.4, z.3[1]), stopped at resid_post.4, step 0`."""
+    """Spell a session's existing state: `2 breakpoints (resid_post.4, z.3[1]), stopped at resid_post.4, step 0`."""
     parts = []
     if session.breakpoints:
         sites = ", ".join(p.site for p in session.breakpoints)
@@ -153,7 +153,7 @@ def _listed(
     code: Sequence[int],
     session: str | None = None,
 ) -> View:
-    """Rows as a table; the columns in `code` are spelled as code."""
+    """Show rows as a table; the columns in `code` are set as code."""
     if not rows:
         return View(plain=empty, html=card(title=title, beside=empty, session=session))
     made = [[mono(cell) if i in code else cell for i, cell in enumerate(row)] for row in rows]

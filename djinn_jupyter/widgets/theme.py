@@ -1,4 +1,4 @@
-"""The look of all cards: one scoped style sheet on JupyterLab's own variables, with fallbacks that suit any page."""
+"""The style of all cards: one scoped style sheet on JupyterLab's own variables, with fallbacks for any other page."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 from djinn_jupyter.widgets.markup import Html, div, element, joined, span, table
 from djinn_jupyter.wire.names import label
 
-# Every rule starts with .djinn: nothing outside a card changes. The doubled class outweighs .jp-RenderedHTMLCommon. A
-# card carries the rules of its own classes only: JupyterLab takes off-screen cells out of the page, and with them a
-# sheet that other cells would lean on.
+# Every rule starts with .djinn, so nothing outside a card changes. The doubled class outweighs .jp-RenderedHTMLCommon.
+# Every card carries the rules of its own classes: JupyterLab removes off-screen cells from the page, and with them any
+# style sheet that other cells would depend on.
 STYLE: Final = """
 .djinn{--dj-text:var(--jp-content-font-color1,inherit);--dj-soft:var(--jp-content-font-color2,#7a7a7a);
 --dj-line:var(--jp-border-color2,rgba(128,128,128,.35));--dj-bar:var(--jp-layout-color2,rgba(128,128,128,.14));
@@ -87,7 +87,7 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 .djinn .dj-pair .dj-name{white-space:nowrap}
 .djinn svg{display:block;max-width:100%}
 """
-# Where both sidebars are open, on a screen of 1360 pixels, a cell is about this wide.
+# The width of a cell on a screen of 1360 pixels with both sidebars open, approximately.
 NARROW: Final = (
     "@container (max-width:680px)",
     """
@@ -109,9 +109,9 @@ _RULE: Final = re.compile(r"([^{}]+)\{([^{}]*)\}")
 def card(
     *parts: object, title: object, beside: object = None, dot: str | None = None, session: str | None = None
 ) -> Html:
-    """A framed card: a title line, then its parts one below the other; parts that are None are left out. `session` is
-    the name of the one it was read from; where that is a path, its folders stay out of the notebook."""
-    # A space between: a page that does not trust the notebook shows it without this style sheet.
+    """Return a framed card: a title line, then its parts one below the other; parts that are None are left out.
+    `session` is the name of the session that was read; the folders of a path are left out of the notebook."""
+    # A space between: a page that does not trust the notebook shows the card without this style sheet.
     head = div(
         "dj-head",
         span(f"dj-dot dj-{dot}", "") if dot else None,
@@ -125,13 +125,13 @@ def card(
 
 
 def styled(markup: str) -> Html:
-    """Markup behind the rules of what is in it; a sheet that it had before goes."""
+    """Prefix markup with the style rules of its contents, replacing an earlier sheet."""
     bare = _SHEET.sub("", markup)
     return Html(sheet(bare) + bare)
 
 
 def sheet(markup: str) -> str:
-    """The style sheet of one card: the rules of the classes and elements that are in it."""
+    """Return the style sheet of one card: the rules of the classes and elements in it."""
     there = frozenset(_CLASS.findall(markup)) | frozenset(tag for tag in _TAGS if f"<{tag}" in markup)
     condition, narrow = NARROW
     return f"<style>{_rules(STYLE, there)}{condition}{{{_rules(narrow, there)}}}</style>"
@@ -142,7 +142,7 @@ def _rules(style: str, there: frozenset[str]) -> str:
 
 
 def _kept(selectors: str, declared: str, there: frozenset[str]) -> str:
-    """A rule with those of its selectors that may meet something; nothing where none does."""
+    """Return a rule with those of its selectors that can match; "" where none can."""
     met = [one for one in selectors.split(",") if _needs(one) <= there]
     return f"{','.join(met)}{{{declared}}}" if met else ""
 
@@ -153,12 +153,12 @@ def _needs(selector: str) -> frozenset[str]:
 
 
 def part(*contents: object, name: str | None = None) -> Html:
-    """A section of a card, with a small name above it."""
+    """Return a section of a card, with a small name above it."""
     return div("dj-part", div("dj-name", element("em", name)) if name else None, *contents)
 
 
 def facts(rows: Sequence[tuple[str, object]]) -> Html:
-    """Names with what they are, one a line."""
+    """Return a table of names and values, one pair per line."""
     wrapped = (element("td", value, class_="dj-fact") for _, value in rows)
     return part(table((), [(span("dj-soft", name), value) for (name, _), value in zip(rows, wrapped, strict=True)]))
 
@@ -168,6 +168,6 @@ def mono(text: object) -> Html:
 
 
 def meter(share: float, kind: str = "") -> Html:
-    """A bar that is `share` of its frame, as drawn from a rounded figure."""
+    """Return a bar that fills `share` of its frame; pass a rounded figure."""
     width = f"width:{min(max(share, 0.0), 1.0) * 100:.0f}%"
     return span(f"dj-meter {kind}".strip(), element("span", style=width), aria_hidden="true")

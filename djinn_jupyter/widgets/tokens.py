@@ -1,4 +1,4 @@
-"""Tokens and layers in a row: where in the text and where in the network something happens."""
+"""Tokens and layers in a row: a place in the text and a place in the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def token_strip(
     new: Collection[int] = (),
     differs: Collection[int] = (),
 ) -> Html:
-    """The line as chips: the present pass underlined, generated ones tinted, of a long line the end."""
+    """Draw tokens as chips: those of the present pass underlined, generated ones tinted; of a long text only the
+    end."""
     start = max(0, len(texts) - TOKENS_SHOWN)
     chips = []
     for i in range(start, len(texts)):
@@ -32,7 +33,7 @@ def token_strip(
 
 
 def layer_strip(site: Site, layer: int, layers: int) -> Html:
-    """The network as a row of layers: those that have run dark, a mark where the pass stands.
+    """Draw the network as a row of layers: layers that have run are dark, a mark shows the stop.
 
     `layer` layers have run. A stop inside layer n has run n whole layers and half of the next.
     """
@@ -56,7 +57,7 @@ def layer_strip(site: Site, layer: int, layers: int) -> Html:
 
 
 def guess(top: TopToken) -> Html:
-    """The table cell of a predicted token with its probability, tinted by it."""
+    """Return the table cell of a predicted token with its probability, tinted by it."""
     tint = f"background:rgba(46,122,214,{share(top.probability) * 0.45:.2f})"
     chance = span("dj-soft", percent(top.probability))
     token = span("dj-guess", span("dj-mono", marked(top.text, top.token)), " ", chance, style=tint)
@@ -68,5 +69,5 @@ def guesses_plain(top: Sequence[TopToken], count: int = 3) -> str:
 
 
 def cell_token(text: str, token: int | None = None) -> Html:
-    """A token inside a table cell."""
+    """Return a token for use inside a table cell."""
     return element("code", marked(text, token), class_="dj-mono")

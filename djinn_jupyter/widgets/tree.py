@@ -1,4 +1,4 @@
-"""The tree of stops and forks: a line for each session, which leaves that of its parent where it was forked."""
+"""The tree of stops and forks: a line for each session, branching off its parent's line at the fork."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from djinn_jupyter.wire.nouns import StopDescription
 from djinn_jupyter.wire.readings import Branch
 
 LEFT, ROW, TOP = 130, 40, 26
-NAME_WIDE = 62  # pixels that the name of a stop takes; where they are closer, only the present one has it
-STOPS_DRAWN = 24  # of the longest line; the oldest ones are left out
+NAME_WIDE = 62  # pixels for the name of a stop; where stops are closer, only the present one is named
+STOPS_DRAWN = 24  # of the longest line; the oldest stops are left out
 
 
 def tree_view(branches: Sequence[Branch], *, present: str | None = None) -> View:
-    """All sessions; `present` is the one in use here."""
+    """Draw all sessions; `present` is the session in use here."""
     rows = rows_of(branches)
     names = told_apart(row.branch.session for row in rows)
     lines = [line for row in rows for line in _lines(row, names, present)]

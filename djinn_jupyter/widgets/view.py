@@ -1,4 +1,4 @@
-"""What a cell shows: plain text, static HTML, and a plotly figure where hovering was asked for."""
+"""A cell's output: plain text, static HTML, and a plotly figure if `hover` was requested."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ PLOTLY = "application/vnd.plotly.v1+json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One display in all its forms. The plain text says what the picture says; `hover` makes a plotly figure."""
+    """One display in all its forms. The plain text has the content of the picture; `hover` makes a plotly figure."""
 
     plain: str
     html: str
     hover: Callable[[], Any] | None = None
-    since: Callable[[str], View] | None = None  # the same view, which says what has happened to its stop since
+    since: Callable[[str], View] | None = None  # the same view with a note on later changes of its stop
 
     def __repr__(self) -> str:
         return self.plain
 
     def card(self) -> View:
-        """The view without its figure: a page that is given both in one output draws the figure alone."""
+        """Return the view without its figure: a page given both in one output draws only the figure."""
         return replace(self, hover=None)
 
     def figure(self) -> Figure | None:
-        """The figure alone, to be shown below the card."""
+        """Return the figure alone, to be shown below the card."""
         return None if self.hover is None else Figure(made=self.hover(), plain=self.plain.splitlines()[0])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A plotly figure by itself; without plotly's renderer its first line says what it is of."""
+    """A plotly figure by itself; without plotly's renderer the page shows its text, the first line of the view."""
 
     made: Any
     plain: str

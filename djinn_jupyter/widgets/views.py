@@ -1,4 +1,4 @@
-"""All views under one name, for those who show them: `views.stop_view(...)`."""
+"""All views in one module, for the callers that show them: `views.stop_view(...)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a watch has recorded: the norm of a site's value, pass after pass."""
+"""The view of a watch: the norm of a site's value, pass by pass."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def watch_view(
     hover: bool = False,
     session: str | None = None,
 ) -> View:
-    """Norms over everything recorded: `values`, `positions` and `runs` have one entry a pass."""
+    """Draw the norms of all recorded passes: `values`, `positions` and `runs` have one entry per pass."""
     names = _pass_names(runs, len(values))
     points = [
         (name, position, float(np.linalg.norm(row)))
@@ -61,7 +61,7 @@ def watch_view(
 
 
 def _pass_names(runs: Sequence[int], count: int) -> list[str]:
-    """The number of each pass; of several runs, with that of its run before it: `2.0`."""
+    """Return the number of each pass; with several runs prefixed by the run's number: `2.0`."""
     if len(set(runs)) < 2:
         return [str(number) for number in range(count)]
     return [f"{run}.{number - runs.index(run)}" for number, run in enumerate(runs)]

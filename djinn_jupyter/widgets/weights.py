@@ -1,4 +1,5 @@
-"""Where a model's weights are, in words and tables: on the device, napping, or on their way through the ring."""
+"""The residency of a model's weights in words and tables: on the device, asleep (`napping`), or streamed through the
+ring."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from djinn_jupyter.wire.replies import WeightsMoved
 
 
 def weights_line(weights: WeightsStatistics) -> str:
-    """Where the weights are, in one line; of streamed ones what stays and what each pass moves."""
+    """Spell the residency of the weights in one line; for streamed weights with the resident bytes and the bytes moved
+    per pass."""
     if weights.residency == "napping":
         return f"{megabytes(weights.bytes_total)}, napping: the next request that needs them brings them back"
     if weights.residency == "resident":
@@ -21,7 +23,7 @@ def weights_line(weights: WeightsStatistics) -> str:
 
 
 def expected_line(weights: WeightsStatistics) -> str | None:
-    """What a token costs at least, and what more memory would change; None where it was not measured."""
+    """Spell the least time per token, and the device memory at which nothing would stream; None if not measured."""
     if weights.link_bytes_per_second is None or weights.bytes_enough is None:
         return None
     least = weights.bytes_streamed_per_pass / weights.link_bytes_per_second
@@ -32,7 +34,8 @@ def expected_line(weights: WeightsStatistics) -> str | None:
 
 
 def streaming_rows(weights: WeightsStatistics) -> list[tuple[str, str]]:
-    """Of streamed weights: the ring, its copies, what passes waited for them, and what of them was used."""
+    """Return rows on streamed weights: the ring, its copies, the passes' waiting time, and the used share of the
+    bytes."""
     if weights.residency != "streamed":
         return []
     rows = [("ring", "; ".join(slot_words(number, slot) for number, slot in enumerate(weights.ring)))]
@@ -47,14 +50,14 @@ def streaming_rows(weights: WeightsStatistics) -> list[tuple[str, str]]:
 
 
 def slot_words(number: int, slot: RingSlot) -> str:
-    """`slot 1: layer 7, filling 41`"""
+    """Spell a slot: `slot 1: layer 7, filling 41`."""
     if slot.layer is None:
         return f"slot {number}: empty"
     return f"slot {number}: layer {slot.layer}, filling {slot.generation}{', computing' if slot.computing else ''}"
 
 
 def ring_rows(ring: tuple[RingSlot, ...]) -> list[list[object]]:
-    """A row a slot: number, layer, fillings, size."""
+    """Return one row per slot: number, layer, fillings, size."""
     return [
         [number, "empty" if slot.layer is None else f"layer {slot.layer}", f"{slot.generation:,}",
          megabytes(slot.bytes_allocated)]
@@ -66,7 +69,7 @@ RING_HEAD = ("slot of the ring", "holds", "fillings", "size")
 
 
 def nap_line(name: str, moved: WeightsMoved) -> str:
-    """What `%djinn_nap` says."""
+    """Return the output of `%djinn_nap`, for weights put to sleep or brought back."""
     away = moved.weights.residency == "napping"
     if moved.seconds == 0:
         return f"the weights of {name} {'are napping already' if away else 'are on the device already'}"
