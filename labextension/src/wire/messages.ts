@@ -27,9 +27,9 @@ export interface KernelDescription {
 }
 
 /**
- * A session with what Jupyter knows of it. `notebook` is the contents path of the notebook that it belongs to,
+ * A session with its notebook and kernel. `notebook` is the contents path of the notebook that it belongs to,
  * `kernel` the kernel that holds it, both None where this server has none. `idle_since` in seconds since the epoch;
- * `described.idle_seconds` is as of the last change of anything else.
+ * `described.idle_seconds` is as of the last change of any other field.
  */
 export interface LiveSession {
   readonly described: SessionDescription;
@@ -40,9 +40,9 @@ export interface LiveSession {
 }
 
 /**
- * An engine of the registry. `refused` cannot be spoken to, for `reason`; `description` is None until `ready`.
- * `model` is as it was asked for, `load` what `%djinn_load` is given to mean this engine; `started` in seconds since
- * the epoch.
+ * An engine of the registry. In state `refused` it has no connection, for `reason`; `description` is None until
+ * `ready`. `model` is the name as requested, `load` the arguments of `%djinn_load` that select this engine; `started`
+ * in seconds since the epoch.
  */
 export interface EngineFound {
   readonly id: string;
@@ -57,7 +57,7 @@ export interface EngineFound {
   readonly description: ModelDescription | null;
 }
 
-/** An engine with its books and its sessions by name. `statistics` is None until they were first read. */
+/** An engine with its statistics and its sessions by name. `statistics` is None until first read. */
 export interface LiveEngine {
   readonly found: EngineFound;
   readonly statistics: EngineStatistics | null;
@@ -70,20 +70,20 @@ export interface Engines {
   readonly engines: readonly EngineFound[];
 }
 
-/** The engine has taken a move; its outcome comes over the WebSocket under the same number. */
+/** The engine has accepted a move; its outcome comes over the WebSocket under the same number. */
 export interface Accepted {
   readonly reply: 'Accepted';
   readonly move: number;
 }
 
-/** Tokens that a session sampled since the last delta, and the text that (at most the last 1000 of) them gave. */
+/** The number of tokens a session sampled since the last delta, and the text of at most the last 1000 of them. */
 export interface Sampled {
   readonly count: number;
   readonly step: number;
   readonly text: string;
 }
 
-/** What is other than before; what is left out is as before. A session that is null has been closed. */
+/** The changed parts of an engine; omitted fields are unchanged. A session that is null has been closed. */
 export interface EngineChange {
   readonly found?: EngineFound;
   readonly statistics?: EngineStatistics;
@@ -103,8 +103,8 @@ export interface LiveOutcome {
 }
 
 /**
- * All there is, at each connect and after a gap: what was known before is to be forgotten. `outcomes` are the last
- * ones, oldest first, which somebody who was away may have missed. `at` in seconds since the epoch.
+ * The whole state, sent at each connect and after a gap; it replaces all earlier state. `outcomes` are the latest
+ * ones, oldest first, for a browser that was disconnected. `at` in seconds since the epoch.
  */
 export interface LiveSnapshot {
   readonly live: 'snapshot';
@@ -115,7 +115,7 @@ export interface LiveSnapshot {
   readonly outcomes: readonly LiveOutcome[];
 }
 
-/** What has changed since the message before. `gone` says of each engine that has ended why. */
+/** The changes since the previous message. `gone` maps each ended engine to the reason. */
 export interface LiveDelta {
   readonly live: 'delta';
   readonly sequence: number;
@@ -125,7 +125,7 @@ export interface LiveDelta {
   readonly gone: { readonly [name: string]: string };
 }
 
-/** An engine's event, as it came. TokenSampled is not among them: see `EngineChange.sampled`. */
+/** An engine's event, unchanged. TokenSampled is not forwarded: see `EngineChange.sampled`. */
 export interface LiveEvent {
   readonly live: 'event';
   readonly sequence: number;
@@ -139,7 +139,7 @@ export interface Focus {
   readonly notebook: string | null;
 }
 
-/** A message was missed: send a snapshot. */
+/** A request for a snapshot, after the browser missed a message. */
 export interface Resync {
   readonly say: 'resync';
 }
