@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,21 @@ def test_older_stops_leave_before_a_session_that_rests_does() -> None:
     assert desk.describe().residency == desk.describe("b").residency == "resident"
     assert away(desk)
     desk.close_all()
+
+
+def test_what_a_checkpoint_of_stops_that_are_away_copied_is_freed_with_the_session(tmp_path: Path) -> None:
+    """At once, and not when the collector of cycles comes by: until then the tiers' places would be taken."""
+    desk = small(PAGES, data_folder=tmp_path)
+    stopped_everywhere(desk)
+    assert away(desk)
+    gc.disable()
+    try:
+        desk.ask(ask.SaveCheckpoint(session="a", name="kept"))
+        desk.close_all()
+        assert nothing_left(desk)
+        assert list(desk.engine.blobs) == []
+    finally:
+        gc.enable()
 
 
 def test_a_journal_and_a_checkpoint_hold_stops_that_are_away(roomy: Any, tmp_path: Path) -> None:

@@ -84,25 +84,35 @@ def with_values(
     image: SessionImage, away: Callable[[Tensor], bool], value_of: Callable[[Tensor], Tensor]
 ) -> SessionImage:
     """Return the same image with copies in place of the tensors that are swapped out (`away`)."""
-    made: dict[int, Tensor] = {}
+    found: SessionImage = _Copying(away, value_of).copied(image)
+    return found
 
-    def there(value: Any) -> Any:
+
+class _Copying:
+    """One image being copied: a tensor that occurs twice is copied once. Its tensors are released with it: a function
+    that calls itself by a closure would hold them until the collector of cycles runs."""
+
+    def __init__(self, away: Callable[[Tensor], bool], value_of: Callable[[Tensor], Tensor]) -> None:
+        self._away, self._value_of = away, value_of
+        self._made: dict[int, Tensor] = {}
+
+    def copied(self, value: Any) -> Any:
         if isinstance(value, Tensor):
-            if id(value) not in made:
-                made[id(value)] = value_of(value) if away(value) else value
-            return made[id(value)]
+            return self._tensor(value)
         if isinstance(value, tuple):
-            return tuple(there(part) for part in value)
+            return tuple(self.copied(part) for part in value)
         if isinstance(value, dict):
-            return {key: there(part) for key, part in value.items()}
+            return {key: self.copied(part) for key, part in value.items()}
         if isinstance(value, msgspec.Struct):
             parts = {name: getattr(value, name) for name in value.__struct_fields__}
-            changed = {name: part for name, old in parts.items() if (part := there(old)) is not old}
+            changed = {name: part for name, old in parts.items() if (part := self.copied(old)) is not old}
             return msgspec.structs.replace(value, **changed) if changed else value
         return value
 
-    found: SessionImage = there(image)
-    return found
+    def _tensor(self, tensor: Tensor) -> Tensor:
+        if id(tensor) not in self._made:
+            self._made[id(tensor)] = self._value_of(tensor) if self._away(tensor) else tensor
+        return self._made[id(tensor)]
 
 
 def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
