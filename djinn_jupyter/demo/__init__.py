@@ -1,7 +1,4 @@
-"""The demo model: a small trained decoder, the grammar of its language, and the scripts that made and measured it.
-
-Importing this package imports neither torch nor transformers; nothing outside this folder needs more than `MODEL_PATH`.
-"""
+"""The demo model: a small trained decoder, as files, with its card. `demo_training/` of the repository makes them."""
 
 from pathlib import Path
 

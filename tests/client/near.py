@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client.direct import DirectLine
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import Door
 from djinn_jupyter.wire.replies import Reply, Welcome
 from djinn_jupyter.wire.requests import Hello
+from tests.client.direct import DirectLine
 from tests.process.fake_engine import FakeEngine
 
 

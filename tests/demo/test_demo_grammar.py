@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.demo import grammar as g
-from djinn_jupyter.demo import lexicon as lx
-from djinn_jupyter.demo import templates as tp
-from djinn_jupyter.demo.reading import told_mood, well_formed
+from demo_training import grammar as g
+from demo_training import lexicon as lx
+from demo_training import templates as tp
+from demo_training.reading import told_mood, well_formed
 
 SOME = 1500
 

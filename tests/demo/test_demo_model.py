@@ -15,11 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from djinn_jupyter.demo import MODEL_PATH, card, skills
-from djinn_jupyter.demo import grammar as g
-from djinn_jupyter.demo import interesting as it
-from djinn_jupyter.demo import lexicon as lx
-from djinn_jupyter.demo.reading import told_mood, well_formed
+from demo_training import CARD, EVALUATION, TRAINING_LOG, card, skills
+from demo_training import grammar as g
+from demo_training import interesting as it
+from demo_training import lexicon as lx
+from demo_training.reading import told_mood, well_formed
+from djinn_jupyter.demo import MODEL_PATH
 
 BAR = 0.95
 PROMISED = ("facts.alone", "facts.in_paragraph", "scenes", "stories", "induction.ids", "induction.words")
@@ -54,12 +55,12 @@ def test_the_model_is_whole_and_small() -> None:
     wanted = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert set(sizes) == wanted
     assert sum(sizes.values()) < 8_000_000
-    assert {"train.log", "MODEL_CARD.md", "evaluation.json"} <= {file.name for file in MODEL_PATH.parent.iterdir()}
+    assert all(file.is_file() for file in (TRAINING_LOG, CARD, EVALUATION))
 
 
 def test_the_card_says_what_was_measured() -> None:
-    found = json.loads((MODEL_PATH.parent / "evaluation.json").read_text())
-    assert (MODEL_PATH.parent / "MODEL_CARD.md").read_text() == card.render(found)
+    found = json.loads(EVALUATION.read_text())
+    assert CARD.read_text() == card.render(found)
     assert found["package_bytes"] == sum(file.stat().st_size for file in MODEL_PATH.iterdir())
     for measured in (found["skills"], found["skills_bfloat16"]):
         shares = {skill: measured[skill]["right"] / measured[skill]["asked"] for skill in PROMISED}
@@ -67,7 +68,7 @@ def test_the_card_says_what_was_measured() -> None:
 
 
 def test_grammar_and_card_need_no_torch() -> None:
-    code = "import sys, djinn_jupyter.demo.grammar, djinn_jupyter.demo.card; sys.exit('torch' in sys.modules)"
+    code = "import sys, demo_training.grammar, demo_training.card; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 
@@ -192,7 +193,7 @@ def test_there_are_induction_heads(model: LlamaForCausalLM, tokenizer: PreTraine
 
 
 def test_a_mood_vector_changes_the_story(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
-    found = json.loads((MODEL_PATH.parent / "evaluation.json").read_text())["steering"]["sad to happy"]
+    found = json.loads(EVALUATION.read_text())["steering"]["sad to happy"]
     best = max(found, key=lambda row: row["steered"])
     plain, steered = it.steering(
         model,

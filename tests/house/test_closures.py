@@ -29,5 +29,7 @@ def test_no_function_holds_itself() -> None:
 
 
 def test_a_function_that_holds_itself_is_found() -> None:
-    source = "def f():\n    def g(x):\n        return [g(y) for y in x]\n    def h(x):\n        return x\n    return g, h"
+    source = (
+        "def f():\n    def g(x):\n        return [g(y) for y in x]\n    def h(x):\n        return x\n    return g, h"
+    )
     assert list(that_hold_themselves(source)) == ["f.g"]

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -61,4 +62,22 @@ def test_every_folder_has_its_place_in_the_layers() -> None:
         part.strip(" ()") for contract in contracts for row in contract.get("layers", []) for part in row.split("|")
     }
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-    assert folders - named <= {"demo"}  # data, and a script that imports nothing of ours
+    assert folders - named <= {"demo"}  # data, and where it lies
+
+
+# Who starts these: a console script, `python -m`, a Jupyter server.
+ENTRIES = {
+    "djinn_jupyter.cli.main",
+    "djinn_jupyter.engine.__main__",
+    "djinn_jupyter.experiments.baselines.eager",
+    "djinn_jupyter.experiments.baselines.offload",
+    "djinn_jupyter.experiments.baselines.with_accelerate",
+    "djinn_jupyter.server.extension",
+}
+
+
+def test_the_wheel_has_no_module_for_tests_or_training_alone() -> None:
+    """A test double, or the script that trained the demo model, is imported by no module of the package."""
+    graph = grimp.build_graph("djinn_jupyter")
+    leaves = {module for module in graph.modules if not graph.find_children(module)}
+    assert {module for module in leaves if not graph.find_modules_that_directly_import(module)} == ENTRIES

@@ -14,7 +14,6 @@ import numpy as np
 
 import djinn_jupyter
 from djinn_jupyter.client.arrays import from_numpy
-from djinn_jupyter.client.direct import DirectLine
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import (
     DjinnError,
@@ -28,6 +27,7 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
+from tests.client.direct import DirectLine
 from tests.magics.attributed import Attributing
 from tests.magics.switched import Switched
 from tests.widgets import samples

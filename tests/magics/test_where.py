@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from djinn_jupyter.client.direct import DirectLine
 from djinn_jupyter.magics import screen
 from djinn_jupyter.magics.screen import Live
 from djinn_jupyter.magics.standing import StandingCard
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.nouns import StopIdentity
+from tests.client.direct import DirectLine
 from tests.magics.conftest import Notebook
 from tests.widgets import samples
 

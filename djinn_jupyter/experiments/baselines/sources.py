@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import resources
+from djinn_jupyter.demo import MODEL_PATH
 
 
 def source_of(model: str) -> str:
-    """`demo` is a folder of the package; folders and hub names are what they are."""
-    return str(resources.files("djinn_jupyter.demo") / "model") if model == "demo" else model
+    """Return the folder of `demo`; folders and hub names are what they are."""
+    return str(MODEL_PATH) if model == "demo" else model

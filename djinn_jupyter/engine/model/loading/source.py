@@ -37,7 +37,8 @@ def find_source(config: EngineConfig) -> str:
     if config.model == "demo":
         if not (DEMO / "config.json").is_file():
             raise ModelNotFound(
-                "This installation lacks the demo model; train it with `make demo` or install the package."
+                "This installation lacks the demo model; install the package again, or train it from a checkout "
+                "with python -m demo_training.train."
             )
         return str(DEMO)
     folder = folder_called(config.model)

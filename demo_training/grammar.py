@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 
-from . import lexicon as lx
-from . import templates as tp
+from demo_training import lexicon as lx
+from demo_training import templates as tp
 
 HELD_OUT_SHARE = 5
 _FIELD = re.compile(r"\{(\w+)\}")

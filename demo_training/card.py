@@ -30,8 +30,8 @@ HEAD = """# The demo model
 
 A decoder of eight layers that ships with Djinn for Jupyter, so that its notebooks and tests have a trained model
 without a download. It was trained from nothing on text from a small English-like grammar, chosen so that the classic
-experiments of interpretability have a true answer. `python -m djinn_jupyter.demo.train` makes it;
-`python -m djinn_jupyter.demo.evaluate` measures it and writes this page.
+experiments of interpretability have a true answer. `python -m demo_training.train` makes it;
+`python -m demo_training.evaluate` measures it and writes this page.
 
 | | |
 |---|---|

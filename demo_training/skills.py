@@ -9,9 +9,9 @@ from random import Random
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from . import grammar as g
-from . import lexicon as lx
-from .packing import repeated_ids
+from demo_training import grammar as g
+from demo_training import lexicon as lx
+from demo_training.packing import repeated_ids
 
 ROWS = 32
 

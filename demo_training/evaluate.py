@@ -1,4 +1,4 @@
-"""Measures the demo model and writes `evaluation.json` and `MODEL_CARD.md`: `python -m djinn_jupyter.demo.evaluate`.
+"""Measures the demo model and writes `evaluation.json` and `MODEL_CARD.md`: `python -m demo_training.evaluate`.
 
 Every document here is from the held-out side of the split in `grammar.py`, from seeds training did not use.
 """
@@ -15,10 +15,11 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from . import MODEL_PATH, card, skills
-from . import grammar as g
-from . import interesting as it
-from . import lexicon as lx
+from demo_training import CARD, EVALUATION, TRAINING_LOG, card, skills
+from demo_training import grammar as g
+from demo_training import interesting as it
+from demo_training import lexicon as lx
+from djinn_jupyter.demo import MODEL_PATH
 
 SEED = 1_000_003
 PROMPTS = (
@@ -138,7 +139,8 @@ def samples(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase) -> dict
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=MODEL_PATH)
-    parser.add_argument("--out", type=Path, default=MODEL_PATH.parent)
+    parser.add_argument("--evaluation", type=Path, default=EVALUATION)
+    parser.add_argument("--card", type=Path, default=CARD)
     parser.add_argument("--rows", type=int, default=300)
     parser.add_argument("--skills-only", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
@@ -158,11 +160,11 @@ def main() -> None:
     low = AutoModelForCausalLM.from_pretrained(arguments.model, dtype=torch.bfloat16).eval()
     found["skills_bfloat16"] = measure_skills(low, tokenizer, arguments.rows // 2)
     found["vocabulary"], found["prompts"] = len(tokenizer), prompts_of(arguments.rows)
-    found["training"] = training_line(arguments.model.parent / "train.log")
+    found["training"] = training_line(TRAINING_LOG)
     found["parameters"] = sum(p.numel() for p in model.parameters())
     found["package_bytes"] = sum(f.stat().st_size for f in arguments.model.iterdir())
-    arguments.out.joinpath("evaluation.json").write_text(json.dumps(found, indent=1) + "\n")
-    arguments.out.joinpath("MODEL_CARD.md").write_text(card.render(found))
+    arguments.evaluation.write_text(json.dumps(found, indent=1) + "\n")
+    arguments.card.write_text(card.render(found))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Trains the demo model from nothing; `train.log` is what this printed:
 
-    OMP_WAIT_POLICY=passive python -m djinn_jupyter.demo.train --compile > train.log
+    OMP_WAIT_POLICY=passive python -m demo_training.train --compile > demo_training/train.log
 
 The same seed reads the same documents. Sums of floats differ in their last bits from run to run, so weights do too.
 
@@ -23,11 +23,12 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
-from . import MODEL_PATH, skills
-from . import grammar as g
-from .lexicon import MOODS, RELATIONS
-from .packing import Packer
-from .tokenizer import CONTEXT
+from demo_training import grammar as g
+from demo_training import skills
+from demo_training.lexicon import MOODS, RELATIONS
+from demo_training.packing import Packer
+from demo_training.tokenizer import CONTEXT
+from djinn_jupyter.demo import MODEL_PATH
 
 STEP_TOKENS, FIRST_LENGTH, LENGTH, LONG_EVERY = 2048, 64, 256, 8
 REPEATED_FIRST, REPEATED_REST, FIRST_STEPS = 0.30, 0.12, 800

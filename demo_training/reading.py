@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from . import lexicon as lx
-from . import templates as tp
+from demo_training import lexicon as lx
+from demo_training import templates as tp
 
 
 def told_mood(text: str) -> str | None:

@@ -15,8 +15,8 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from . import MODEL_PATH
-from .grammar import all_words, training_documents
+from demo_training.grammar import all_words, training_documents
+from djinn_jupyter.demo import MODEL_PATH
 
 END = "<|endoftext|>"
 SPACE = "\u0120"  # how byte-level BPE writes a space

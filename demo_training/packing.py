@@ -13,7 +13,7 @@ from random import Random
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from .grammar import Document, training_documents
+from demo_training.grammar import Document, training_documents
 
 CHANCE = 0.2
 WEIGHTS = {"random": 0.0, "io": 3.0, "person": 2.0}  # other slots: 1

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-from . import grammar as g
-from . import lexicon as lx
-from .packing import repeated_ids
-from .reading import told_mood, well_formed
+from demo_training import grammar as g
+from demo_training import lexicon as lx
+from demo_training.packing import repeated_ids
+from demo_training.reading import told_mood, well_formed
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
