@@ -14,7 +14,7 @@ class EngineConfig:
     the best device, sdpa. `device_memory` in bytes bounds weights and pages together; None takes what is free less
     headroom. `card_memory` in bytes imposes a GPU that small on the process, all it allocates counted; on the CPU
     it bounds weights and pages, where `device_memory` does not. `page_positions` of None follows the page-size rule
-    (decision 68 in docs/design.md). `random_weights`: build the architecture of `model`'s config with weights drawn from
+    (docs/design.md, 68). `random_weights`: build the architecture of `model`'s config with weights drawn from
     `random_seed` instead of reading weights. `nap_seconds`: seconds without work after which the weights sleep (leave
     the device); None: 900 on CUDA, never on the CPU; `inf`: never. `host_memory` and `disk_memory` bound the tiers for
     sessions that have left the device, in bytes; 0: no tier; None: half of the available memory, and four times that
