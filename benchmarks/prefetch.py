@@ -77,7 +77,7 @@ class _User:
         return perf_counter() - begun
 
     def _say(self, activity: Activity) -> None:
-        self._engine.line.ask(ask.Note(session=self.session.name, activity=activity))
+        self._engine.channel.ask(ask.Note(session=self.session.name, activity=activity))
 
 
 def _figure(name: str, times: list[float], here: list[float]) -> Figure:

@@ -126,12 +126,12 @@ def _while_tokenizing(engine: RemoteEngine, texts: int, checks: Checks) -> list[
     kinds: dict[str, Ask] = {
         "ping": engine.ping,
         "pause": session.pause,
-        "hello": lambda: engine.line.ask(hello).result(),
+        "hello": lambda: engine.channel.ask(hello).result(),
     }
     times: dict[str, list[float]] = {name: [] for name in kinds}
     refused = []
     for _ in range(texts):
-        text = engine.line.ask(Tokenize(text="a" * TEXT_CHARACTERS))
+        text = engine.channel.ask(Tokenize(text="a" * TEXT_CHARACTERS))
         _sample(kinds, times, partial(_pending, text), LONGEST_PAUSE)
         refused.append(type(text.exception()).__name__)
     checks.same("texts that were read and counted", refused, ["PromptTooLong"] * texts)

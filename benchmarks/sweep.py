@@ -19,8 +19,8 @@ from benchmarks.results import Bar, Checks, Disagreement, Figure, Result, at_lea
 from benchmarks.serving_engine import digest, engine_of, prompt_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
+from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.line import expect
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed

@@ -32,7 +32,7 @@ class Recorder:
         self._engine, self._begun = engine, monotonic()
         self._heard: SimpleQueue[tuple[float, replies.Event]] = SimpleQueue()
         self._notes: list[Event] = []
-        self._stop = engine.line.listen("", lambda event: self._heard.put((self._now(), event)))
+        self._stop = engine.channel.listen("", lambda event: self._heard.put((self._now(), event)))
 
     def note(self, session: str, kind: Kind) -> None:
         self._notes.append(Event(time=self._now(), session=session, kind=kind))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from djinn_jupyter.client.spelling import closest, closest_option, number_in_words
+from djinn_jupyter.client.engines.spelling import closest, closest_option, number_in_words
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 _PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b")

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands
-from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.engine import await_end
+from djinn_jupyter.client.engines.doctor import findings
+from djinn_jupyter.client.engines.logs import last_lines, log_of, logs
+from djinn_jupyter.client.engines.registry import registry_folder, running_engines
+from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.client.loading import attach, load
-from djinn_jupyter.client.logs import last_lines, log_of, logs
-from djinn_jupyter.client.registry import registry_folder, running_engines
-from djinn_jupyter.client.terminal import TerminalProgress
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription

@@ -1,1 +1,1 @@
-"""The Python client: find, start and attach to engines, and send them requests. Imports neither torch nor IPython."""
+"""The Python client: the API (load, engine, session, stops, edits) over `connection` and `engines`. No torch."""

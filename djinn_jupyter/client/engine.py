@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from djinn_jupyter.client.line import Line, ask_for
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.client.connection.transport import WireBytes
+from djinn_jupyter.client.engines.naming import default_session_name
+from djinn_jupyter.client.engines.ownership import is_held_elsewhere, require_all_own, require_own
+from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.memory_trace import MemoryTrace
-from djinn_jupyter.client.naming import default_session_name
-from djinn_jupyter.client.owning import is_held_elsewhere, require_all_own, require_own
-from djinn_jupyter.client.registry import is_alive
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.client.transport import WireBytes
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -30,24 +30,24 @@ END_SECONDS = 30.0
 
 
 class RemoteEngine:
-    """An engine that this process is attached to. `entry` is None where the line leads to no separate process."""
+    """An engine that this process is attached to. `entry` is None where the channel leads to no separate process."""
 
-    def __init__(self, line: Line, entry: Entry | None = None) -> None:
-        self.line, self.entry = line, entry
+    def __init__(self, channel: Channel, entry: Entry | None = None) -> None:
+        self.channel, self.entry = channel, entry
 
     @property
     def description(self) -> ModelDescription:
-        return self.line.welcome.model
+        return self.channel.welcome.model
 
     @property
     def holder(self) -> str:
         """The name by which the engine knows this kernel or process: the `holder` of the client's own sessions."""
-        return self.line.holder
+        return self.channel.holder
 
     @property
     def wire_bytes(self) -> WireBytes:
         """The bytes that have crossed the wire between this process and the engine."""
-        return self.line.wire_bytes
+        return self.channel.wire_bytes
 
     def session(
         self, name: str | None = None, *, join: bool = False, fresh: bool = False, force: bool = False
@@ -58,21 +58,21 @@ class RemoteEngine:
         there = self._there(chosen) if fresh else None
         if there is not None and (join or not is_held_elsewhere(there, self.holder)):  # else Open is refused
             require_own(there, self.holder, "forget what it holds", force=force)
-        opened = ask_for(self.line, ask.Open(session=chosen, join=join, fresh=fresh), replies.Opened)
-        return RemoteSession(self.line, opened.session.name)
+        opened = ask_for(self.channel, ask.Open(session=chosen, join=join, fresh=fresh), replies.Opened)
+        return RemoteSession(self.channel, opened.session.name)
 
     def _there(self, name: str) -> SessionDescription | None:
         return next((one for one in self.sessions() if one.name == name), None)
 
     def sessions(self) -> tuple[SessionDescription, ...]:
-        return ask_for(self.line, ask.ListSessions(), replies.Sessions).sessions
+        return ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
 
     def tree(self) -> tuple[Branch, ...]:
         """Return the stops of all sessions; stops that forks share have the same numbers."""
-        return ask_for(self.line, ask.ReadTree(), replies.Tree).branches
+        return ask_for(self.channel, ask.ReadTree(), replies.Tree).branches
 
     def statistics(self) -> EngineStatistics:
-        return ask_for(self.line, ask.ReadStatistics(), replies.Statistics).statistics
+        return ask_for(self.channel, ask.ReadStatistics(), replies.Statistics).statistics
 
     def memory_trace(
         self,
@@ -82,11 +82,11 @@ class RemoteEngine:
         heard: Callable[[MemoryTrace], None] = lambda trace: None,
     ) -> MemoryTrace:
         """Sample memory over time in a background thread until the trace's `stop()`; `with` stops it too."""
-        return MemoryTrace(self.line, hertz=hertz, seconds=seconds, heard=heard)
+        return MemoryTrace(self.channel, hertz=hertz, seconds=seconds, heard=heard)
 
     def checkpoints(self) -> tuple[CheckpointDescription, ...]:
         """Return the checkpoint files of this model, including those of earlier engines."""
-        return ask_for(self.line, ask.ListCheckpoints(), replies.Checkpoints).checkpoints
+        return ask_for(self.channel, ask.ListCheckpoints(), replies.Checkpoints).checkpoints
 
     def restore(
         self, name: str, session: str | None = None, *, replace: bool = False, force: bool = False
@@ -99,40 +99,40 @@ class RemoteEngine:
         if there is not None:
             require_own(there, self.holder, "restore over it", force=force)
         request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace, force=force)
-        return RemoteSession(self.line, ask_for(self.line, request, replies.Opened).session.name)
+        return RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
 
     def drop_checkpoint(self, name: str) -> int:
         """Delete the file of a checkpoint. Return the number of files deleted."""
-        return ask_for(self.line, ask.DropCheckpoint(name=name), replies.Cleared).count
+        return ask_for(self.channel, ask.DropCheckpoint(name=name), replies.Cleared).count
 
     def nap(self) -> replies.WeightsMoved:
         """Put the weights to sleep: move them off the device until a request needs them. IllegalMove during a run."""
-        return ask_for(self.line, ask.Nap(), replies.WeightsMoved)
+        return ask_for(self.channel, ask.Nap(), replies.WeightsMoved)
 
     def wake(self) -> replies.WeightsMoved:
         """Bring the weights back now; `seconds` is 0 when they were on the device."""
-        return ask_for(self.line, ask.Wake(), replies.WeightsMoved)
+        return ask_for(self.channel, ask.Wake(), replies.WeightsMoved)
 
     def copies(self, since: int = 0) -> tuple[LayerCopy, ...]:
         """Return completed copies of streamed layers with numbers above `since`, oldest first; the engine keeps the
         last few thousand."""
-        return ask_for(self.line, ask.ReadCopies(since=since), replies.Copies).copies
+        return ask_for(self.channel, ask.ReadCopies(since=since), replies.Copies).copies
 
     def tokenize(self, text: str, *, chat: bool = False) -> replies.Tokenized:
-        return ask_for(self.line, ask.Tokenize(text=text, chat=chat), replies.Tokenized)
+        return ask_for(self.channel, ask.Tokenize(text=text, chat=chat), replies.Tokenized)
 
     def detokenize(self, tokens: object) -> str:
         from djinn_jupyter.client.arrays import token_ids
 
-        return ask_for(self.line, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
+        return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
 
     def modules(self) -> tuple[ModuleDescription, ...]:
-        return ask_for(self.line, ask.ListModules(), replies.Modules).modules
+        return ask_for(self.channel, ask.ListModules(), replies.Modules).modules
 
     def ping(self) -> float:
         """Return the seconds of one round trip to the engine."""
         begun = time.perf_counter()
-        ask_for(self.line, ask.Ping(), replies.Pong)
+        ask_for(self.channel, ask.Ping(), replies.Pong)
         return time.perf_counter() - begun
 
     def stop(self, *, force: bool = False, forget: bool = False) -> tuple[str, ...]:
@@ -141,7 +141,7 @@ class RemoteEngine:
         hold sessions, or with `forget` when sessions belong to other notebooks."""
         if forget:
             require_all_own(self.sessions(), self.holder, force=force)
-        lost = ask_for(self.line, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
+        lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
         if self.entry is not None:
             await_end(self.entry)
         return lost

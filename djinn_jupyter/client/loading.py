@@ -1,4 +1,4 @@
-"""`dj.load` and `dj.engines`: from a user's arguments to a ready engine. One line per engine and process."""
+"""`dj.load` and `dj.engines`: from a user's arguments to a ready engine. One channel per engine and process."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import threading
 from os import PathLike
 from pathlib import Path
 
-from djinn_jupyter.client.amounts import parse_bytes
+from djinn_jupyter.client.connection.channel import SocketChannel
+from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.io_thread import IoThread
-from djinn_jupyter.client.launcher import adopt_or_start
-from djinn_jupyter.client.limits import check_options
-from djinn_jupyter.client.line import SocketLine
-from djinn_jupyter.client.naming import holder_name, user_name
-from djinn_jupyter.client.registry import is_alive, running_engines
-from djinn_jupyter.client.spelling import check_words, spell_device, spell_dtype
-from djinn_jupyter.client.starting import Tell, Told
-from djinn_jupyter.client.terminal import TerminalProgress
+from djinn_jupyter.client.engines.amounts import parse_bytes
+from djinn_jupyter.client.engines.launcher import adopt_or_start
+from djinn_jupyter.client.engines.naming import holder_name, user_name
+from djinn_jupyter.client.engines.options import check_options
+from djinn_jupyter.client.engines.registry import is_alive, running_engines
+from djinn_jupyter.client.engines.spelling import check_words, spell_device, spell_dtype
+from djinn_jupyter.client.engines.starting import Tell, Told
+from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
 from djinn_jupyter.wire.registry import Entry, Identity, Options
 
@@ -111,8 +111,8 @@ def engines() -> tuple[Entry, ...]:
 
 
 def attach(entry: Entry) -> RemoteEngine:
-    """Attach to a running engine over this process's line to it, opening the line if there is none."""
-    return RemoteEngine(_lines.to(entry), entry)
+    """Attach to a running engine over this process's channel to it, opening one if there is none."""
+    return RemoteEngine(_channels.to(entry), entry)
 
 
 def spell_model(model: str | Path) -> str:
@@ -126,35 +126,35 @@ def spell_model(model: str | Path) -> str:
     return text
 
 
-class Lines:
-    """The lines of this process: one I/O thread, one line to each engine. A forked child starts without lines."""
+class Channels:
+    """The channels of this process: one I/O thread, one channel to each engine. A forked child starts without any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: IoThread | None = None
-        self._lines: dict[tuple[int, str], SocketLine] = {}
+        self._channels: dict[tuple[int, str], SocketChannel] = {}
 
-    def to(self, entry: Entry) -> SocketLine:
+    def to(self, entry: Entry) -> SocketChannel:
         with self._lock:
             if self._thread is None or not self._thread.usable:
-                self._thread, self._lines = IoThread(), {}
+                self._thread, self._channels = IoThread(), {}
             key = (entry.pid, entry.mark)
-            line = self._lines.get(key)
-            if line is not None and not line.usable:
-                line.close()
-                line = None
-            if line is None:
-                line = SocketLine(self._thread, entry, holder=holder_name(), user=user_name())
-                self._lines[key] = line
-            return line
+            channel = self._channels.get(key)
+            if channel is not None and not channel.usable:
+                channel.close()
+                channel = None
+            if channel is None:
+                channel = SocketChannel(self._thread, entry, holder=holder_name(), user=user_name())
+                self._channels[key] = channel
+            return channel
 
     def close(self) -> None:
         """Send Goodbye to every engine, so that sessions are detached at once and not after a timeout."""
         with self._lock:
-            lines, self._lines = self._lines, {}
-            for line in lines.values():
+            channels, self._channels = self._channels, {}
+            for channel in channels.values():
                 try:
-                    line.close()
+                    channel.close()
                 except DjinnError:
                     pass  # the engine has gone already
             if self._thread is not None:
@@ -162,5 +162,5 @@ class Lines:
                 self._thread = None
 
 
-_lines = Lines()
-atexit.register(_lines.close)
+_channels = Channels()
+atexit.register(_channels.close)

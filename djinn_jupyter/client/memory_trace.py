@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from djinn_jupyter.client.line import Line, ask_for
+from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
@@ -115,7 +115,7 @@ class MemoryTrace:
 
     def __init__(
         self,
-        line: Line,
+        channel: Channel,
         *,
         hertz: float = 4.0,
         seconds: float | None = None,
@@ -124,11 +124,11 @@ class MemoryTrace:
         self.readings: list[Reading] = []
         self.moves: list[Move] = []
         self.error: DjinnError | None = None
-        self._line, self._period, self._seconds, self._heard = line, 1.0 / hertz, seconds, heard
+        self._channel, self._period, self._seconds, self._heard = channel, 1.0 / hertz, seconds, heard
         self._began = time.monotonic()
         self._told = threading.Event()
         self._read()
-        self._forget = line.listen("", self._hear)
+        self._forget = channel.listen("", self._hear)
         self._thread = threading.Thread(target=self._follow, name="djinn-memory", daemon=True)
         self._thread.start()
 
@@ -177,8 +177,8 @@ class MemoryTrace:
         return self._seconds is not None and time.monotonic() - self._began >= self._seconds
 
     def _read(self) -> None:
-        books = ask_for(self._line, ask.ReadStatistics(), replies.Statistics).statistics
-        sessions = ask_for(self._line, ask.ListSessions(), replies.Sessions).sessions
+        books = ask_for(self._channel, ask.ReadStatistics(), replies.Statistics).statistics
+        sessions = ask_for(self._channel, ask.ListSessions(), replies.Sessions).sessions
         self.readings.append(reading_of(time.monotonic() - self._began, books, sessions))
         if len(self.readings) > LONGEST:
             self.readings[: LONGEST // 2] = self.readings[: LONGEST // 2 : 2]

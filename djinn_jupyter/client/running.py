@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Literal
 
-from djinn_jupyter.client.line import Line
+from djinn_jupyter.client.connection.channel import Channel
 from djinn_jupyter.wire.replies import Event, Reply, SessionFailed, SessionFinished, SessionPaused, TokenSampled
 from djinn_jupyter.wire.requests import Pause, Request
 
@@ -17,48 +17,48 @@ LAST_EVENTS_SECONDS = 2.0  # replies and events travel on two sockets; the last 
 _ENDS = (SessionPaused, SessionFinished, SessionFailed)
 
 
-def run_until_stop(line: Line, session: str, request: Request, on_token: OnToken | None) -> tuple[Reply, bool]:
+def run_until_stop(channel: Channel, session: str, request: Request, on_token: OnToken | None) -> tuple[Reply, bool]:
     """Return the reply of a run, and True if it was interrupted; `on_token` is called in the caller's thread.
 
     On a KeyboardInterrupt, ask the engine to pause and wait for the reply: the session is then intact, and the caller
     knows its stop. A second interrupt is raised at once.
     """
     if on_token is None:
-        return _wait(line, session, line.ask(request))
+        return _wait(channel, session, channel.ask(request))
     feed: SimpleQueue[Event | Literal["replied"]] = SimpleQueue()
-    forget = line.listen(session, feed.put)
+    forget = channel.listen(session, feed.put)
     try:
-        reply = line.ask(request)
+        reply = channel.ask(request)
         reply.add_done_callback(lambda _: feed.put("replied"))
         try:
-            _follow(line, feed, on_token)
+            _follow(channel, feed, on_token)
         except KeyboardInterrupt:
-            return _pause(line, session, reply), True
+            return _pause(channel, session, reply), True
         return reply.result(), False
     finally:
         forget()
 
 
-def _wait(line: Line, session: str, reply: Future[Reply]) -> tuple[Reply, bool]:
+def _wait(channel: Channel, session: str, reply: Future[Reply]) -> tuple[Reply, bool]:
     try:
         return reply.result(), False
     except KeyboardInterrupt:
-        return _pause(line, session, reply), True
+        return _pause(channel, session, reply), True
 
 
-def _pause(line: Line, session: str, reply: Future[Reply]) -> Reply:
-    line.ask(Pause(session=session))
+def _pause(channel: Channel, session: str, reply: Future[Reply]) -> Reply:
+    channel.ask(Pause(session=session))
     return reply.result()
 
 
-def _follow(line: Line, feed: SimpleQueue[Event | Literal["replied"]], on_token: OnToken) -> None:
+def _follow(channel: Channel, feed: SimpleQueue[Event | Literal["replied"]], on_token: OnToken) -> None:
     """Pass tokens to `on_token` until both the reply and the event that ends the run have arrived; after the reply wait
     at most LAST_EVENTS_SECONDS for that event."""
     deadline: float | None = None
     ended = False
     while not (ended and deadline is not None):
         try:
-            item = line.take(feed, None if deadline is None else max(0.0, deadline - time.monotonic()))
+            item = channel.take(feed, None if deadline is None else max(0.0, deadline - time.monotonic()))
         except Empty:
             return
         if isinstance(item, TokenSampled):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.attribution import Attribution
+from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
-from djinn_jupyter.client.line import Line, ask_for, expect
-from djinn_jupyter.client.owning import require_own
+from djinn_jupyter.client.engines.ownership import require_own
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken, run_until_stop
@@ -41,8 +41,8 @@ class RemoteSession:
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 
-    def __init__(self, line: Line, name: str) -> None:
-        self._line = line
+    def __init__(self, channel: Channel, name: str) -> None:
+        self._channel = channel
         self.name = name
         self.moves = 0
         self.changes = 0
@@ -269,7 +269,7 @@ class RemoteSession:
     def fork(self, name: str) -> RemoteSession:
         """Create a session `name` with the same tokens, stop and rules."""
         self._ask(ask.Fork(session=self.name, name=name), replies.Opened)
-        return RemoteSession(self._line, name)
+        return RemoteSession(self._channel, name)
 
     def accept_recomputed(self) -> SessionDescription:
         """Confirm that the user knows a recovery recomputed tokens of this session; from now on it counts as exact."""
@@ -282,12 +282,12 @@ class RemoteSession:
     def close(self, *, force: bool = False) -> int:
         """End the session and return the number of pages freed. SessionsWouldSuffer, unless `force`, where it is
         another notebook's or open in another kernel."""
-        require_own(self.describe(), self._line.holder, "close it", force=force)
+        require_own(self.describe(), self._channel.holder, "close it", force=force)
         self._complete_finished()
         return self._ask(ask.Close(session=self.name), replies.Closed).pages_freed
 
     def __repr__(self) -> str:
-        return f"Session {self.label} of {self._line.welcome.model.name}"
+        return f"Session {self.label} of {self._channel.welcome.model.name}"
 
     # ---------------------------------------------------------------------------------------- memory and files
 
@@ -309,7 +309,7 @@ class RemoteSession:
         """Return to the state saved in a checkpoint (by name, or a file's path); the session's present state is lost,
         as by `back`. CheckpointRefused for a checkpoint of another model, or a damaged one; SessionsWouldSuffer, unless
         `force`, where the session is another notebook's or open in another kernel."""
-        require_own(self.describe(), self._line.holder, "restore over it", force=force)
+        require_own(self.describe(), self._channel.holder, "restore over it", force=force)
         self._complete_finished()
         request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True, force=force)
         restored = self._ask(request, replies.Opened).session
@@ -320,13 +320,13 @@ class RemoteSession:
     # ------------------------------------------------------------------------------------------------ private
 
     def _ask(self, request: ask.Request, kind: type[Kind]) -> Kind:
-        return ask_for(self._line, request, kind)
+        return ask_for(self._channel, request, kind)
 
     def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
         self._complete_finished()
         self.moves += 1
         self._last = None
-        reply, broken_in = run_until_stop(self._line, self.name, request, on_token)
+        reply, broken_in = run_until_stop(self._channel, self.name, request, on_token)
         stop = self._seen(reply)
         if broken_in:
             raise Interrupted(stop)

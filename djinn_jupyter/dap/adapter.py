@@ -13,9 +13,9 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from djinn_jupyter.client.connection.io_thread import beside_debuggers
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.io_thread import beside_debuggers
-from djinn_jupyter.client.registry import is_alive
+from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.dap.arguments import Attach, Initialize, Launch
 from djinn_jupyter.dap.containers import References
 from djinn_jupyter.dap.conversation import Asked, Conversation, Say
@@ -161,7 +161,7 @@ class Adapter:
 
     def work_with(self, engine: RemoteEngine, tree: ModelTree, hear: Callable[[Event], None]) -> None:
         self._engine, self._tree = engine, tree
-        self._forget = engine.line.listen("", lambda event: self.post(lambda: hear(event)))
+        self._forget = engine.channel.listen("", lambda event: self.post(lambda: hear(event)))
 
     def let_go(self) -> None:
         """Stop listening to the engine's events."""

@@ -12,7 +12,7 @@ import msgspec
 
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Stop
 from djinn_jupyter.dap import arguments, moving
@@ -125,7 +125,7 @@ def _chosen_session(engine: RemoteEngine, wanted: str | None) -> RemoteSession:
     shown = told_apart(one.name for one in engine.sessions())
     fitting = [n for n in shown if n == wanted] or [n for n in shown if wanted in (None, shown[n], label(n))]
     if len(fitting) == 1:
-        return RemoteSession(engine.line, fitting[0])
+        return RemoteSession(engine.channel, fitting[0])
     known = ", ".join(shown.values()) or "none"
     asked = "there is no such session" if not fitting else "name the `session`"
     raise UnknownSession(f"attach: {asked}; there are: {known}.")

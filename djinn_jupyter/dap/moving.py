@@ -150,7 +150,7 @@ def hear(adapter: Adapter, event: Event) -> None:
 
 def follow(adapter: Adapter, name: str) -> Followed:
     """Add a session as a thread."""
-    return follow_session(adapter, RemoteSession(adapter.engine.line, name))
+    return follow_session(adapter, RemoteSession(adapter.engine.channel, name))
 
 
 def follow_session(adapter: Adapter, session: RemoteSession) -> Followed:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.line import expect
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.course import timed
@@ -51,7 +51,7 @@ def _leave(
 ) -> tuple[Transfer | None, float, float]:
     """What moved, and milliseconds until it had; until the bystander, who asked right behind, had his answer."""
     begun = time.perf_counter()
-    leaving = engine.line.ask(SwapOut(session=session.name, tier="host"))
+    leaving = engine.channel.ask(SwapOut(session=session.name, tier="host"))
     bystander.describe()
     dispatch_ms = 1000 * (time.perf_counter() - begun)
     moved = expect(leaving.result(), Swapped).transfer

@@ -52,7 +52,7 @@ class ChangingMagics(Group):
             stop = session.revert() if number is None else session.enable_edit(number, enabled)
             self.bench.keep(args.keep, stop)
             view = outcome_view(stop, effect=asked)
-            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.line)
+            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.channel)
             return
         if cell is not None and args.edit:
             raise UsageError("Give the edit once: as words on the line, or as Python in the cell.")

@@ -6,7 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import logs, naming, owning, stops, terminal
+    from djinn_jupyter.client import stops
+    from djinn_jupyter.client.engines import logs, naming, ownership, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
 else:
@@ -18,13 +19,13 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(importlib.import_module(self._module), name)
 
-    logs = _Lazy("djinn_jupyter.client.logs")
-    naming = _Lazy("djinn_jupyter.client.naming")
-    owning = _Lazy("djinn_jupyter.client.owning")
+    logs = _Lazy("djinn_jupyter.client.engines.logs")
+    naming = _Lazy("djinn_jupyter.client.engines.naming")
+    ownership = _Lazy("djinn_jupyter.client.engines.ownership")
     stops = _Lazy("djinn_jupyter.client.stops")
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
-    terminal = _Lazy("djinn_jupyter.client.terminal")
+    terminal = _Lazy("djinn_jupyter.client.engines.terminal")
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "logs", "naming", "owning", "requests", "stops", "terminal", "views"]
+__all__ = ["live_memory", "logs", "naming", "ownership", "requests", "stops", "terminal", "views"]

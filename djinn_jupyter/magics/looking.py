@@ -30,7 +30,7 @@ class LookingMagics(Group):
             stop = session.where()
             self.bench.keep(args.keep, stop)
             view = outcome_view(stop, effect=asked)
-            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.line)
+            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.channel)
             return
         outcome = self.bench.outcomes.get(session.name)
         if outcome is not None and outcome.reply.stop == described.stop:

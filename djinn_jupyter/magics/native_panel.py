@@ -15,7 +15,7 @@ from importlib.metadata import version
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
-from djinn_jupyter.client.io_thread import beside_debuggers
+from djinn_jupyter.client.connection.io_thread import beside_debuggers
 from djinn_jupyter.dap import looking, moving
 from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.arguments import Attach, Initialize
@@ -69,7 +69,7 @@ class NativePanel:
     def _look(self, result: object = None) -> None:
         """After a cell: is it another engine now, are there other sessions?"""
         engine = self._bench.loaded
-        if engine is None or self._adapter is None or self._adapter.engine.line is not engine.line:
+        if engine is None or self._adapter is None or self._adapter.engine.channel is not engine.channel:
             self._leave()
         if engine is not None and self._adapter is None:
             self._follow_engine()

@@ -159,7 +159,7 @@ def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
 
 
 def _in_words(said: str) -> str:
-    from djinn_jupyter.client.spelling import number_in_words  # not at import: it takes msgspec along
+    from djinn_jupyter.client.engines.spelling import number_in_words  # not at import: it takes msgspec along
 
     return number_in_words(said)
 
@@ -183,7 +183,7 @@ def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> li
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, words: Iterable[str]) -> None:
-    from djinn_jupyter.client.spelling import closest_option  # not at import: it takes msgspec along
+    from djinn_jupyter.client.engines.spelling import closest_option  # not at import: it takes msgspec along
 
     known = sorted(option_strings(parser))
     for word in words:

@@ -155,7 +155,7 @@ class RunningMagics(Group):
         except interrupted as broken:
             stop = broken.stop
             self.bench.outcomes[stop.session.name] = stop
-            live.end(outcome_view(stop), stop.reply.stop, self.bench.engine.line)
+            live.end(outcome_view(stop), stop.reply.stop, self.bench.engine.channel)
             raise UsageError(f"Interrupted. {sentence(stop)}") from None
         except DjinnError as error:
             live.broken_off(str(error))
@@ -166,7 +166,7 @@ class RunningMagics(Group):
         self.bench.outcomes[outcome.session.name] = outcome
         self.bench.keep(args.keep, outcome)
         view = outcome_view(outcome, effect=effect_asked(args), restored=restored_by(session, before))
-        live.end(view, outcome.reply.stop, self.bench.engine.line)
+        live.end(view, outcome.reply.stop, self.bench.engine.channel)
 
 
 def _count(args: argparse.Namespace) -> int:

@@ -19,8 +19,8 @@ from djinn_jupyter.magics.standing import StandingCard
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from djinn_jupyter.client.line import Line
-    from djinn_jupyter.client.terminal import TerminalProgress
+    from djinn_jupyter.client.connection.channel import Channel
+    from djinn_jupyter.client.engines.terminal import TerminalProgress
     from djinn_jupyter.widgets.view import View
     from djinn_jupyter.wire.nouns import StopIdentity
 
@@ -47,9 +47,9 @@ class Screen:
         if figure is not None:
             _display(figure)
 
-    def show_stop(self, view: View, stop: StopIdentity, line: Line) -> None:
+    def show_stop(self, view: View, stop: StopIdentity, channel: Channel) -> None:
         """The card of a stop, which says so when the session is not there any more."""
-        self.live().end(view, stop, line)
+        self.live().end(view, stop, channel)
 
     def show_live(self, widget: object) -> Any:
         """Show something that changes; the handle that puts its final form in its place."""
@@ -100,17 +100,17 @@ class Live:
             said = {"session": self._session or "", "why": why}
             self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
 
-    def end(self, view: View, stop: StopIdentity | None = None, line: Line | None = None) -> None:
-        """The final form, in place of what was shown while it ran. That of a `stop` hears on its line what becomes of
-        it."""
+    def end(self, view: View, stop: StopIdentity | None = None, channel: Channel | None = None) -> None:
+        """The final form, in place of what was shown while it ran. That of a `stop` hears on its channel what
+        becomes of it."""
         if self._terminal is not None:
             self._terminal.clear()
         if self._static:
             _display(view)
             return
         self._update(view)
-        if stop is not None and line is not None:
-            StandingCard(line, self._handle, view, stop)
+        if stop is not None and channel is not None:
+            StandingCard(channel, self._handle, view, stop)
 
     def _update(self, view: View) -> None:
         if self._handle is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.line import Line
+    from djinn_jupyter.client.connection.channel import Channel
     from djinn_jupyter.widgets.view import View
     from djinn_jupyter.wire.nouns import StopIdentity
     from djinn_jupyter.wire.replies import Event
@@ -18,10 +18,10 @@ class StandingCard:
     """Hears of its session, whoever moves it, until there is something to say; says it once. `stop` is what the card
     was read from. What it hears comes in the thread that receives messages."""
 
-    def __init__(self, line: Line, handle: Any, view: View, stop: StopIdentity) -> None:
+    def __init__(self, channel: Channel, handle: Any, view: View, stop: StopIdentity) -> None:
         self._handle, self._view, self._stop = handle, view, stop
         self.said: str | None = None
-        self._forget = line.listen(stop.session, self._heard)
+        self._forget = channel.listen(stop.session, self._heard)
 
     def _heard(self, event: Event) -> None:
         words = self._words(event)

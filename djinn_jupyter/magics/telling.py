@@ -70,7 +70,7 @@ class Telling:
 
     def _tell(self, session: str, activity: Any) -> None:
         """The answer is not waited for, and a refusal (the session was closed meanwhile) is nobody's concern."""
-        self._bench.engine.line.ask(requests.Note(session=session, activity=activity))
+        self._bench.engine.channel.ask(requests.Note(session=session, activity=activity))
 
 
 def register(shell: InteractiveShell, telling: Telling) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
-from djinn_jupyter.magics.lazily import naming, owning, requests
+from djinn_jupyter.magics.lazily import naming, ownership, requests
 from djinn_jupyter.magics.screen import Screen
 
 if TYPE_CHECKING:
@@ -86,12 +86,12 @@ class Workbench:
     def to_close(self, name: str | None, *, force: bool) -> RemoteSession:
         """The present session, or the one called `name`, to be closed: one of another notebook only with `force`."""
         session = self.meant(name) if name is not None else self.session().describe()
-        owning.require_own(session, self.engine.holder, "close it", force=force)  # before it is opened
+        ownership.require_own(session, self.engine.holder, "close it", force=force)  # before it is opened
         return self.find(session.name, join=force)
 
     def load(self, engine: RemoteEngine, session: RemoteSession) -> None:
         """From now on work with this engine; what was held of another one is let go."""
-        if self._engine is not None and self._engine.line is not engine.line:
+        if self._engine is not None and self._engine.channel is not engine.channel:
             self.leave()
         self._engine = engine
         self.use(self.hold(session))
@@ -119,7 +119,7 @@ class Workbench:
 
     def tell_unkept(self) -> None:
         """One line where what a magic did is not in the engine's journal."""
-        said = None if self._engine is None else self._engine.line.unkept.read()
+        said = None if self._engine is None else self._engine.channel.unkept.read()
         if said is not None:
             self.screen.say(f"Not kept: {said}")
 
@@ -130,7 +130,7 @@ class Workbench:
     def use(self, session: RemoteSession) -> None:
         """The sidebar is told too, through the engine; the answer is not waited for."""
         self._present = session.name
-        self.engine.line.ask(requests.Note(session=session.name, activity="in_use"))
+        self.engine.channel.ask(requests.Note(session=session.name, activity="in_use"))
 
     def drop(self, session: RemoteSession) -> None:
         """The session has been closed."""

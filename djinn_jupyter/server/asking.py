@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from djinn_jupyter.client.transport import Connection
+from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.server.answers import ANSWERS, MOVES, OPENING
 from djinn_jupyter.server.link import EngineLink

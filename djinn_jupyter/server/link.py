@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client.line import expect
-from djinn_jupyter.client.naming import holder_name, user_name
-from djinn_jupyter.client.registry import is_alive
-from djinn_jupyter.client.transport import Connection
+from djinn_jupyter.client.connection.channel import expect
+from djinn_jupyter.client.connection.transport import Connection
+from djinn_jupyter.client.engines.naming import holder_name, user_name
+from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
 from djinn_jupyter.wire.host import host_name

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from djinn_jupyter.client.registry import Registry
+from djinn_jupyter.client.engines.registry import Registry
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import EngineLink, engine_id

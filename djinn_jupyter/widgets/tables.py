@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from djinn_jupyter.client.naming import told_apart
+from djinn_jupyter.client.engines.naming import told_apart
 from djinn_jupyter.widgets.markup import table
 from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from djinn_jupyter.client.naming import told_apart
+from djinn_jupyter.client.engines.naming import told_apart
 from djinn_jupyter.client.tree import Row, rows_of
 from djinn_jupyter.widgets.markup import Html, element, folded, table
 from djinn_jupyter.widgets.spelling import plural

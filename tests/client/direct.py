@@ -1,7 +1,7 @@
-"""A line without sockets: the double for tests, and for an engine in the same process.
+"""A channel without sockets: the double for tests, and for an engine in the same process.
 
-line = DirectLine(welcome, send)            send(request, answer) calls answer(reply) once, now or later
-line = DirectLine(welcome, send, pump)      the waiting thread calls pump() until the answer is there
+channel = DirectChannel(welcome, send)            send(request, answer) calls answer(reply) once, now or later
+channel = DirectChannel(welcome, send, pump)      the waiting thread calls pump() until the answer is there
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import TypeVar
 
-from djinn_jupyter.client.io_thread import settled
-from djinn_jupyter.client.line import Unkept
-from djinn_jupyter.client.subscriptions import Heard
-from djinn_jupyter.client.transport import WireBytes
+from djinn_jupyter.client.connection.channel import Unkept
+from djinn_jupyter.client.connection.io_thread import settled
+from djinn_jupyter.client.connection.subscriptions import Heard
+from djinn_jupyter.client.connection.transport import WireBytes
 from djinn_jupyter.errors import DjinnError, from_code
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event, Failed, Reply, Welcome
@@ -38,8 +38,8 @@ class _Pumped(Future[Reply]):
         return super().result(timeout)
 
 
-class DirectLine:
-    """A Line that calls `send` directly. Every message goes through the codec, so a message that cannot cross the
+class DirectChannel:
+    """A Channel that calls `send` directly. Every message goes through the codec, so a message that cannot cross the
     wire fails here too."""
 
     def __init__(

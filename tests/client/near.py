@@ -7,7 +7,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import Door
 from djinn_jupyter.wire.replies import Reply, Welcome
 from djinn_jupyter.wire.requests import Hello
-from tests.client.direct import DirectLine
+from tests.client.direct import DirectChannel
 from tests.process.fake_engine import FakeEngine
 
 
@@ -15,21 +15,23 @@ class Near:
     """`kernel(name)` is a client that holds sessions under that name. `before_tick` may break in."""
 
     def __init__(self) -> None:
-        self.lines: list[DirectLine] = []
+        self.channels: list[DirectChannel] = []
         self.engine = FakeEngine(self._publish)
         self.stopped = False
         self.door = Door(self.engine, shut_down=self._stop)
         self.before_tick: list[object] = []
 
     def kernel(self, holder: str = "kernel-1") -> RemoteEngine:
-        peer = f"{holder}-{len(self.lines)}".encode()
+        peer = f"{holder}-{len(self.channels)}".encode()
         answers: list[Reply] = []
         self.door.receive(peer, Hello(version=__version__, holder=holder, user="ada"), answers.append)
         welcome = answers[0]
         assert isinstance(welcome, Welcome)
-        line = DirectLine(welcome, lambda r, answer: self.door.receive(peer, r, answer), self._pump, holder=holder)
-        self.lines.append(line)
-        return RemoteEngine(line)
+        channel = DirectChannel(
+            welcome, lambda r, answer: self.door.receive(peer, r, answer), self._pump, holder=holder
+        )
+        self.channels.append(channel)
+        return RemoteEngine(channel)
 
     def _pump(self) -> None:
         while self.before_tick:
@@ -39,8 +41,8 @@ class Near:
         self.engine.tick()
 
     def _publish(self, event: object) -> None:
-        for line in self.lines:
-            line.publish(event)  # type: ignore[arg-type]
+        for channel in self.channels:
+            channel.publish(event)  # type: ignore[arg-type]
 
     def _stop(self) -> None:
         self.stopped = True

@@ -13,7 +13,7 @@ from tests.magics.double import EngineDouble
 
 @pytest.fixture
 def engine() -> RemoteEngine:
-    return RemoteEngine(EngineDouble().line)
+    return RemoteEngine(EngineDouble().channel)
 
 
 def test_a_session_leaves_and_comes_back(engine: RemoteEngine) -> None:
@@ -72,4 +72,4 @@ def test_without_a_name_this_notebooks_session_is_restored(
 def test_a_recovered_session_is_accepted(engine: RemoteEngine) -> None:
     session = engine.session("paris")
     assert session.accept_recomputed().exactness == "exact"
-    assert isinstance(engine.line.requests[-1], ask.AcceptRecomputed)
+    assert isinstance(engine.channel.requests[-1], ask.AcceptRecomputed)

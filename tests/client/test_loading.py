@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from djinn_jupyter.cli.engines import _add_start
-from djinn_jupyter.client import loading, spelling
-from djinn_jupyter.client.amounts import parse_bytes
-from djinn_jupyter.client.launcher import _require_options
-from djinn_jupyter.client.limits import check_options
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engines import spelling
+from djinn_jupyter.client.engines.amounts import parse_bytes
+from djinn_jupyter.client.engines.launcher import _require_options
+from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
+from djinn_jupyter.client.engines.options import check_options
+from djinn_jupyter.client.engines.starting import Told
 from djinn_jupyter.client.loading import spell_model
-from djinn_jupyter.client.naming import default_session_name, holder_name, label
-from djinn_jupyter.client.starting import Told
 from djinn_jupyter.engine.model.loading.load import choose_device
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics

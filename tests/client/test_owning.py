@@ -28,7 +28,7 @@ def double(monkeypatch: pytest.MonkeyPatch) -> EngineDouble:
     """This notebook is paris; oslo is open in another kernel, rome's kernel has gone, bern is ours."""
     monkeypatch.setenv("JPY_SESSION_NAME", "work/paris.ipynb")
     made = EngineDouble()
-    engine = RemoteEngine(made.line)
+    engine = RemoteEngine(made.channel)
     engine.session("bern").checkpoint("noon")
     engine.session()
     made.sessions["oslo"] = samples.session("oslo", holder="kernel-2")
@@ -46,7 +46,7 @@ def double(monkeypatch: pytest.MonkeyPatch) -> EngineDouble:
 def test_what_is_another_notebooks_needs_force(
     double: EngineDouble, name: str, whose: str, deed: str, do: Deed
 ) -> None:
-    engine = RemoteEngine(double.line)
+    engine = RemoteEngine(double.channel)
     before = double.sessions[name]
     with pytest.raises(SessionsWouldSuffer) as refused:
         do(engine, name, False)
@@ -57,12 +57,12 @@ def test_what_is_another_notebooks_needs_force(
     assert double.sessions[name] is before
     do(engine, name, True)
     assert double.sessions.get(name) is not before
-    assert all(one.force for one in double.line.requests if isinstance(one, ask.RestoreCheckpoint))
+    assert all(one.force for one in double.channel.requests if isinstance(one, ask.RestoreCheckpoint))
 
 
 @pytest.mark.parametrize("name", ["bern", "work/paris.ipynb", "nobodys"])
 def test_what_is_ours_or_nobodys_needs_none(double: EngineDouble, name: str) -> None:
-    engine = RemoteEngine(double.line)
+    engine = RemoteEngine(double.channel)
     double.sessions["nobodys"] = samples.session("nobodys", holder=None)
     double.stops["nobodys"] = None
     for do in (DEEDS["restore over it"], DEEDS["forget what it holds"], IN_PLACE, DEEDS["close it"]):
@@ -72,14 +72,14 @@ def test_what_is_ours_or_nobodys_needs_none(double: EngineDouble, name: str) -> 
 
 def test_an_engine_forgets_the_sessions_of_other_notebooks_with_force_only(double: EngineDouble) -> None:
     """Also where nobody holds them, as after an engine has died."""
-    engine = RemoteEngine(double.line)
+    engine = RemoteEngine(double.channel)
     del double.sessions["oslo"]
     with pytest.raises(SessionsWouldSuffer, match=r"would end for good: rome; .* add --force .* leave out --forget"):
         engine.stop(forget=True)
-    assert not any(isinstance(one, ask.Shutdown) for one in double.line.requests)
+    assert not any(isinstance(one, ask.Shutdown) for one in double.channel.requests)
     engine.stop()
     engine.stop(forget=True, force=True)
     del double.sessions[ROME]
     engine.stop(forget=True)
-    asked = [(one.forget, one.force) for one in double.line.requests if isinstance(one, ask.Shutdown)]
+    asked = [(one.forget, one.force) for one in double.channel.requests if isinstance(one, ask.Shutdown)]
     assert asked == [(False, False), (True, True), (True, False)]

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.client import launcher, loading, spelling
+from djinn_jupyter.client import loading
+from djinn_jupyter.client.engines import launcher, spelling
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
 
 

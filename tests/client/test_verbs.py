@@ -53,7 +53,7 @@ def test_logits_that_nobody_can_ask_for_any_more_are_not_fetched(near: Near) -> 
     session = near.kernel().session("paris")
     for _ in range(3):
         session.run([5], max_new_tokens=1)
-    assert not [r for r in near.lines[0].requests if isinstance(r, ask.ReadLogits)]
+    assert not [r for r in near.channels[0].requests if isinstance(r, ask.ReadLogits)]
 
 
 def test_the_value_of_a_stop_is_fetched_once_and_again_after_an_edit(near: Near) -> None:
@@ -61,7 +61,7 @@ def test_the_value_of_a_stop_is_fetched_once_and_again_after_an_edit(near: Near)
     session = engine.session("paris")
     stop = session.run([STOP_TOKEN])
     assert stop.hidden is stop.hidden
-    inspected = [r for r in near.lines[0].requests if isinstance(r, ask.Inspect)]
+    inspected = [r for r in near.channels[0].requests if isinstance(r, ask.Inspect)]
     assert len(inspected) == 1
     session.edit(dj.scale(0.5))
     assert stop.hidden.tolist() == [[1.0, 1.0]]

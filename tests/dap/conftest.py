@@ -11,7 +11,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.dap.serving import serve_port
 from tests.dap.editor import Editor, on_port
 
@@ -25,7 +25,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
-        loading._lines.close()
+        loading._channels.close()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.client import launcher, spelling
+from djinn_jupyter.client.engines import launcher, spelling
 from djinn_jupyter.engine.__main__ import engine_config, parser
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.startup import build

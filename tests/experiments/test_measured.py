@@ -75,7 +75,7 @@ class Asked:
     def __init__(self, transfer: Transfer | None) -> None:
         self.heard: list[str] = []
         reply = SimpleNamespace(result=lambda: self.note("left") or self.swapped(transfer))
-        self.line = SimpleNamespace(ask=lambda request: self.note(type(request).__name__) or reply)
+        self.channel = SimpleNamespace(ask=lambda request: self.note(type(request).__name__) or reply)
 
     def note(self, word: str) -> None:
         self.heard.append(word)

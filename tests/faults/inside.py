@@ -20,9 +20,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from djinn_jupyter.cli.main import main
+from djinn_jupyter.client.connection.channel import SocketChannel
+from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.io_thread import IoThread
-from djinn_jupyter.client.line import SocketLine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.process.clients import Door
 from djinn_jupyter.engine.process.outbox import Outbox
@@ -76,11 +76,11 @@ def moved(desk: Desk) -> Iterator[RemoteEngine]:
     mover.start()
     service.start()
     entry = entry_for(service.commands, service.events)
-    line = SocketLine(thread, entry, holder="tester", user="tester")
+    channel = SocketChannel(thread, entry, holder="tester", user="tester")
     try:
-        yield RemoteEngine(line, entry)
+        yield RemoteEngine(channel, entry)
     finally:
-        line.close()
+        channel.close()
         thread.stop()
         stopping.set()
         engine.mailbox.wake()

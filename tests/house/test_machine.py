@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from djinn_jupyter import machine
-from djinn_jupyter.client import doctor
+from djinn_jupyter.client.engines import doctor
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host

@@ -14,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from djinn_jupyter.client.terminal import TerminalProgress
+from djinn_jupyter.client.engines.terminal import TerminalProgress
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -48,7 +48,7 @@ class Notebook:
 
 def last(notebook: Notebook, kind: type) -> Any:
     """The last request of this kind that reached the engine."""
-    return [r for r in notebook.engine.line.requests if isinstance(r, kind)][-1]
+    return [r for r in notebook.engine.channel.requests if isinstance(r, kind)][-1]
 
 
 @pytest.fixture

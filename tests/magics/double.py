@@ -27,7 +27,7 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
-from tests.client.direct import DirectLine
+from tests.client.direct import DirectChannel
 from tests.magics.attributed import Attributing
 from tests.magics.switched import Switched
 from tests.widgets import samples
@@ -46,7 +46,7 @@ class EngineDouble(Switched, Attributing):
         self.numbered = 1
         self.dead = False
         welcome = replies.Welcome(version="1", model=samples.model(), attached=())
-        self.line = DirectLine(welcome, self.send, holder="kernel-1")
+        self.channel = DirectChannel(welcome, self.send, holder="kernel-1")
 
     def send(self, request: requests.Request, answer: Callable[[replies.Reply], None]) -> None:
         try:
@@ -128,7 +128,7 @@ class EngineDouble(Switched, Attributing):
 
     def _moved(self, name: str, place: str, transfer: nouns.Transfer) -> replies.Reply:
         self._change(name, residency=place, last_transfer=transfer, host_bytes=3 * 2**20)
-        self.line.publish(replies.SessionSwapped(session=name, transfer=transfer))
+        self.channel.publish(replies.SessionSwapped(session=name, transfer=transfer))
         return replies.Swapped(session=self.sessions[name], transfer=transfer)
 
     def _nap(self, _: Any) -> replies.Reply:
@@ -202,16 +202,16 @@ class EngineDouble(Switched, Attributing):
         stop = samples.paused(site, layer=layer, session=name, reason=reason, stop=self._stand(name), **changes)
         self.stops[name] = stop
         self._change(name, state="paused", stopped_at=site, step=0, tokens=5, stop=stop.stop)
-        self.line.publish(replies.SessionPaused(session=name, stop=stop.stop, site=site, step=0, reason=reason))
+        self.channel.publish(replies.SessionPaused(session=name, stop=stop.stop, site=site, step=0, reason=reason))
         return stop
 
     def _finish(self, name: str) -> replies.Reply:
         self.stops[name] = None
         self._change(name, state="idle", stopped_at=None, step=None, tokens=8, stop=self._stand(name))
         for step, text in enumerate(NEW, start=1):
-            self.line.publish(replies.TokenSampled(session=name, step=step, token=100 + step, text=text))
+            self.channel.publish(replies.TokenSampled(session=name, step=step, token=100 + step, text=text))
         done = samples.finished(session=name, stop=self.sessions[name].stop, rules=self.sessions[name].rules)
-        self.line.publish(replies.SessionFinished(session=name, stop=done.stop, reason=done.reason, new_tokens=3))
+        self.channel.publish(replies.SessionFinished(session=name, stop=done.stop, reason=done.reason, new_tokens=3))
         return done
 
     def _readhistory(self, request: Any) -> replies.Reply:
@@ -371,7 +371,7 @@ def client_double(engine: EngineDouble) -> Any:
         loaded.append(options)
         progress("reading the weights")
         engine.dead = False
-        return RemoteEngine(engine.line)
+        return RemoteEngine(engine.channel)
 
     verbs = (
         "scale",

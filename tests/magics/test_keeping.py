@@ -89,7 +89,7 @@ def test_a_recovered_session_says_so_until_that_is_accepted(stopped: Notebook) -
     said = "tokens were run again after the engine had died, which on this machine gives the same bits (%djinn_accept"
     assert said in stopped.cell("%djinn_load demo")
     assert stopped.cell("%djinn_accept") == "paris counts as exact from now on\n"
-    assert any(isinstance(r, requests.AcceptRecomputed) for r in stopped.engine.line.requests)
+    assert any(isinstance(r, requests.AcceptRecomputed) for r in stopped.engine.channel.requests)
     assert "recomputed" not in stopped.cell("%djinn_sessions")
 
 

@@ -276,7 +276,7 @@ def test_a_cell_edits_with_the_users_own_python(stopped: Notebook) -> None:
 )
 def test_a_cell_edit_is_checked_before_it_is_sent(stopped: Notebook, code: str, complaint: str) -> None:
     assert complaint in stopped.fails(f"%%djinn_edit\n{code}")
-    assert not any(isinstance(r, requests.ApplyEdit) for r in stopped.engine.line.requests)
+    assert not any(isinstance(r, requests.ApplyEdit) for r in stopped.engine.channel.requests)
 
 
 def test_an_error_in_the_cells_code_is_shown_whole_and_nothing_is_edited(stopped: Notebook) -> None:

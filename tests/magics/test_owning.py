@@ -68,7 +68,9 @@ def test_what_another_kernel_has_open_is_restored_over_with_force(beside: Notebo
     )
     assert beside.fails("%djinn_restore noon --as oslo --replace") == said
     assert "oslo restored from noon" in beside.cell("%djinn_restore noon --as oslo --replace --force")
-    assert [one.force for one in beside.engine.line.requests if isinstance(one, requests.RestoreCheckpoint)] == [True]
+    assert [one.force for one in beside.engine.channel.requests if isinstance(one, requests.RestoreCheckpoint)] == [
+        True
+    ]
 
 
 def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:
@@ -92,4 +94,4 @@ def test_a_fresh_fork_ends_nothing_where_its_name_is_another_ones_label(beside: 
     beside.engine.sessions["rome"] = samples.session("rome", holder="kernel-1")
     said = "'rome' is also what work/rome.ipynb is shown by; choose another name for the fork."
     assert beside.fails("%djinn_fork rome --fresh") == said
-    assert not any(isinstance(one, requests.Close) for one in beside.engine.line.requests)
+    assert not any(isinstance(one, requests.Close) for one in beside.engine.channel.requests)

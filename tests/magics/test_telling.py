@@ -15,14 +15,14 @@ from tests.magics.conftest import Notebook
 
 def notes(notebook: Notebook) -> list[tuple[str, str]]:
     """What was told of cells; which session is in use is told when it is chosen."""
-    told = [(r.session, r.activity) for r in notebook.engine.line.requests if isinstance(r, Note)]
+    told = [(r.session, r.activity) for r in notebook.engine.channel.requests if isinstance(r, Note)]
     return [one for one in told if one[1] != "in_use"]
 
 
 def test_which_session_the_magics_act_on_is_told_when_it_is_chosen(notebook: Notebook) -> None:
     notebook.cell("%djinn_fork alt")
     notebook.cell("%djinn_use alt")
-    told = [r.session for r in notebook.engine.line.requests if isinstance(r, Note) and r.activity == "in_use"]
+    told = [r.session for r in notebook.engine.channel.requests if isinstance(r, Note) and r.activity == "in_use"]
     assert told == ["work/paris.ipynb", "alt"]
 
 
@@ -34,7 +34,7 @@ def hooks(notebook: Notebook) -> list[Any]:
 
 def test_a_cell_with_a_magic_is_told_before_the_magic_runs_and_after_the_cell(notebook: Notebook) -> None:
     notebook.cell("%djinn_run The capital of France is")
-    kinds = [type(r).__name__ for r in notebook.engine.line.requests]
+    kinds = [type(r).__name__ for r in notebook.engine.channel.requests]
     assert notes(notebook) == [("work/paris.ipynb", "expected"), ("work/paris.ipynb", "idle")]
     assert kinds.index("Note") < kinds.index("Run") < len(kinds) - 1 - kinds[::-1].index("Note")
 
@@ -96,7 +96,7 @@ def test_what_breaks_in_telling_does_not_reach_the_cell(notebook: Notebook, monk
         raise RuntimeError("no more threads")
 
     notebook.shell.push({"mine": notebook.client.load("demo", progress=str).session("rome")})
-    monkeypatch.setattr(notebook.engine.line, "ask", broken)
+    monkeypatch.setattr(notebook.engine.channel, "ask", broken)
     assert notebook.cell("name = mine.name\nprint(name)").strip() == "rome"
 
 

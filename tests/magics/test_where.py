@@ -12,7 +12,7 @@ from djinn_jupyter.magics.standing import StandingCard
 from djinn_jupyter.widgets import views
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.nouns import StopIdentity
-from tests.client.direct import DirectLine
+from tests.client.direct import DirectChannel
 from tests.magics.conftest import Notebook
 from tests.widgets import samples
 
@@ -57,8 +57,8 @@ class Handle:
 
 
 @pytest.fixture
-def line() -> DirectLine:
-    return DirectLine(replies.Welcome(version="1", model=samples.model(), attached=()), lambda *_: None)
+def channel() -> DirectChannel:
+    return DirectChannel(replies.Welcome(version="1", model=samples.model(), attached=()), lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def line() -> DirectLine:
         (replies.SessionRunning(session="another"), None),
     ],
 )
-def test_the_card_of_a_stop_says_when_it_is_past(line: DirectLine, event: Any, said: str | None) -> None:
+def test_the_card_of_a_stop_says_when_it_is_past(channel: DirectChannel, event: Any, said: str | None) -> None:
     handle = Handle()
-    card = StandingCard(line, handle, views.stop_view(samples.paused()), STOP)
-    line.publish(event)
-    line.publish(event)
+    card = StandingCard(channel, handle, views.stop_view(samples.paused()), STOP)
+    channel.publish(event)
+    channel.publish(event)
     assert card.said == said
     assert [said in view.plain for view in handle.views if said] == [True] * bool(said)
 

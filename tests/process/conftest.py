@@ -9,7 +9,7 @@ import pytest
 
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for entry in running_engines():
         os.kill(entry.pid, signal.SIGTERM)
         await_end(entry)
-    loading._lines.close()
+    loading._channels.close()
 
 
 @pytest.fixture

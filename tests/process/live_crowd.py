@@ -11,7 +11,7 @@ import zmq
 from torch import Tensor
 
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import SessionDescription

@@ -13,10 +13,10 @@ import pytest
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
 from djinn_jupyter.cli import engines
-from djinn_jupyter.client import doctor
-from djinn_jupyter.client.doctor import findings
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.registry import is_alive
+from djinn_jupyter.client.engines import doctor
+from djinn_jupyter.client.engines.doctor import findings
+from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.errors import MalformedMessage
 
 pytestmark = pytest.mark.usefixtures("fake_site")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from tests.process.conftest import ROOT
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
@@ -44,7 +44,7 @@ def test_strangers_that_take_all_descriptors_end_nobody(engine: dj.client.engine
         assert _descriptors(engine.entry.pid) >= LIMIT - 4
         for _ in range(20):
             assert session.run([1], max_new_tokens=2).tokens == (1, 2)
-    dj.client.loading._lines.close()
+    dj.client.loading._channels.close()
     again = dj.load("fake")
     assert again.entry == engine.entry
     assert again.session("rome").run([1], max_new_tokens=2).tokens == (1, 2)

@@ -18,8 +18,8 @@ import torch
 
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.loading import attach
-from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.engine.config import EngineConfig
@@ -95,7 +95,7 @@ class House:
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
-        loading._lines.close()
+        loading._channels.close()
         self._nursery.end()
 
 
@@ -112,7 +112,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 def work(engine: RemoteEngine, diary: Diary, turn: int) -> None:
     """Line after line, and what else one does with a session, until the engine dies."""
-    session = RemoteSession(engine.line, diary.name)
+    session = RemoteSession(engine.channel, diary.name)
     drawn = {"temperature": 1.0, "seed": SEED} if diary.name == "drawn" else {}
     try:
         while True:

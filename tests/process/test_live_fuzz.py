@@ -18,7 +18,7 @@ import zmq
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.wire import requests as ask
 from tests.engine.cases import KINDS, QUALITIES, Case
@@ -116,7 +116,7 @@ def engine(request: pytest.FixtureRequest, runtime: Path, tmp_path: Path) -> Ite
     for entry in running_engines():
         os.kill(entry.pid, signal.SIGTERM)
         await_end(entry)
-    loading._lines.close()
+    loading._channels.close()
 
 
 def _under_fire(engine: RemoteEngine, messages: int) -> None:

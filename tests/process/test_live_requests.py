@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import KINDS, QUALITIES, STEPS, Case, State, Step, cases, some_cases
 from tests.engine.crowd import is_refusal
@@ -44,7 +44,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCrowd]:
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
-        loading._lines.close()
+        loading._channels.close()
 
 
 def _each_is_answered(crowd: LiveCrowd, those: Iterator[tuple[State, Case]]) -> None:

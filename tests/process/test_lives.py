@@ -15,7 +15,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.registry import registry_folder, running_engines
+from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.errors import (
     EngineStartFailed,
     EngineUnavailable,
@@ -44,7 +44,7 @@ def test_load_starts_an_engine_and_loading_again_attaches() -> None:
     again = dj.load("fake", progress=told.append)
     assert engine.entry == again.entry == dj.engines()[0]
     assert told == ["loading fake"]
-    assert engine.line is again.line
+    assert engine.channel is again.channel
     assert engine.session("paris").run([1], max_new_tokens=2).tokens == (1, 2)
     assert engine.wire_bytes.arrays_received == 0
     assert repr(engine) == "Engine fake (Fake, 8 layers, float32 on cpu)"

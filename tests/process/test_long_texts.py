@@ -18,7 +18,7 @@ import djinn_jupyter as dj
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import EngineError, PromptTooLong
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
@@ -43,7 +43,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
-        loading._lines.close()
+        loading._channels.close()
 
 
 def _children(engine: RemoteEngine) -> list[psutil.Process]:
@@ -58,10 +58,10 @@ def test_nobody_waits_for_a_text_of_four_megabytes(engine: RemoteEngine) -> None
     kinds: dict[str, Callable[[], Any]] = {
         "ping": engine.ping,
         "pause": session.pause,
-        "hello": lambda: engine.line.ask(ask.Hello(version=__version__, holder="greets", user="me")).result(),
+        "hello": lambda: engine.channel.ask(ask.Hello(version=__version__, holder="greets", user="me")).result(),
     }
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
-    text: Future[told.Reply] = engine.line.ask(ask.Tokenize(text="a" * 3_999_999))
+    text: Future[told.Reply] = engine.channel.ask(ask.Tokenize(text="a" * 3_999_999))
     while not text.done():
         for kind, request in kinds.items():
             begun = time.perf_counter()
@@ -85,7 +85,7 @@ def test_a_crash_of_the_process_is_one_sentence_and_the_next_text_starts_another
     engine.tokenize("b" * 3000)
     (child,) = _children(engine)
     child.suspend()
-    text = engine.line.ask(ask.Tokenize(text="b" * 3000))
+    text = engine.channel.ask(ask.Tokenize(text="b" * 3000))
     child.kill()
     with pytest.raises(EngineError, match=r"ended \(SIGKILL\) before it had tokenized this one; ask again"):
         text.result()

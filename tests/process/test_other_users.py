@@ -12,10 +12,10 @@ import pytest
 
 import djinn_jupyter as dj
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.client import doctor, launcher
-from djinn_jupyter.client.logs import last_lines, log_of
-from djinn_jupyter.client.registry import registry_folder, running_engines
-from djinn_jupyter.client.starting import Told
+from djinn_jupyter.client.engines import doctor, launcher
+from djinn_jupyter.client.engines.logs import last_lines, log_of
+from djinn_jupyter.client.engines.registry import registry_folder, running_engines
+from djinn_jupyter.client.engines.starting import Told
 from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Identity

@@ -16,8 +16,8 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.memory_trace import reading_of
-from djinn_jupyter.client.registry import running_engines
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, UnknownSite
 from djinn_jupyter.widgets.views import memory_view
@@ -46,7 +46,7 @@ def engine(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
         for entry in running_engines():
             os.kill(entry.pid, signal.SIGTERM)
             await_end(entry)
-        loading._lines.close()
+        loading._channels.close()
 
 
 def test_all_that_the_process_takes_is_in_the_books_or_shown_as_beyond_them(engine: RemoteEngine) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import psutil
 import pytest
 
-from djinn_jupyter.client.registry import is_alive, registry_folder, require_own_sockets, running_engines
+from djinn_jupyter.client.engines.registry import is_alive, registry_folder, require_own_sockets, running_engines
 from djinn_jupyter.engine.process import registration as registration_module
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder
 from djinn_jupyter.errors import EngineUnavailable

@@ -8,7 +8,7 @@ import pytest
 
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.registry import registry_folder
+from djinn_jupyter.client.engines.registry import registry_folder
 from djinn_jupyter.engine.process import restart
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
 from djinn_jupyter.wire.registry import Identity

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client.transport import Connection
+from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.engine.process.clients import Door
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.zmq_service import Service

@@ -12,9 +12,9 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import starting
-from djinn_jupyter.client.registry import registry_folder
-from djinn_jupyter.client.terminal import TerminalProgress
+from djinn_jupyter.client.engines import starting
+from djinn_jupyter.client.engines.registry import registry_folder
+from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.errors import EngineStartFailed
 from djinn_jupyter.wire.registry import LOG_SUFFIX
 
@@ -84,7 +84,7 @@ def test_a_process_that_gets_nowhere_is_told_of_and_ended(slow_model: Path, monk
 def test_who_waits_for_anothers_start_hears_it_each_second(monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    from djinn_jupyter.client import launcher
+    from djinn_jupyter.client.engines import launcher
     from djinn_jupyter.wire.registry import LOCK_SUFFIX, Identity
 
     monkeypatch.setattr(starting, "TICK_SECONDS", 0.1)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import djinn_jupyter as dj
-from djinn_jupyter.client import interpreter
+from djinn_jupyter.client.engines import interpreter
 from tests.process.kernels import Kernel
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]

@@ -15,7 +15,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.server.link import engine_id
 from djinn_jupyter.wire.registry import Entry
 from tests.server.jupyter import Jupyter, Window, jupyter_server
@@ -36,7 +36,7 @@ async def jupyter(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
         os.kill(entry.pid, signal.SIGCONT)
         os.kill(entry.pid, signal.SIGTERM)
         await_end(entry)
-    loading._lines.close()
+    loading._channels.close()
 
 
 async def start(model: str, window: Window, **options: Any) -> Entry:
@@ -89,6 +89,6 @@ async def test_an_engine_that_hangs_holds_no_other_up(jupyter: Jupyter, root: Pa
 async def test_an_engine_that_only_servers_look_at_ends_when_it_is_idle(jupyter: Jupyter) -> None:
     window = await jupyter.listen()
     entry = await start("fake", window, idle_seconds=IDLE_SECONDS)
-    await asyncio.to_thread(loading._lines.close)
+    await asyncio.to_thread(loading._channels.close)
     await window.until_seen(lambda engines: engine_id(entry) not in engines)
     await window.close()

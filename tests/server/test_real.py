@@ -18,7 +18,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import await_end
-from djinn_jupyter.client.registry import running_engines
+from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.server.link import engine_id
 from tests.server.jupyter import Json, Jupyter, jupyter_server
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.alone
 PROMPT = [1, 5, 6, 7, 8]
 UNTIL_PAUSED = """
 import djinn_jupyter as dj
-from djinn_jupyter.client.naming import default_session_name
+from djinn_jupyter.client.engines.naming import default_session_name
 session = dj.load({model!r}, dtype="float32", device="cpu", threads=1).session(default_session_name())
 stop = None
 while not isinstance(stop, dj.Paused):
@@ -51,7 +51,7 @@ def engines_end(runtime: Path) -> Iterator[None]:
     for entry in running_engines():
         os.kill(entry.pid, signal.SIGTERM)
         await_end(entry)
-    loading._lines.close()
+    loading._channels.close()
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
             f"[{event.session}] SWAP DETECTED: {1000 * moved.seconds:.2f} ms ({moved.direction}, {moved.cause})"
         )
 
-    stop = engine.line.listen("", hear)
+    stop = engine.channel.listen("", hear)
     try:
         yield found
     finally:

@@ -1,6 +1,7 @@
 """The interface between the client's methods and the wire: requests from any thread, without asyncio.
 
-Two lines exist: SocketLine, over a Connection in the I/O thread, and DirectLine (direct.py), without sockets.
+There are two: SocketChannel, over a Connection in the I/O thread, and DirectChannel (tests/client/direct.py), without
+sockets.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from djinn_jupyter.client.io_thread import IoThread, settled
-from djinn_jupyter.client.subscriptions import Heard
-from djinn_jupyter.client.transport import Connection, WireBytes
+from djinn_jupyter.client.connection.io_thread import IoThread, settled
+from djinn_jupyter.client.connection.subscriptions import Heard
+from djinn_jupyter.client.connection.transport import Connection, WireBytes
 from djinn_jupyter.errors import WireError
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Reply, ReplyBase, Welcome
@@ -22,7 +23,7 @@ Kind = TypeVar("Kind")
 Item = TypeVar("Item")
 
 
-class Line(Protocol):
+class Channel(Protocol):
     """A client's path to one engine. `ask` returns at once; its future holds the reply, or raises the error that a
     Failed reply stands for."""
 
@@ -58,9 +59,9 @@ class Unkept:
         return said
 
 
-def ask_for(line: Line, request: Request, kind: type[Kind]) -> Kind:
+def ask_for(channel: Channel, request: Request, kind: type[Kind]) -> Kind:
     """Send a request, wait, and return the reply; WireError where it is not of `kind`."""
-    return expect(line.ask(request).result(), kind)
+    return expect(channel.ask(request).result(), kind)
 
 
 def expect(reply: object, kind: type[Kind]) -> Kind:
@@ -69,7 +70,7 @@ def expect(reply: object, kind: type[Kind]) -> Kind:
     return reply
 
 
-class SocketLine:
+class SocketChannel:
     """A Connection with a synchronous interface. `heard` callbacks run in the I/O thread and may not block."""
 
     def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str) -> None:

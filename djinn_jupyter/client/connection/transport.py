@@ -1,7 +1,7 @@
 """One client's connection to one engine, on asyncio: send requests, match replies by number, notice the engine's death.
 
-The kernel runs it in its I/O thread (line.py), the server extension awaits it in its own loop. A lost connection stays
-lost: the client loads the engine again. Knows no sessions.
+The kernel runs it in its I/O thread (channel.py), the server extension awaits it in its own loop. A lost connection
+stays lost: the client loads the engine again. Knows no sessions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import zmq
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client.inlet import Inlet
-from djinn_jupyter.client.registry import is_alive, require_own_sockets
-from djinn_jupyter.client.subscriptions import Heard, Subscriptions
+from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
+from djinn_jupyter.client.connection.zmq_stream import ZmqStream
+from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.registry import Entry
@@ -61,7 +61,7 @@ class Connection:
         self.wire_bytes = WireBytes()
         self._context = _Context()
         self._dealer = self._connected(zmq.DEALER, entry.commands)
-        self._commands = Inlet(self._dealer, self._take)
+        self._commands = ZmqStream(self._dealer, self._take)
         self._subscriptions: Subscriptions | None = None
         self._pending: dict[int, Answered] = {}
         self._number = 0
@@ -70,7 +70,7 @@ class Connection:
         watched = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         self._disconnected = asyncio.Event()
         self._gone = asyncio.Event()
-        self._monitor = Inlet(self._dealer.get_monitor_socket(watched), lambda frames: self._disconnected.set())
+        self._monitor = ZmqStream(self._dealer.get_monitor_socket(watched), lambda frames: self._disconnected.set())
         self._tasks = [asyncio.ensure_future(task()) for task in (self._watch, self._keep_alive)]
 
     @classmethod

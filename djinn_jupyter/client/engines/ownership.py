@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import PurePosixPath
 
-from djinn_jupyter.client.naming import is_another_notebooks, label, told_apart
+from djinn_jupyter.client.engines.naming import is_another_notebooks, label, told_apart
 from djinn_jupyter.errors import SessionsWouldSuffer
 from djinn_jupyter.wire.nouns import SessionDescription
 

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-import djinn_jupyter
+from djinn_jupyter import _version
 from djinn_jupyter.errors import EngineStartFailed
 
 SHELL: Final = "/bin/sh"
@@ -57,7 +57,7 @@ def command(code: str, *arguments: str, background: bool = False) -> list[str]:
 
 def package_root() -> str:
     """Return the folder that contains this package."""
-    return str(Path(djinn_jupyter.__file__).resolve().parent.parent)
+    return str(Path(_version.__file__).resolve().parent.parent)
 
 
 def environment() -> dict[str, str]:

@@ -13,7 +13,7 @@ MESSAGES_PER_TURN = 1000
 Take = Callable[[list[zmq.Frame]], None]
 
 
-class Inlet:
+class ZmqStream:
     """Call `take(frames)` in the running loop for every message, and send without waiting.
 
     The socket's descriptor signals only *changes*, and any socket call may consume the signal: after every call,

@@ -18,7 +18,7 @@ from typing import Final
 
 import psutil
 
-from djinn_jupyter.client import interpreter
+from djinn_jupyter.client.engines import interpreter
 from djinn_jupyter.errors import EngineStartFailed, from_code
 from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, Started, StartFailed, decode_notice
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from typing import Final
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client import starting
-from djinn_jupyter.client.amounts import spell_bytes
-from djinn_jupyter.client.registry import registry_folder, running_engines
-from djinn_jupyter.client.spelling import require_engine_parts
-from djinn_jupyter.client.starting import Told
+from djinn_jupyter.client.engines import starting
+from djinn_jupyter.client.engines.amounts import spell_bytes
+from djinn_jupyter.client.engines.registry import registry_folder, running_engines
+from djinn_jupyter.client.engines.spelling import require_engine_parts
+from djinn_jupyter.client.engines.starting import Told
 from djinn_jupyter.errors import UsageError, VersionMismatch
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.own import open_own

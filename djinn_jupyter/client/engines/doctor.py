@@ -21,8 +21,8 @@ import psutil
 from jupyter_core.paths import jupyter_config_path
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.client import interpreter
-from djinn_jupyter.client.registry import read_entry, registry_folder, running_engines
+from djinn_jupyter.client.engines import interpreter
+from djinn_jupyter.client.engines.registry import read_entry, registry_folder, running_engines
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.host import host_name, require_supported_platform

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from djinn_jupyter.client.registry import registry_folder
+from djinn_jupyter.client.engines.registry import registry_folder
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.own import read_own
 from djinn_jupyter.wire.registry import LOG_SUFFIX, Entry

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import zmq
 
-from djinn_jupyter.client.inlet import Inlet
+from djinn_jupyter.client.connection.zmq_stream import ZmqStream
 from djinn_jupyter.errors import EngineUnavailable, WireError
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire.replies import Event
@@ -23,7 +23,7 @@ class Subscriptions:
     """Owns a SUB socket. A client subscribed to all sessions and to some receives each event once."""
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._events = Inlet(socket, self._take)
+        self._events = ZmqStream(socket, self._take)
         self._listeners: dict[str, list[Heard]] = {}
         self._confirmed: dict[bytes, asyncio.Event] = {}
 
