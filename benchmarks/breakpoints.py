@@ -9,10 +9,11 @@ from functools import partial
 from benchmarks.measuring import Spread, differences, ratios, take_turns
 from benchmarks.processes import Computing
 from benchmarks.results import Checks, Figure, Result, at_most
-from benchmarks.serving_engine import Stopwatch, engine_of, pid_of, prompt_of
+from benchmarks.serving_engine import Stopwatch, engine_of, pid_of
 from benchmarks.setting import GPT2, Setting, Shape
 from benchmarks.worker import worker
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.serving import random_tokens
 
 # A small model for what costs microseconds: there a token is short enough for them to be seen.
 SMALL = replace(GPT2, width=128, heads=4, vocabulary=1000)
@@ -73,7 +74,7 @@ def _lens(setting: Setting, rounds: int, checks: Checks) -> list[Figure]:
     shape = setting.shape()
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
-        plain.ask("remember", tokens=prompt_of(PROMPT, shape.vocabulary))
+        plain.ask("remember", tokens=random_tokens(PROMPT, shape.vocabulary))
         with engine_of(folder, setting) as engine:
             computed = {name: Computing(pid_of(engine)) for name in ("none", *LENS)}
             sides = _sides(engine.session("breakpoints", fresh=True), shape, LENS, NEW_OF_LENS, checks, computed)
@@ -100,7 +101,7 @@ def _sides(
     computed: dict[str, Computing],
 ) -> dict[str, Callable[[], float]]:
     """Seconds from token to token under each condition; what the engine computed in each run is noted in `computed`."""
-    prompt = prompt_of(PROMPT, shape.vocabulary)
+    prompt = random_tokens(PROMPT, shape.vocabulary)
 
     def seconds_a_token(name: str, condition: str | None) -> float:
         session.clear()

@@ -6,11 +6,12 @@ from time import perf_counter
 
 from benchmarks.measuring import Spread, take_turns
 from benchmarks.results import Checks, Figure, Result, at_most
-from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.serving import random_tokens
 
 COMMITTED = 1000
 ROUNDS = 25
@@ -22,7 +23,7 @@ def run(setting: Setting) -> Result:
         folder = setting.saved(plain, shape)
     with engine_of(folder, setting) as engine:
         parent = engine.session("parent", fresh=True)
-        parent.run(prompt_of(COMMITTED, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
+        parent.run(random_tokens(COMMITTED, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
         checks.same("committed positions", parent.describe().committed, COMMITTED)
         at_fork, at_token = _copied(engine, parent, checks)
         times = take_turns({"fork": lambda: _timed(parent), "round trip": engine.ping}, rounds=rounds)

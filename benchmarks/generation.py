@@ -8,10 +8,11 @@ from time import perf_counter
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.processes import UNSAID, Computing
 from benchmarks.results import Checks, Figure, Result, at_least
-from benchmarks.serving_engine import Stopwatch, engine_of, pid_of, prompt_of
+from benchmarks.serving_engine import Stopwatch, engine_of, pid_of
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.serving import random_tokens
 
 NEW = 48
 PLACES = {64: 0.97, 1024: 1.0}
@@ -37,7 +38,7 @@ def run(setting: Setting) -> Result:
             session = engine.session("generation", fresh=True)
             for positions, bar in PLACES.items():
                 sides = {"plain": Side(Computing(plain.pid)), "djinn": Side(Computing(pid_of(engine)))}
-                prompt = prompt_of(positions - NEW, shape.vocabulary)
+                prompt = random_tokens(positions - NEW, shape.vocabulary)
                 whole = measure(prompt, session, plain, sides, setting.rounds(ROUNDS))
                 for tokens, other in zip(sides["djinn"].tokens, sides["plain"].tokens, strict=True):
                     checks.same(f"new tokens at {positions} positions", tokens, other)

@@ -16,13 +16,13 @@ import torch
 
 from benchmarks.measuring import Spread
 from benchmarks.results import Checks, Figure, Result
-from benchmarks.serving_engine import prompt_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.persistence import records
 from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.wire.replies import Failed
 from djinn_jupyter.wire.requests import Back, ClearBreakpoints, Open, Resume, Run, SetBreakpoint
 
@@ -37,7 +37,7 @@ def run(setting: Setting) -> Result:
     checks, shape, rounds = Checks(), setting.shape(), setting.rounds(ROUNDS)
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
-    prompt = prompt_of(POSITIONS, shape.vocabulary)
+    prompt = random_tokens(POSITIONS, shape.vocabulary)
     found = {
         name: _readings(folder, setting.home / name, number, prompt, rounds, checks)
         for name, number in CHECKSUMS.items()

@@ -5,66 +5,50 @@ On a GPU with random weights of 13 billion parameters in 12 GiB; without one thi
 
 from __future__ import annotations
 
-import json
 import shutil
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from time import monotonic
+from typing import Any
 
 import djinn_jupyter as dj
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure
-from benchmarks.serving_engine import prompt_of
+from djinn_jupyter.experiments.configuration.architecture import architecture
+from djinn_jupyter.experiments.serving import random_tokens
 
 FAST = 20e9  # bytes a second
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Llama:
-    """The fields of a Llama's configuration that give it its size."""
-
-    hidden_size: int
-    intermediate_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    vocab_size: int
-    dtype: str
-
-
-THIRTEEN = Llama(
-    hidden_size=5120,
-    intermediate_size=13824,
-    num_hidden_layers=40,
-    num_attention_heads=40,
-    vocab_size=32000,
-    dtype="float16",
-)
+THIRTEEN = "Llama-2-13b-hf"
 
 
 def gpu_is_there() -> bool:
     return shutil.which("nvidia-smi") is not None
 
 
-def on_gpu(home: Path) -> list[Figure]:
+def on_gpu() -> list[Figure]:
     """Of the large model, where there is a GPU; else two figures that say why they are not there."""
     what = "13B in 12 GiB on a GPU"
     if gpu_is_there():
-        return measured(home / "thirteen", THIRTEEN, what, device="cuda", budget="12GiB", seconds=10)
+        return measured(THIRTEEN, what, device="cuda", budget="12GiB", seconds=10)
     speed, share = _figures(what, None)
     return [replace(figure, not_run="no NVIDIA GPU here") for figure in (speed, share)]
 
 
-def measured(folder: Path, shape: Llama, what: str, *, device: str, budget: str, seconds: float) -> list[Figure]:
-    """Generates for at least so many seconds; the model's own loading and self-test are not counted."""
-    folder.mkdir(parents=True, exist_ok=True)
-    configuration = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], **asdict(shape)}
-    (folder / "config.json").write_text(json.dumps(configuration))
+def measured(
+    model: str, what: str, *, device: str, budget: str, seconds: float, sizes: Mapping[str, Any] | None = None
+) -> list[Figure]:
+    """Generate for at least so many seconds with random weights of a shipped architecture, its `sizes` changed; loading
+    and self-test are not counted."""
     with ExitStack() as stack:
+        folder = stack.enter_context(architecture(model, sizes or {}))
+        assert folder is not None
         engine = dj.load(folder, device=device, device_memory=budget, random_weights=True)
         stack.callback(engine.stop, force=True, forget=True)
         session = engine.session("layer copies", fresh=True)
-        prompt = prompt_of(4, shape.vocab_size)
+        prompt = random_tokens(4, engine.description.vocab_size)
         session.run(prompt, max_new_tokens=1, ignore_eos=True)
         since = max((copy.number for copy in engine.copies()), default=0)
         begun, speeds = monotonic(), []

@@ -1,4 +1,4 @@
-"""The machine and the versions that a result belongs to. Names no paths and no hosts; imports none of what it names."""
+"""The machine that a result belongs to, before and after its benchmark: device, versions, threads and load."""
 
 from __future__ import annotations
 
@@ -6,12 +6,8 @@ import os
 import platform
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 
-import psutil
-
-from djinn_jupyter.machine import main_memory
+from djinn_jupyter.experiments.machine import cores, memory_gib, processor, versions
 
 PACKAGES = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipykernel", "ipython")
 
@@ -37,12 +33,12 @@ class Machine:
 def describe(*, threads: int) -> Machine:
     return Machine(
         device="cpu",
-        cpu=_cpu(),
-        cores=len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 0,
-        memory_gib=round(main_memory().total / 2**30, 1),
+        cpu=processor(),
+        cores=cores(),
+        memory_gib=round(memory_gib(), 1),
         system=platform.system(),
         python=platform.python_version(),
-        versions={name: _version(name) for name in PACKAGES},
+        versions=versions(PACKAGES),
         threads=threads,
         begun=_now(),
         ended=None,
@@ -63,18 +59,3 @@ def _now() -> str:
 def _load() -> tuple[float, float, float]:
     one, five, fifteen = os.getloadavg()
     return round(one, 2), round(five, 2), round(fifteen, 2)
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -8,11 +8,12 @@ from time import perf_counter
 
 from benchmarks.measuring import Spread, differences, take_turns
 from benchmarks.results import Checks, Figure, Result
-from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, Tier
 
@@ -27,7 +28,7 @@ def run(setting: Setting) -> Result:
         folder = setting.saved(plain, shape)
     with engine_of(folder, setting) as engine:
         user = _User(engine, engine.session("wanted", fresh=True), checks)
-        user.session.run(prompt_of(POSITIONS, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
+        user.session.run(random_tokens(POSITIONS, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
         sides: dict[str, Callable[[], float]] = {"here": user.stays}
         for tier in ("host", "disk"):
             sides |= _of(user, tier)

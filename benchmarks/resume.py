@@ -6,11 +6,13 @@ from time import perf_counter
 
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Checks, Figure, Result, at_most
-from benchmarks.serving_engine import digest, engine_of, prompt_of
+from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
+from djinn_jupyter.experiments.digest import digest
+from djinn_jupyter.experiments.serving import random_tokens
 
 POSITIONS = 256
 BAR, DECODE_MILLISECONDS = 1.05, 0.5
@@ -19,7 +21,7 @@ ROUNDS, ROUNDS_IN_DECODE = 9, 25
 
 def run(setting: Setting) -> Result:
     shape, checks = setting.shape(), Checks()
-    prompt = prompt_of(POSITIONS, shape.vocabulary)
+    prompt = random_tokens(POSITIONS, shape.vocabulary)
     figures: list[Figure] = []
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)

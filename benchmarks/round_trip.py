@@ -19,12 +19,13 @@ from time import perf_counter
 import djinn_jupyter
 from benchmarks.measuring import Spread, ratios
 from benchmarks.results import Bar, Checks, Figure, Result, at_most
-from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Hello, Tokenize
 
@@ -45,7 +46,7 @@ def run(setting: Setting) -> Result:
     with engine_of(folder, setting) as engine:
         kinds = _kinds(engine, engine.session("asking", fresh=True))
         busy = engine.session("busy", fresh=True)
-        long, short = prompt_of(PREFILLED, shape.vocabulary), prompt_of(8, shape.vocabulary)
+        long, short = random_tokens(PREFILLED, shape.vocabulary), random_tokens(8, shape.vocabulary)
         figures = [
             *_idle(kinds, setting.rounds(REQUESTS)),
             *_while_decoding(kinds, busy, short, setting.rounds(PASSES), checks),

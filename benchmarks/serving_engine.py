@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import random
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from time import perf_counter
-from typing import Any
 
 import djinn_jupyter as dj
 from benchmarks.setting import Setting
@@ -28,15 +25,6 @@ def engine_of(folder: str, setting: Setting) -> Iterator[RemoteEngine]:
 def pid_of(engine: RemoteEngine) -> int:
     assert engine.entry is not None
     return engine.entry.pid
-
-
-def prompt_of(length: int, vocabulary: int, seed: int = 1) -> list[int]:
-    return random.Random(seed).choices(range(vocabulary), k=length)
-
-
-def digest(logits: Any) -> str:
-    """Of the bits of fp32 logits; workers/plain.py makes the same."""
-    return hashlib.sha256(logits.tobytes()).hexdigest()
 
 
 class Stopwatch:

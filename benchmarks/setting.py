@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.worker import Worker
+from djinn_jupyter.experiments.serving import PLACES, private_jupyter
+
+FOLDERS = (*PLACES, "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "HF_HOME")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,16 +54,7 @@ class Setting:
 @contextmanager
 def setting(*, quick: bool, threads: int) -> Iterator[Setting]:
     """The environment that engines, kernels and workers inherit. Engines of the user are neither seen nor met."""
-    with tempfile.TemporaryDirectory(prefix="djb-") as home:
-        os.environ.update(
-            JUPYTER_RUNTIME_DIR=f"{home}/run",
-            JUPYTER_DATA_DIR=f"{home}/data",
-            JUPYTER_CONFIG_DIR=f"{home}/config",
-            IPYTHONDIR=f"{home}/ipython",
-            HF_HOME=f"{home}/hf",
-            HF_HUB_OFFLINE="1",
-            TOKENIZERS_PARALLELISM="false",
-            OMP_NUM_THREADS=str(threads),
-        )
-        os.environ.pop("JPY_SESSION_NAME", None)
-        yield Setting(quick=quick, threads=threads, home=Path(home))
+    variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(threads)}
+    os.environ.pop("JPY_SESSION_NAME", None)
+    with private_jupyter(FOLDERS, **variables) as home:
+        yield Setting(quick=quick, threads=threads, home=home)

@@ -7,17 +7,18 @@ from time import perf_counter
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Checks, Figure, Result
 from benchmarks.resume import POSITIONS, layers_of
-from benchmarks.serving_engine import engine_of, prompt_of
+from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.serving import random_tokens
 
 ROUNDS = 9
 
 
 def run(setting: Setting) -> Result:
     shape, checks = setting.shape(), Checks()
-    prompt = prompt_of(POSITIONS, shape.vocabulary)
+    prompt = random_tokens(POSITIONS, shape.vocabulary)
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
         plain.ask("remember", tokens=prompt)

@@ -19,12 +19,13 @@ from benchmarks.environments import TOOLS, NotRun, python_of
 from benchmarks.layer_copies import on_gpu
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Checks, Figure, Result, at_least, at_most
-from benchmarks.serving_engine import pid_of, prompt_of
+from benchmarks.serving_engine import pid_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed
+from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.wire.nouns import WeightsStatistics
 
 SHAPE = Shape(layers=12, width=512, heads=8, vocabulary=1000)  # 12 layers of 12 MiB
@@ -40,7 +41,7 @@ OFFLOADS = {"disk": "accelerate, offloaded to disk", "cpu": "accelerate, offload
 def run(setting: Setting) -> Result:
     shape, budget = (QUICK, QUICK_BUDGET) if setting.quick else (SHAPE, BUDGET)
     rounds, checks = setting.rounds(ROUNDS), Checks()
-    prompt = prompt_of(PROMPT, shape.vocabulary)
+    prompt = random_tokens(PROMPT, shape.vocabulary)
     with ExitStack() as stack:
         plain = stack.enter_context(worker("plain"))
         folder = setting.saved(plain, shape)
@@ -73,7 +74,7 @@ def run(setting: Setting) -> Result:
         "versions": {"accelerate": TOOLS["accelerate"]},
     }
     a_copy = Figure(name="a layer copy", unit="GB/s", value=Spread.of(copies))
-    figures = (*_figures(readings, moved[-rounds:], absent), a_copy, *_of_sessions(together), *on_gpu(setting.home))
+    figures = (*_figures(readings, moved[-rounds:], absent), a_copy, *_of_sessions(together), *on_gpu())
     return Result(benchmark="streaming", settings=settings, figures=figures, checks=checks.counts)
 
 
@@ -135,7 +136,7 @@ def _offloaded(
     for to, name in OFFLOADS.items():
         try:
             other = stack.enter_context(worker("with_accelerate", python_of("accelerate")))
-            other.ask("load", folder=folder, shape={}, threads=setting.threads, budget=budget, to=to)
+            other.ask("load", model=folder, dtype="float32", threads=setting.threads, budget=budget, to=to)
             found[name] = other
         except (NotRun, BaselineFailed) as error:
             absent[name] = str(error)
@@ -201,7 +202,7 @@ def _lockstep(
     engine: RemoteEngine, shape: Shape, plain: Worker, rounds: int, checks: Checks
 ) -> dict[int, list[tuple[float, float]]]:
     """For each number of sessions: tokens a second of all together, and passes over the weights for a pass of each."""
-    prompts = [prompt_of(PROMPT, shape.vocabulary, seed) for seed in range(max(SESSIONS))]
+    prompts = [random_tokens(PROMPT, shape.vocabulary, seed) for seed in range(max(SESSIONS))]
     expected = [plain.ask("generate", tokens=prompt, new=NEW)["tokens"] for prompt in prompts]
     sessions = [engine.session(f"lockstep {number}", fresh=True) for number in range(max(SESSIONS))]
 

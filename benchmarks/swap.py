@@ -9,10 +9,12 @@ from typing import NamedTuple
 
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Bar, Checks, Figure, Result, at_least
-from benchmarks.serving_engine import digest, engine_of, prompt_of
+from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.digest import digest
+from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.wire.nouns import Tier
 
 LENGTHS = {
@@ -33,7 +35,7 @@ def run(setting: Setting) -> Result:
     lengths = {name: min(length, shape.positions - 24) for name, length in LENGTHS.items()}
     with engine_of(folder, setting) as engine:
         for name, length in lengths.items():
-            mover = _Mover(engine.session(name, fresh=True), prompt_of(length, shape.vocabulary), checks)
+            mover = _Mover(engine.session(name, fresh=True), random_tokens(length, shape.vocabulary), checks)
             times = _times(mover, TIERS[name], setting, rounds)
             nbytes[name] = mover.nbytes
             figures += _figures(f"{length:,} positions", times, mover.nbytes, TIERS[name])

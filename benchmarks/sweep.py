@@ -16,7 +16,7 @@ import djinn_jupyter as dj
 from benchmarks.environments import TOOLS, NotRun, python_of
 from benchmarks.measuring import Spread, ratios
 from benchmarks.results import Bar, Checks, Disagreement, Figure, Result, at_least
-from benchmarks.serving_engine import digest, engine_of, prompt_of
+from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting, Shape
 from benchmarks.worker import Worker, worker
 from djinn_jupyter.client.connection.channel import expect
@@ -24,6 +24,8 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed
+from djinn_jupyter.experiments.digest import digest
+from djinn_jupyter.experiments.serving import random_tokens
 
 POSITIONS, POSITIONS_IF_QUICK = 16, 4  # as long as the sentences that are usually patched
 ROUNDS = 3
@@ -60,7 +62,7 @@ def _asking(asked: Worker, verb: str) -> Patch:
 def run(setting: Setting) -> Result:
     shape, checks = setting.shape(), Checks()
     length, rounds = POSITIONS_IF_QUICK if setting.quick else POSITIONS, setting.rounds(ROUNDS)
-    prompts = {name: prompt_of(length, shape.vocabulary, seed) for name, seed in (("clean", 1), ("corrupted", 2))}
+    prompts = {name: random_tokens(length, shape.vocabulary, seed) for name, seed in (("clean", 1), ("corrupted", 2))}
     with ExitStack() as stack:
         plain = stack.enter_context(worker("plain"))
         folder = setting.saved(plain, shape)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers.generation.streamers import BaseStreamer
 
+from djinn_jupyter.experiments.baselines.weights import greedy
+
 
 class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
     """When `generate` had each token; the first is the prompt's."""
@@ -22,13 +24,7 @@ class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
     def end(self) -> None: ...
 
 
-def decoded(model: Any, tokens: list[int], new: int, stamps: Timestamps) -> dict[str, Any]:
+def decoded(model: Any, tokens: list[int], new: int, device: torch.device, stamps: Timestamps) -> dict[str, Any]:
     """The new tokens; `seconds` of all, `decoding` from the first new token to the last."""
-    prompt = torch.tensor([tokens])
-    begun = perf_counter()
-    made = model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, do_sample=False, streamer=stamps
-    )
-    seconds = perf_counter() - begun
-    decoding = stamps.times[-1] - stamps.times[1]
-    return {"seconds": seconds, "decoding": decoding, "tokens": made[0, len(tokens) :].tolist()}
+    made, seconds = greedy(model, tokens, new, device, stamps)
+    return {"seconds": seconds, "decoding": stamps.times[-1] - stamps.times[1], "tokens": made}

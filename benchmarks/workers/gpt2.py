@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
 
@@ -44,8 +42,3 @@ def _draw(shape: dict[str, int]) -> GPT2LMHeadModel:
     model.tie_weights()
     drawn: GPT2LMHeadModel = model.eval()
     return drawn
-
-
-def digest(logits: Tensor) -> str:
-    """Of the bits of one row of fp32 logits."""
-    return hashlib.sha256(logits.to(torch.float32).contiguous().numpy().tobytes()).hexdigest()

@@ -18,6 +18,7 @@ from transformers import DynamicCache, GPT2LMHeadModel
 from benchmarks.workers import gpt2
 from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
+from djinn_jupyter.experiments.baselines.weights import digest, leaving_after
 
 SHOWN = 8  # logits of a row that cross the line, to be compared with those of tools that compute other bits
 
@@ -54,10 +55,6 @@ class InStep(Timestamps):
         super().put(value)
 
 
-class Left(Exception):
-    """Raised by a hook to leave the forward pass after a layer."""
-
-
 class Plain:
     model: GPT2LMHeadModel
     _tokens_1T: Tensor
@@ -76,7 +73,7 @@ class Plain:
     @torch.inference_mode()
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
         """`decoding` are the seconds from the first new token to the last."""
-        return decoded(self.model, tokens, new, Timestamps())
+        return decoded(self.model, tokens, new, self.model.device, Timestamps())
 
     # ------------------------------------------------------------------------------------------- parts of a pass
 
@@ -95,24 +92,15 @@ class Plain:
         for hook in keep:
             hook.remove()
         self._hidden = hidden
-        return {"digest": gpt2.digest(logits[0, -1])}
+        return {"digest": digest(logits[0, -1])}
 
     @torch.inference_mode()
     def first_layers(self, count: int) -> dict[str, Any]:
         """A pass over the remembered tokens that is left after `count` layers."""
-
-        def leave(*_: Any) -> None:
-            raise Left
-
-        hook = self._blocks[count - 1].register_forward_hook(leave)
         begun = perf_counter()
-        try:
+        with leaving_after(self._blocks[count - 1]):
             self._forward(self._tokens_1T)
-        except Left:
-            seconds = perf_counter() - begun
-        finally:
-            hook.remove()
-        return {"seconds": seconds}
+        return {"seconds": perf_counter() - begun}
 
     @torch.inference_mode()
     def from_layer(self, layer: int) -> dict[str, Any]:
@@ -121,7 +109,7 @@ class Plain:
         begun = perf_counter()
         logits = self._rest(self._hidden[layer], layer, DynamicCache(config=self.model.config))
         token = int(logits[0, -1].argmax())
-        return {"seconds": perf_counter() - begun, "digest": gpt2.digest(logits[0, -1]), "token": token}
+        return {"seconds": perf_counter() - begun, "digest": digest(logits[0, -1]), "token": token}
 
     @torch.inference_mode()
     def from_layer_in_decode(self, layer: int) -> dict[str, Any]:
@@ -134,7 +122,7 @@ class Plain:
         ran: Any = self._filled.layers[layer:]
         for rows in ran:
             rows.crop(-1)
-        return {"seconds": seconds, "digest": gpt2.digest(logits[0, -1]), "token": token}
+        return {"seconds": seconds, "digest": digest(logits[0, -1]), "token": token}
 
     def _step_hidden(self, layer: int) -> Tensor:
         """The hidden state of the last token as it enters a layer of its own decode step."""
@@ -177,7 +165,7 @@ class Plain:
         what two cores on one memory bus attain. `decoding` as of `generate`."""
         self.copy(nbytes, slot)
         with Beside(lambda: self.copy(nbytes, slot)) as beside:
-            found = decoded(self.model, tokens, new, InStep(beside))
+            found = decoded(self.model, tokens, new, self.model.device, InStep(beside))
         return {**found, "copies": beside.done}
 
     @torch.inference_mode()
@@ -216,7 +204,7 @@ class Plain:
             found.append(self._forward(self._corrupted_1T, use_cache=False)[0, -1])
             hook.remove()
         seconds = perf_counter() - begun
-        digests = [gpt2.digest(row) for row in found]
+        digests = [digest(row) for row in found]
         return {"seconds": seconds, "rows": [row[:SHOWN].tolist() for row in found], "digests": digests}
 
     @torch.inference_mode()

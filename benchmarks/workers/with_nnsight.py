@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.workers import gpt2
 from djinn_jupyter.experiments.baselines.answering import serve
+from djinn_jupyter.experiments.baselines.weights import digest
 
 SHOWN = 8
 
@@ -55,7 +56,7 @@ class Sight:
         begun = perf_counter()
         found = [patched(position) for position in range(self._corrupted_1T.shape[1])]
         seconds = perf_counter() - begun
-        digests = [gpt2.digest(row) for row in found]
+        digests = [digest(row) for row in found]
         return {"seconds": seconds, "rows": [row[:SHOWN].tolist() for row in found], "digests": digests}
 
     def _patched(self, layer: int, position: int) -> Tensor:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from djinn_jupyter.client.stops import Finished, Paused
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.experiments.digest import digest
 
 
 def paused(stop: Any) -> Paused:
@@ -25,4 +25,4 @@ def finished(stop: Any) -> Finished:
 
 def digest_of(done: Finished) -> str:
     """Of the bits of the fp32 logits a run ended with."""
-    return hashlib.sha256(done.logits.tobytes()).hexdigest()
+    return digest(done.logits)

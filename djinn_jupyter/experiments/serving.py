@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import djinn_jupyter as dj
@@ -14,7 +15,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.loading import attach
 from djinn_jupyter.experiments.course import Course
 
-_PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
+PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
 
 
 @contextmanager
@@ -30,13 +31,14 @@ def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEng
 
 
 @contextmanager
-def private_jupyter() -> Iterator[None]:
-    """Engines that the user has running are neither seen nor met."""
-    before = {name: os.environ.get(name) for name in _PLACES}
+def private_jupyter(places: Iterable[str] = PLACES, **variables: str) -> Iterator[Path]:
+    """Hide the engines that the user has running: each of `places` names a folder of its own in the one that is
+    yielded, and `variables` have these values. All are as before after the block."""
+    before = {name: os.environ.get(name) for name in (*places, *variables)}
     with tempfile.TemporaryDirectory(prefix="djinn-", ignore_cleanup_errors=True) as home:
-        os.environ.update({name: f"{home}/{name[8:].lower()}" for name in _PLACES})
+        os.environ.update({name: f"{home}/{_folder(name)}" for name in places}, **variables)
         try:
-            yield
+            yield Path(home)
         finally:
             for name, value in before.items():
                 if value is None:
@@ -45,6 +47,15 @@ def private_jupyter() -> Iterator[None]:
                     os.environ[name] = value
 
 
+def _folder(variable: str) -> str:
+    """Return a short name: the path of a socket may have no more than about a hundred characters."""
+    return variable.removeprefix("JUPYTER_").removesuffix("_DIR").lower()
+
+
 def prompt_of(engine: RemoteEngine, length: int, seed: int) -> list[int]:
-    """So many random token ids."""
-    return random.Random(seed).choices(range(engine.description.vocab_size), k=length)
+    """Return so many random token ids of the engine's vocabulary."""
+    return random_tokens(length, engine.description.vocab_size, seed)
+
+
+def random_tokens(length: int, vocabulary: int, seed: int = 1) -> list[int]:
+    return random.Random(seed).choices(range(vocabulary), k=length)

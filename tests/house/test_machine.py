@@ -15,7 +15,7 @@ from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
 from djinn_jupyter.engine.system.device import free_for_pages
 from djinn_jupyter.errors import ModelDoesNotFit
-from djinn_jupyter.experiments.report.machine import machine as reported
+from djinn_jupyter.experiments.machine import machine as reported
 from djinn_jupyter.machine import main_memory
 from tests.house.test_files import text_files
 

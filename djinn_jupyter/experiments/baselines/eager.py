@@ -6,7 +6,6 @@ Shapes: T positions of the prompt, V entries of the vocabulary.
 from __future__ import annotations
 
 import base64
-import hashlib
 import inspect
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +20,6 @@ from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.answering import serve
 
 GIB = float(1 << 30)
-
-
-class Stopped(Exception):
-    """Raised by a hook to leave the forward pass after a layer."""
 
 
 class Eager:
@@ -82,8 +77,8 @@ class Eager:
         return {
             "predicted": predicted,
             "tokens": made.sequences[0, len(tokens) :].tolist(),
-            "first": _digest(made.logits[0][0]),
-            "digest": _digest(made.logits[-1][0]),
+            "first": weights.digest(made.logits[0][0]),
+            "digest": weights.digest(made.logits[-1][0]),
             "milliseconds": milliseconds,
         }
 
@@ -147,19 +142,8 @@ class Eager:
 
     def _stopped_after(self, layer: int, prompt: Tensor, cache: Any) -> list[Tensor]:
         """Leave the pass after a layer by a hook that raises; the output of that layer, alone."""
-        kept: list[Tensor] = []
-
-        def leave(module: Any, inputs: Any, output: Any) -> None:
-            kept.append(output[0] if isinstance(output, tuple) else output)
-            raise Stopped
-
-        hook = self._layers()[layer].register_forward_hook(leave)
-        try:
+        with weights.leaving_after(self._layers()[layer]) as kept:
             self.model(prompt, past_key_values=cache, use_cache=True)
-        except Stopped:
-            pass
-        finally:
-            hook.remove()
         return kept
 
     def _counted(self, work: Callable[[], list[Tensor]]) -> tuple[list[Tensor], int]:
@@ -210,10 +194,6 @@ class Eager:
     def _synchronise(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _digest(logits_V: Tensor) -> str:
-    return hashlib.sha256(logits_V.to(torch.float32).cpu().numpy().tobytes()).hexdigest()
 
 
 def _passing(forward: Any, instead: Tensor | None) -> Any:

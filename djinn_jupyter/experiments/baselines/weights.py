@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.generation.streamers import BaseStreamer
 
+from djinn_jupyter.experiments import digest as digests
 from djinn_jupyter.experiments.baselines.sources import source_of
 
 SEED = 0
@@ -69,13 +74,48 @@ def layers_of(model: Any) -> Any:
     return next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)
 
 
+class Left(Exception):
+    """Raised by a hook to leave the forward pass after a layer."""
+
+
+@contextmanager
+def leaving_after(layer: Any) -> Iterator[list[Tensor]]:
+    """Leave a forward pass within the block, and the block, once `layer` has run; its output goes into the list."""
+    kept: list[Tensor] = []
+
+    def leave(module: Any, inputs: Any, output: Any) -> None:
+        kept.append(output[0] if isinstance(output, tuple) else output)
+        raise Left
+
+    hook = layer.register_forward_hook(leave)
+    try:
+        yield kept
+    except Left:
+        pass
+    finally:
+        hook.remove()
+
+
 @torch.inference_mode()
-def greedy(model: Any, tokens: list[int], new: int, device: torch.device) -> tuple[list[int], float]:
-    """Exactly `new` tokens by `generate`, with a cache, and the seconds until they are on the host."""
+def greedy(
+    model: Any, tokens: list[int], new: int, device: torch.device, streamer: BaseStreamer | None = None
+) -> tuple[list[int], float]:
+    """Exactly `new` tokens by `generate`, with a cache, and the seconds until they are on the host. `streamer` is given
+    each token."""
     prompt = torch.tensor([tokens], device=device)
     begun = time.perf_counter()
     made = model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=new, min_new_tokens=new, do_sample=False
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=new,
+        min_new_tokens=new,
+        do_sample=False,
+        streamer=streamer,
     )
     found = made[0, len(tokens) :].tolist()
     return found, time.perf_counter() - begun
+
+
+def digest(logits: Tensor) -> str:
+    """Of the bits of logits as fp32."""
+    return digests.digest(logits.to(torch.float32).contiguous().cpu().numpy())

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from djinn_jupyter.experiments.course import Course
+from djinn_jupyter.experiments.machine import machine
 from djinn_jupyter.experiments.report import tables
-from djinn_jupyter.experiments.report.machine import machine
 
 COLUMNS = 80
 Rows = Sequence[Sequence[str]]

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from djinn_jupyter.experiments.course import REPORTS, Course, now
+from djinn_jupyter.experiments.machine import machine
 from djinn_jupyter.experiments.report import figures, tables, text
-from djinn_jupyter.experiments.report.machine import machine
 
 STYLE = """
 body{font:14px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222;background:#fff}

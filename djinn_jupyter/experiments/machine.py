@@ -1,0 +1,62 @@
+"""The machine that a figure belongs to, and the versions of what is installed there. Names no paths and no hosts;
+imports none of the packages that it names."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from djinn_jupyter.machine import main_memory
+
+PACKAGES = ("djinn-jupyter", "torch", "transformers", "accelerate", "vllm")
+
+
+def machine() -> list[tuple[str, str]]:
+    """Return names and values, as both reports list them."""
+    return [
+        ("processor", processor()),
+        ("cores", str(cores())),
+        ("memory", f"{memory_gib():.1f} GiB"),
+        ("system", f"{platform.system()} {platform.release()}"),
+        ("python", platform.python_version()),
+        *((name, version or "not installed") for name, version in versions(PACKAGES).items()),
+    ]
+
+
+def processor() -> str:
+    """Return its name where the system tells one, else its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())
+
+
+def cores() -> int:
+    """Return how many cores this process may compute on."""
+    if hasattr(psutil.Process, "cpu_affinity"):
+        return len(psutil.Process().cpu_affinity())
+    return os.cpu_count() or 0
+
+
+def memory_gib() -> float:
+    """Return the main memory that this process may have, that of its container where it is in one."""
+    return main_memory().total / 2**30
+
+
+def versions(packages: Iterable[str]) -> dict[str, str | None]:
+    """Return the version of each package, None where it is not installed."""
+    return {name: _version(name) for name in packages}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
