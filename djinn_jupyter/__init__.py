@@ -11,47 +11,24 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from djinn_jupyter._version import __version__
+from djinn_jupyter._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.edits import add, clamp, patch_from, project_out, scale, set_to, zero
-    from djinn_jupyter.client.engine import RemoteEngine
-    from djinn_jupyter.client.loading import attach, engines, load
-    from djinn_jupyter.client.session import RemoteSession
-    from djinn_jupyter.client.stops import Finished, Interrupted, Paused
-    from djinn_jupyter.errors import DjinnError
-
-__all__ = [
-    "__version__",
-    "load",
-    "engines",
-    "attach",
-    "scale",
-    "add",
-    "set_to",
-    "zero",
-    "clamp",
-    "project_out",
-    "patch_from",
-    "RemoteEngine",
-    "RemoteSession",
-    "Paused",
-    "Finished",
-    "Interrupted",
-    "DjinnError",
-]
+    from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
+    from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
+    from djinn_jupyter.client.loading import attach as attach
+    from djinn_jupyter.client.loading import engines as engines
+    from djinn_jupyter.client.loading import load as load
+    from djinn_jupyter.client.session import RemoteSession as RemoteSession
+    from djinn_jupyter.client.stops import Finished as Finished
+    from djinn_jupyter.client.stops import Interrupted as Interrupted
+    from djinn_jupyter.client.stops import Paused as Paused
+    from djinn_jupyter.errors import DjinnError as DjinnError
 
 _HOMES = {
     "load": "client.loading",
     "engines": "client.loading",
     "attach": "client.loading",
-    "scale": "client.edits",
-    "add": "client.edits",
-    "set_to": "client.edits",
-    "zero": "client.edits",
-    "clamp": "client.edits",
-    "project_out": "client.edits",
-    "patch_from": "client.edits",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",
     "Paused": "client.stops",
@@ -62,14 +39,21 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
+    if name == "__all__":
+        return ["__version__", *_HOMES, *_edits()]
+    home = _HOMES.get(name) or ("client.edits" if not name.startswith("_") and name in _edits() else None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{home}"), name)
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted(__getattr__("__all__"))
+
+
+def _edits() -> list[str]:
+    """The constructors of edits, by their names."""
+    return [kind.make.__name__ for kind in import_module(f"{__name__}.client.edits").KINDS.values()]
 
 
 def load_ipython_extension(shell: Any) -> None:

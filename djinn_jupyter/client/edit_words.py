@@ -1,23 +1,20 @@
-"""Parse edits from words: `scale 0.9`, `add VECTOR`, `patch_from paris`. The caller resolves each argument to a number,
-a vector or a session: a notebook looks in its namespace, an editor accepts numbers and lists."""
+"""Parse edits from words: `scale 0.9`, `add VECTOR`, `patch_from paris`, as `client.edits` declares their kinds. The
+caller resolves each argument to a number, a vector or a session: a notebook looks in its namespace, an editor accepts
+numbers and lists."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.client.edits import EXAMPLES, KINDS, Kind
 from djinn_jupyter.errors import UsageError
 
-OPERATIONS: Final = {
-    "scale": "scale 0.9",
-    "add": "add VECTOR --coef 4",
-    "set": "set VALUE",
-    "zero": "zero",
-    "clamp": "clamp LOW HIGH (`none` leaves a side open)",
-    "project_out": "project_out DIRECTION",
-    "patch_from": "patch_from SESSION",
-}
-_WORDS: Final = {"scale": 1, "add": 1, "set": 1, "zero": 0, "clamp": 2, "project_out": 1, "patch_from": 1}
+if TYPE_CHECKING:
+    from djinn_jupyter.wire.edits import Edit
+
+NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
 
 def parse_edit(
@@ -25,38 +22,36 @@ def parse_edit(
     *,
     value: Callable[[str], Any],
     find: Callable[[str], Any],
-    made: Any = None,
-    coef: float | None = None,
-    source: str | None = None,
-    at: str | None = None,
-) -> Any:
-    """Return the edit that the words spell. `made` holds the constructors, by default the module `client.edits`."""
+    options: Mapping[str, Any] = NO_OPTIONS,
+) -> Edit:
+    """Return the edit that the words spell. `options` are parsed options by their keys; None and those of no edit are
+    ignored. Raises UsageError."""
     name, *rest = [unquoted(word) for word in words] or [""]
-    if name not in OPERATIONS:
-        raise UsageError(f"{name!r} is no edit; write one of: {'; '.join(OPERATIONS.values())}.")
-    if len(rest) != _WORDS[name]:
-        raise UsageError(f"{name} takes {_WORDS[name]} argument{'' if _WORDS[name] == 1 else 's'}: {OPERATIONS[name]}.")
-    if coef is not None and name != "add":
-        raise UsageError(f"--coef belongs to add, not to {name}.")
-    if (source, at) != (None, None) and name != "patch_from":
-        raise UsageError(f"--from-site and --from-positions belong to patch_from, not to {name}.")
-    if made is None:
-        from djinn_jupyter.client import edits as made
-    match name:
-        case "zero":
-            return made.zero()
-        case "scale":
-            return made.scale(_number(value, rest[0]))
-        case "clamp":
-            return made.clamp(*(None if bound.lower() == "none" else _number(value, bound) for bound in rest))
-        case "add":
-            return made.add(value(rest[0]), coef=1.0 if coef is None else coef)
-        case "set":
-            return made.set_to(value(rest[0]))
-        case "project_out":
-            return made.project_out(value(rest[0]))
-        case _:
-            return made.patch_from(find(rest[0]), site=source, positions=at)
+    kind = KINDS.get(name)
+    if kind is None:
+        raise UsageError(f"{name!r} is no edit; write one of: {EXAMPLES}.")
+    if len(rest) != len(kind.words):
+        raise UsageError(f"{name} takes {len(kind.words)} argument{'s'[: len(kind.words) != 1]}: {kind.example}.")
+    _refuse_options_of_others(name, options)
+    read: dict[str, Callable[[str], Any]] = {
+        "number": partial(_number, value),
+        "bound": partial(_bound, value),
+        "value": value,
+        "session": find,
+    }
+    given = {one.parameter: options[one.key] for one in kind.options if options.get(one.key) is not None}
+    return kind.make(*(read[word](text) for word, text in zip(kind.words, rest, strict=True)), **given)
+
+
+def _refuse_options_of_others(name: str, options: Mapping[str, Any]) -> None:
+    for owner, kind in KINDS.items():
+        if owner != name and any(options.get(one.key) is not None for one in kind.options):
+            raise UsageError(f"{_flags(kind)} to {owner}, not to {name}.")
+
+
+def _flags(kind: Kind) -> str:
+    flags = [one.flag for one in kind.options]
+    return f"{' and '.join(flags)} belong{'s' if len(flags) == 1 else ''}"
 
 
 def unquoted(text: str) -> str:
@@ -70,3 +65,7 @@ def _number(value: Callable[[str], Any], expression: str) -> float:
         return float(found)
     except (TypeError, ValueError):
         raise UsageError(f"{expression!r} is not one number.") from None
+
+
+def _bound(value: Callable[[str], Any], expression: str) -> float | None:
+    return None if expression.lower() == "none" else _number(value, expression)

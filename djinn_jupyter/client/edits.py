@@ -1,40 +1,55 @@
-"""Constructors of edits: `dj.scale(0.9)`, `dj.add(vector, coef=4)`, an array or a number to set."""
+"""The kinds of edits as a user makes them: in Python (`dj.scale(0.9)`) and in words (`scale 0.9`), one entry of `KINDS`
+each. Imports no msgspec until an edit is made: `%load_ext` needs the words alone."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from djinn_jupyter.client.arrays import from_any
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.errors import InvalidEdit
-from djinn_jupyter.wire.edits import Add, Clamp, Edit, PatchFrom, ProjectOut, Scale, Set, Zero
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
+    from djinn_jupyter.wire.edits import Add, Clamp, Edit, PatchFrom, ProjectOut, Scale, Set, Zero
+
+__all__ = ["add", "clamp", "patch_from", "project_out", "scale", "set_to", "zero"]
 
 
 def scale(factor: float) -> Scale:
     """x * factor"""
+    from djinn_jupyter.wire.edits import Scale
+
     return Scale(factor=float(factor))
 
 
 def add(vector: object, coef: float = 1.0) -> Add:
     """x + coef * vector. `vector` broadcasts against [positions, features] (or [positions, heads, head features])."""
+    from djinn_jupyter.wire.edits import Add
+
     return Add(vector=from_any(vector), coef=float(coef))
 
 
 def set_to(value: object) -> Set:
     """Replace the value: by an array that broadcasts to the selected part, or by a number."""
+    from djinn_jupyter.wire.edits import Set
+
     return Set(value=from_any(value))
 
 
 def zero() -> Zero:
     """0"""
+    from djinn_jupyter.wire.edits import Zero
+
     return Zero()
 
 
 def clamp(low: float | None = None, high: float | None = None) -> Clamp:
     """min(max(x, low), high); None leaves that side open."""
+    from djinn_jupyter.wire.edits import Clamp
+
     if low is None and high is None:
         raise InvalidEdit("clamp needs low, high or both.")
     return Clamp(low=None if low is None else float(low), high=None if high is None else float(high))
@@ -42,20 +57,81 @@ def clamp(low: float | None = None, high: float | None = None) -> Clamp:
 
 def project_out(direction: object) -> ProjectOut:
     """x without its component along `direction`, over the last axis."""
+    from djinn_jupyter.wire.edits import ProjectOut
+
     return ProjectOut(direction=from_any(direction))
 
 
 def patch_from(session: RemoteSession | str, *, site: str | None = None, positions: Positions = None) -> PatchFrom:
     """The value at a site of another session's stopped pass. `positions` count in the source; an open slice is
     refused."""
+    from djinn_jupyter.wire.edits import PatchFrom
+
     name = session if isinstance(session, str) else session.name
     return PatchFrom(session=name, site=site, positions=spell_positions(positions, _no_ends))
 
 
 def as_edit(value: object) -> Edit:
     """Return an Edit unchanged, and any other value as a Set edit."""
+    from djinn_jupyter.wire.edits import Edit
+
     return value if isinstance(value, get_args(Edit)) else set_to(value)
 
 
 def _no_ends() -> tuple[int, int]:
     raise InvalidEdit("The source of a patch needs both ends of a slice: write '2:5'.")
+
+
+# --- the same in words -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option of one kind's words, and the parameter of its constructor that takes it."""
+
+    flag: str
+    parameter: str
+    metavar: str
+    help: str
+    type: Callable[[str], Any] = str
+
+    @property
+    def key(self) -> str:
+        """The name under which a parser stores its value."""
+        return self.flag.lstrip("-").replace("-", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of edit in words: its constructor, an example, and how each word after the first is read. A `value` is a
+    number or a vector, a `bound` a number or `none`."""
+
+    make: Callable[..., Edit]
+    example: str
+    words: tuple[Literal["number", "bound", "value", "session"], ...] = ()
+    options: tuple[Option, ...] = ()
+
+
+KINDS: Final = {
+    "scale": Kind(scale, "scale 0.9", ("number",)),
+    "add": Kind(
+        add,
+        "add VECTOR --coef 4",
+        ("value",),
+        (Option(flag="--coef", parameter="coef", metavar="C", help="how many times the vector", type=float),),
+    ),
+    "set": Kind(set_to, "set VALUE", ("value",)),
+    "zero": Kind(zero, "zero"),
+    "clamp": Kind(clamp, "clamp LOW HIGH (`none` leaves a side open)", ("bound", "bound")),
+    "project_out": Kind(project_out, "project_out DIRECTION", ("value",)),
+    "patch_from": Kind(
+        patch_from,
+        "patch_from SESSION",
+        ("session",),
+        (
+            Option(flag="--from-site", parameter="site", metavar="SITE", help="the site there; default the same"),
+            Option(flag="--from-positions", parameter="positions", metavar="P", help="positions there; the same"),
+        ),
+    ),
+}
+EXAMPLES: Final = "; ".join(kind.example for kind in KINDS.values())

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from djinn_jupyter.client import edits
-from djinn_jupyter.client.edit_words import OPERATIONS, parse_edit
+from djinn_jupyter.client.edit_words import parse_edit
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.edits import Edit
 
@@ -20,9 +20,8 @@ def read_change(text: str) -> Edit:
     if text.startswith(("*", "+")):
         amount = read_number(text[1:])
         return edits.scale(amount) if text.startswith("*") else edits.add(amount)
-    if text.partition(" ")[0] in OPERATIONS:
-        made: Edit = parse_edit(words(text), value=read_value, find=str)
-        return made
+    if text.partition(" ")[0] in edits.KINDS:
+        return parse_edit(words(text), value=read_value, find=str)
     try:
         return edits.set_to(read_value(text))
     except UsageError:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from djinn_jupyter.client.edit_words import OPERATIONS, parse_edit
+from djinn_jupyter.client.edit_words import parse_edit
+from djinn_jupyter.client.edits import EXAMPLES, KINDS
 from djinn_jupyter.dap import moving
 from djinn_jupyter.dap.changes import read_value, words
 from djinn_jupyter.dap.conversation import Asked
@@ -15,6 +16,7 @@ from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
     from djinn_jupyter.dap.adapter import Adapter
+    from djinn_jupyter.wire.edits import Edit
 
 Body = Mapping[str, Any]
 
@@ -56,11 +58,11 @@ def parser() -> _Parser:
 
 
 def _add_edit(to: argparse.ArgumentParser) -> None:
-    to.add_argument("words", nargs="+", metavar="EDIT", help="; ".join(OPERATIONS.values()))
+    to.add_argument("words", nargs="+", metavar="EDIT", help=EXAMPLES)
     to.add_argument("--positions", metavar="P", help="such as -1, 0,4 or 2:5")
-    to.add_argument("--coef", type=float, help="add: how many times the vector")
-    to.add_argument("--from-site", metavar="SITE", help="patch_from: the site there")
-    to.add_argument("--from-positions", metavar="P", help="patch_from: the positions there")
+    for name, kind in KINDS.items():
+        for one in kind.options:
+            to.add_argument(one.flag, metavar=one.metavar, help=f"{name}: {one.help}", type=one.type)
 
 
 def _add_count(to: argparse.ArgumentParser, *units: str) -> None:
@@ -91,10 +93,8 @@ def tell_changed(adapter: Adapter, one: Followed) -> None:
     moving.tell_invalidated(adapter, one)
 
 
-def _edit_of(said: argparse.Namespace) -> Any:
-    return parse_edit(
-        said.words, value=read_value, find=str, coef=said.coef, source=said.from_site, at=said.from_positions
-    )
+def _edit_of(said: argparse.Namespace) -> Edit:
+    return parse_edit(said.words, value=read_value, find=str, options=vars(said))
 
 
 def _edit(adapter: Adapter, one: Followed, said: argparse.Namespace) -> str:

@@ -6,19 +6,20 @@ from argparse import Namespace
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.client.edit_words import unquoted
+from djinn_jupyter.client.edits import EXAMPLES, KINDS
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.editing import edited_by_code, parse_edit
 from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, verb
 from djinn_jupyter.magics.showing import effect_asked, effect_of, outcome_view
 
-EDIT = option("edit", nargs="*", help="scale 0.9, add VECTOR, set VALUE, zero, clamp LOW HIGH, project_out DIRECTION, "
-              "patch_from SESSION; a VECTOR is a variable or an expression without spaces")  # fmt: skip
-COEF = option("--coef", type=float, metavar="C", help="add: how many times the vector")
-FROM_SITE = option("--from-site", metavar="SITE", help="patch_from: the site there; default the same")
-FROM_POSITIONS = option("--from-positions", metavar="P", help="patch_from: positions there; the same")
-
-
+EDIT = option("edit", nargs="*", help=f"{EXAMPLES}; a VECTOR is a variable or an expression without spaces")
+EDIT_OPTIONS = tuple(
+    option(one.flag, metavar=one.metavar, help=f"{name}: {one.help}", type=unquoted if one.type is str else one.type)
+    for name, kind in KINDS.items()
+    for one in kind.options
+)
 ON = option("--on", type=int, metavar="N", help="turn number N on again")
 OFF = option("--off", type=int, metavar="N", help="turn number N off, without ending it")
 
@@ -27,9 +28,7 @@ OFF = option("--off", type=int, metavar="N", help="turn number N off, without en
 class ChangingMagics(Group):
     @verb(
         EDIT,
-        COEF,
-        FROM_SITE,
-        FROM_POSITIONS,
+        *EDIT_OPTIONS,
         POSITIONS,
         option("--site", metavar="SITE", help="the stopped site with a selector, such as z.9[6]"),
         EFFECT,
@@ -59,7 +58,7 @@ class ChangingMagics(Group):
         if cell is None and args.torch:
             raise UsageError("--torch belongs to the cell form, %%djinn_edit.")
         if cell is None:
-            edit = parse_edit(self.bench, args.edit, coef=args.coef, source=args.from_site, at=args.from_positions)
+            edit = parse_edit(self.bench, args.edit, args)
         else:
             edit = edited_by_code(
                 self.bench, session, cell, site=args.site, positions=args.positions, use_torch=args.torch
@@ -71,9 +70,7 @@ class ChangingMagics(Group):
     @verb(
         option("site", nargs="?", help="where; without a site, the rules are listed"),
         EDIT,
-        COEF,
-        FROM_SITE,
-        FROM_POSITIONS,
+        *EDIT_OPTIONS,
         POSITIONS,
         ON,
         OFF,
@@ -94,7 +91,7 @@ class ChangingMagics(Group):
         if args.site is None:
             self.bench.screen.show(views.rules_view(session.describe().rules, session=session.name))
             return
-        edit = parse_edit(self.bench, args.edit, coef=args.coef, source=args.from_site, at=args.from_positions)
+        edit = parse_edit(self.bench, args.edit, args)
         rule = session.steer(args.site, edit, args.positions)
         self.bench.keep(args.keep, rule)
         self.bench.screen.say(f"rule {rule.number} at {rule.site}: {' '.join(args.edit)}{_times(args.coef)}")

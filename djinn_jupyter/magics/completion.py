@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.completer import CompletionContext, SimpleCompletion, context_matcher
 
-from djinn_jupyter.client.edit_words import OPERATIONS
+from djinn_jupyter.client.edits import KINDS
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.magics.lazily import naming
 from djinn_jupyter.magics.parsing import option_strings
@@ -67,10 +67,10 @@ class Matcher:
             return ["out", "in"] if not positional else []
         if name in ("djinn_checkpoint", "djinn_restore"):
             return self._checkpoints() if not positional else []
-        if name in _SESSION_FIRST or last == "patch_from":
+        if name in _SESSION_FIRST or (last in KINDS and "session" in KINDS[last].words):
             return self._sessions()
         if name == "djinn_edit" or (name == "djinn_steer" and len(positional) == 1):
-            return list(OPERATIONS) if len(positional) <= 1 else []
+            return list(KINDS) if len(positional) <= 1 else []
         if name in _SITE_FIRST and (not positional or name == "djinn_clear"):
             return [*(MODULES if name == "djinn_lens" else ()), *self._sites(word)]
         return []

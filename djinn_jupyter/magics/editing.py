@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.client import edit_words
@@ -10,13 +11,12 @@ from djinn_jupyter.errors import UsageError
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.wire.edits import Edit
 
 
-def parse_edit(bench: Workbench, words: list[str], *, coef: float | None, source: str | None, at: str | None) -> Any:
+def parse_edit(bench: Workbench, words: list[str], options: Namespace) -> Edit:
     """The edit that the words mean. Vectors are names or expressions of the user's own namespace."""
-    return edit_words.parse_edit(
-        words, value=bench.value, find=bench.find, made=bench.client, coef=coef, source=source, at=at
-    )
+    return edit_words.parse_edit(words, value=bench.value, find=bench.find, options=vars(options))
 
 
 def edited_by_code(

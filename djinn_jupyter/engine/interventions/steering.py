@@ -12,7 +12,7 @@ from typing import Final
 
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.interventions.site_value import Moment
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -54,7 +54,7 @@ class Rule:
         if rows is not None and not rows:
             return None
         part = edits.take(moment.value, rows, self.site.selector)
-        changed = edits.change(part, self.edit, self.site.selector, edits.refuse_patches)
+        changed = edit_kinds.compute(part, self.edit)
         size = edits.relative_size(part, changed)
         if counted:
             self.passes_changed += 1
@@ -118,4 +118,4 @@ def check_rule(edit: Edit, tap: Tap, width: int) -> None:
     """Raise InvalidEdit for a rule that could never apply."""
     if not tap.editable:
         raise InvalidEdit(f"{tap.site} can be looked at, not changed: {tap.reason}.")
-    edits.check(edit, width)
+    edit_kinds.check(edit, width)

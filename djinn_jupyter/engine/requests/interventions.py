@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.interventions import condition_kinds, conditions, edits
+from djinn_jupyter.engine.interventions import condition_kinds, conditions, edit_kinds, edits
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.steering import Rule, check_rule
 from djinn_jupyter.engine.interventions.watches import Watch
@@ -109,7 +109,7 @@ class Edits:
             frame, request.edit, site, request.positions, number=len(session.edits) + 1, patched=patched
         )
         session.edit(made.frame, made.noted)
-        return _edited(tell_edited(self._runtime, session), site, edits.spell(request.edit), made)
+        return _edited(tell_edited(self._runtime, session), site, edit_kinds.spell(request.edit), made)
 
     def _patch(
         self, edit: PatchFrom, site: Site, positions: tuple[int, ...]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import InvalidEdit
@@ -65,11 +65,11 @@ def make(
     where that differs from the edit's. Raises InvalidEdit."""
     assert frame.tap is not None and frame.raw is not None
     value = frame.tap.read(frame.raw)
-    edits.check(edit, value.shape[-1])
+    edit_kinds.check(edit, value.shape[-1])
     available = available_in(frame, value)
     rows = edits.rows_of(positions, available)
     before = edits.take(value, rows, site.selector)
-    after = edits.change(before, edit, site.selector, lambda edit, selector: _given(patched))
+    after = edit_kinds.compute(before, edit, **({} if patched is None else {"source": patched}))
     if not bool(torch.isfinite(after).all()):
         raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
     touched = tuple(available if rows is None else (available[row] for row in rows))
@@ -106,8 +106,3 @@ def with_edits(arrived: Frame, made: Iterable[StopEdit]) -> tuple[Frame, list[St
             frame, one = again.frame, again.noted
         noted.append(one)
     return frame, noted
-
-
-def _given(patched: Tensor | None) -> Tensor:
-    assert patched is not None
-    return patched

@@ -1,0 +1,182 @@
+"""The kinds of edits: what each computes, what it refuses and how a person says it, one entry of `KINDS` each. Knows
+neither sites nor sessions.
+
+Every number and array of an edit is checked before its kind sees it, by the types of its fields. An array arrives as a
+tensor of the part's dtype that broadcasts to the part, under its field's name.
+
+Shapes: part of a value [n, m, ...]: n selected positions, m selected heads or features (all without a selector).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import msgspec
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.edits import Add, Clamp, Edit, EditBase, PatchFrom, ProjectOut, Scale, Set, Zero
+from djinn_jupyter.wire.names import label
+
+One = TypeVar("One", bound=EditBase)
+Value = TypeVar("Value", float, Array)
+Compute = Callable[..., Tensor]
+
+
+def nothing_more(edit: EditBase) -> None:
+    """The check of a kind whose numbers cannot contradict each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """`compute` takes the part, the edit and its arrays, and returns the edited part. `check` raises InvalidEdit for
+    numbers that contradict each other; `infinite` numbers are allowed."""
+
+    compute: Compute
+    spell: Callable[[Any], str]
+    check: Callable[[Any], None]
+    infinite: bool
+
+
+KINDS: Final[dict[type[EditBase], Kind]] = {}
+
+
+def kind_of(
+    edit: type[One],
+    spell: Callable[[One], str],
+    check: Callable[[One], None] = nothing_more,
+    *,
+    infinite: bool = False,
+) -> Callable[[Compute], Compute]:
+    """Declare the arithmetic of a kind of edit."""
+
+    def declare(compute: Compute) -> Compute:
+        KINDS[edit] = Kind(compute=compute, spell=spell, check=check, infinite=infinite)
+        return compute
+
+    return declare
+
+
+@kind_of(Scale, lambda edit: f"scale {edit.factor:g}")
+def _scaled(part: Tensor, edit: Scale) -> Tensor:
+    return part * edit.factor
+
+
+@kind_of(Add, lambda edit: f"add {list(edit.vector.shape)} x {edit.coef:g}")
+def _sum(part: Tensor, edit: Add, vector: Tensor) -> Tensor:
+    return part + edit.coef * vector
+
+
+@kind_of(Set, lambda edit: f"set {list(edit.value.shape)}")
+def _replaced(part: Tensor, edit: Set, value: Tensor) -> Tensor:
+    return value.expand_as(part).clone()
+
+
+@kind_of(Zero, lambda edit: "zero")
+def _zeroed(part: Tensor, edit: Zero) -> Tensor:
+    return torch.zeros_like(part)
+
+
+def _bounded(edit: Clamp) -> None:
+    if edit.low is None and edit.high is None:
+        raise InvalidEdit("clamp needs a low or a high bound.")
+    if edit.low is not None and edit.high is not None and edit.low > edit.high:
+        raise InvalidEdit(f"clamp has low {edit.low} above high {edit.high}.")
+
+
+@kind_of(Clamp, lambda edit: f"clamp {_spell(edit.low)}..{_spell(edit.high)}", _bounded, infinite=True)
+def _clamped(part: Tensor, edit: Clamp) -> Tensor:
+    return torch.clamp(part, min=_bound(edit.low, part.dtype), max=_bound(edit.high, part.dtype))
+
+
+def _bound(number: float | None, dtype: torch.dtype) -> float | None:
+    """Return a bound that the dtype can represent: one beyond its range becomes infinite."""
+    if number is None or abs(number) <= torch.finfo(dtype).max:
+        return number
+    return math.copysign(math.inf, number)
+
+
+def _spell(bound: float | None) -> str:
+    return "" if bound is None else format(bound, "g")
+
+
+@kind_of(ProjectOut, lambda edit: "project out")
+def _without(part: Tensor, edit: ProjectOut, direction: Tensor) -> Tensor:
+    """Return part - (part . d) d / |d|^2 along the last axis, computed in fp32."""
+    d = direction.to(torch.float32)
+    squared = (d * d).sum(-1, keepdim=True)
+    if not bool((squared > 0).all()):
+        raise InvalidEdit("project_out: the direction is zero.")
+    x = part.to(torch.float32)
+    return (x - (x * d).sum(-1, keepdim=True) * d / squared).to(part.dtype)
+
+
+@kind_of(PatchFrom, lambda edit: f"patch from {label(edit.session)}" + (f" at {edit.site}" if edit.site else ""))
+def _patched(part: Tensor, edit: PatchFrom, source: Tensor | None = None) -> Tensor:
+    """`source` is the other session's value; a rule has none."""
+    if source is None:
+        raise InvalidEdit(
+            "patch_from takes a value of one stop; a steering rule cannot patch, use add or set with the array."
+        )
+    if source.shape != part.shape:
+        raise InvalidEdit(
+            f"patch_from: the source has shape {list(source.shape)}, the selected part {list(part.shape)}; "
+            "name as many positions there as here."
+        )
+    return source.to(device=part.device, dtype=part.dtype)
+
+
+# --- the same for every kind -----------------------------------------------------------------------------------------
+
+
+def compute(part: Tensor, edit: Edit, **given: Tensor) -> Tensor:
+    """Return the edited part, in the part's dtype and shape. `given` are values that the edit only names."""
+    arrays = {name: _fitting(array, part, name) for name, array in _fields(edit, Array).items()}
+    return KINDS[type(edit)].compute(part, edit, **arrays, **given)
+
+
+def spell(edit: Edit) -> str:
+    """Return the edit as a person would say it."""
+    return KINDS[type(edit)].spell(edit)
+
+
+def check(edit: Edit, width: int) -> None:
+    """Raise InvalidEdit for what is wrong before the value is known: `width` is the size of the value's last axis."""
+    kind, name = KINDS[type(edit)], type(edit).__name__.lower()
+    for number in _fields(edit, float).values():
+        if math.isnan(number) or (math.isinf(number) and not kind.infinite):
+            raise InvalidEdit(f"{name}: the number {number} is not {'a number' if kind.infinite else 'finite'}.")
+    kind.check(edit)
+    for array in _fields(edit, Array).values():
+        _check_array(array, width, name)
+
+
+def _fields(edit: Edit, kind: type[Value]) -> Mapping[str, Value]:
+    return {name: value for name, value in msgspec.structs.asdict(edit).items() if isinstance(value, kind)}
+
+
+def _check_array(array: Array, width: int, verb: str) -> None:
+    if array.shape and array.shape[-1] not in (1, width):
+        raise InvalidEdit(f"{verb}: the array's last axis has {array.shape[-1]} entries, the site has {width}.")
+    if not bool(torch.isfinite(to_tensor(array)).all()):
+        raise InvalidEdit(f"{verb}: the array holds NaN or infinity; the activation is left as it was.")
+
+
+def _fitting(array: Array, part: Tensor, what: str) -> Tensor:
+    tensor = to_tensor(array).to(device=part.device, dtype=part.dtype)
+    try:
+        fits = torch.broadcast_shapes(tensor.shape, part.shape) == part.shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise InvalidEdit(
+            f"The {what} has shape {list(array.shape)}, which does not broadcast "
+            f"to the selected part {list(part.shape)}."
+        )
+    return tensor
