@@ -30,19 +30,19 @@ from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.persistence.file_worker import until_done
 from djinn_jupyter.engine.persistence.persistence import Keeping
-from djinn_jupyter.engine.persistence.shutdown import Parting
+from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
 from djinn_jupyter.engine.process_memory import Footprint
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.attribution import Attributing
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
-from djinn_jupyter.engine.requests.dispatcher import Letters
+from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.execution import Moving
 from djinn_jupyter.engine.requests.handles import Handlers
 from djinn_jupyter.engine.requests.inspection import Looking
 from djinn_jupyter.engine.requests.interventions import Breakpoints, Edits, Rules
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.requests.sessions import SessionRequests
-from djinn_jupyter.engine.requests.stateless import ENQUIRIES, Enquiries
+from djinn_jupyter.engine.requests.stateless import STATELESS, StatelessRequests
 from djinn_jupyter.engine.requests.swap import Residing
 from djinn_jupyter.engine.requests.switching import Switching
 from djinn_jupyter.engine.requests.tree import Branches
@@ -53,8 +53,8 @@ from djinn_jupyter.engine.scheduling.lockstep import Lockstep
 from djinn_jupyter.engine.scheduling.mailbox import (
     Departure,
     Holder,
-    Letter,
     Mailbox,
+    QueuedRequest,
     TextRead,
 )
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
@@ -63,7 +63,7 @@ from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.engine.state_publisher import Bulletin, EngineReading
+from djinn_jupyter.engine.state_publisher import EngineReading, StatePublisher
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults, broken
@@ -124,7 +124,7 @@ class Engine:
             others_go_on=self.scheduler.others_go_on,
             swapped=self._swapped,
         )
-        self.bulletin = Bulletin(
+        self.state_publisher = StatePublisher(
             self.sessions,
             slabs,
             self.scheduler,
@@ -150,11 +150,11 @@ class Engine:
         self.lifecycle = Lifecycle(
             self.sessions, self.scheduler, self.residency, self.waiting, self.answers, self.faults, publish
         )
-        self.enquiries = Enquiries(self.runtime, self.tokenizing, keeping.checkpoints, self.faults)
+        self.stateless = StatelessRequests(self.runtime, self.tokenizing, keeping.checkpoints, self.faults)
         self.handlers = self._handlers()
-        self.letters = Letters(
+        self.dispatcher = Dispatcher(
             self.handlers,
-            self.enquiries,
+            self.stateless,
             self.runtime,
             sessions=self.sessions,
             life=self.lifecycle,
@@ -165,7 +165,7 @@ class Engine:
             faults=self.faults,
         )
         self.turns = Turns(
-            self.letters,
+            self.dispatcher,
             self.runtime,
             giving_way=self.giving_way,
             sessions=self.sessions,
@@ -174,7 +174,7 @@ class Engine:
             residency=self.residency,
             faults=self.faults,
         )
-        self.parting = Parting(
+        self.orderly_shutdown = OrderlyShutdown(
             self.sessions, self.scheduler, self.residency, moving=lambda: self.tiers.moving, hear=self._hear
         )
         self._checked = True
@@ -201,7 +201,7 @@ class Engine:
         )
 
     def _swapped(self, session: Session, transfer: Transfer | None) -> None:
-        self.letters.swapped(session, transfer)
+        self.dispatcher.swapped(session, transfer)
 
     # --- from any thread -------------------------------------------------------------------------------------------
 
@@ -217,20 +217,20 @@ class Engine:
         """Take a request that was read off the wire. A request that needs no session is answered by a worker; the rest
         are posted to the engine's thread."""
         try:
-            if isinstance(request, ENQUIRIES):
-                self.enquiries.answer_elsewhere(request, reply)
+            if isinstance(request, STATELESS):
+                self.stateless.answer_elsewhere(request, reply)
                 return
             tokens = self._begin_tokens(request) if isinstance(request, ask.Run) else None
         except Exception as error:  # noqa: BLE001  the request's edge
             reply(self.faults.reply_to(error))
         else:
-            self.mailbox.post(Letter(request=request, holder=holder, reply=reply, tokens=tokens))
+            self.mailbox.post(QueuedRequest(request=request, holder=holder, reply=reply, tokens=tokens))
 
     def _begin_tokens(self, request: ask.Run) -> PendingTokens | None:
         def post() -> None:
             self.mailbox.post(TextRead(session=request.session))
 
-        return self.enquiries.begin_tokens(request, post)
+        return self.stateless.begin_tokens(request, post)
 
     def depart(self, holder: Holder) -> None:
         """Post that the holder has gone; its sessions stay, detached."""
@@ -247,7 +247,7 @@ class Engine:
         if moved:
             self._send()  # before the job's slice, which may last until the next mail
         advanced = self.turns.advance_next()
-        took_up = self.letters.take_up_all()
+        took_up = self.dispatcher.take_up_all()
         busy = moved or advanced or took_up
         if not busy:
             self._rest()
@@ -264,12 +264,12 @@ class Engine:
         with self.faults.during("it sent weights to nap"):
             self._drowsy.tell(busy)
         with self.faults.during("it looked at what other programs need"):
-            self.residency.heed(self.bulletin.outside)
+            self.residency.heed(self.state_publisher.outside)
         self._require_sound_books()
         with self.faults.during("it wrote the journal"):
             self.keeping.attend(self.sessions, idle=not busy)
         with self.faults.during("it told of the journal"):
-            self.bulletin.heed_journal(self.keeping.trouble, self.keeping.unkept)
+            self.state_publisher.heed_journal(self.keeping.trouble, self.keeping.unkept)
 
     def _rest(self) -> None:
         begun = time.monotonic()
@@ -323,22 +323,22 @@ class Engine:
 
     def read_mail(self) -> bool:
         """Deliver the mail that is there; mail that comes meanwhile waits until a job has had its slice."""
-        letters = self.mailbox.take_all()
-        for letter in letters:
-            match letter:
+        mail = self.mailbox.take_all()
+        for queued in mail:
+            match queued:
                 case Departure(holder=holder):
                     with self.faults.during("a holder went"):
                         self._detach_all(holder)
                 case Moved():
                     with self.faults.during("it settled a move between tiers"):
-                        self.residency.settle(letter)
+                        self.residency.settle(queued)
                 case TextRead(session=session):
-                    self.letters.read(session)
-                case Letter():
-                    self.letters.deliver(letter)
+                    self.dispatcher.read(session)
+                case QueuedRequest():
+                    self.dispatcher.dispatch(queued)
         with self.faults.during("it tidied up"):
             self.blobs.tidy()
-        return bool(letters)
+        return bool(mail)
 
     def _detach_all(self, holder: Holder) -> None:
         for session in self.sessions.values():
@@ -353,12 +353,12 @@ class Engine:
         with self.faults.during("it wrote the journal"):
             answers = promises.keep(self.handlers, self.keeping, self.sessions, answers)
         with self.faults.during("it described its sessions"):
-            self.bulletin.heed_journal(self.keeping.trouble, self.keeping.unkept)
-            if answers or self.bulletin.due:
-                self.bulletin.publish(all_sessions=idle)
-        for letter, reply in answers:
+            self.state_publisher.heed_journal(self.keeping.trouble, self.keeping.unkept)
+            if answers or self.state_publisher.due:
+                self.state_publisher.publish(all_sessions=idle)
+        for queued, reply in answers:
             with self.faults.during("a reply was handed over"):
-                letter.reply(reply)
+                queued.reply(reply)
 
     # --- for verbs and jobs ----------------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class Engine:
     @property
     def reading(self) -> EngineReading:
         """The last published state; may be read from any thread."""
-        return self.bulletin.reading
+        return self.state_publisher.reading
 
     @property
     def keeps_sessions(self) -> bool:
@@ -384,7 +384,7 @@ class Engine:
         """End the engine: put away sessions that are kept, and let threads that copy or work on files finish what they
         have begun."""
         if self.keeps_sessions and not self.keeping.forgets:
-            self.parting.put_away()
+            self.orderly_shutdown.put_away()
         self.keeping.close(self.sessions)
         self.tokenizing.close()
         self.tiers.stop()

@@ -11,24 +11,24 @@ from msgspec.structs import replace
 
 from djinn_jupyter.engine.persistence.persistence import Keeping
 from djinn_jupyter.engine.requests.handles import Handlers
-from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
-Answers = list[tuple[Letter, Reply]]
+Answers = list[tuple[QueuedRequest, Reply]]
 
 
 def keep(handlers: Handlers, keeping: Keeping, sessions: Mapping[str, Session], answers: Answers) -> Answers:
     """Write the sessions that the answered requests changed to the journal. Return the answers, marked `not_kept` where
     that failed."""
-    keeping.write(sessions, [name for letter, _ in answers for name in _changed(handlers, letter.request)])
+    keeping.write(sessions, [name for queued, _ in answers for name in _changed(handlers, queued.request)])
     unkept = keeping.unkept
     if not unkept:
         return answers
     return [
-        (letter, _noted(reply, _changed(handlers, letter.request), unkept, keeping.trouble))
-        for letter, reply in answers
+        (queued, _noted(reply, _changed(handlers, queued.request), unkept, keeping.trouble))
+        for queued, reply in answers
     ]
 
 

@@ -1,4 +1,4 @@
-"""The published state (`Bulletin`) of an engine: statistics and sessions as one frozen value, for any thread to read.
+"""The published state of an engine: statistics and sessions as one frozen value, for any thread to read.
 
 A request's effect is published before its reply goes out. Only sessions that were touched are described anew, so
 that fifty idle ones cost nothing.
@@ -50,7 +50,7 @@ class EngineReading:
         return tuple(replace(one, idle_seconds=now - used) for one, used in zip(self.described, self.used, strict=True))
 
 
-class Bulletin:
+class StatePublisher:
     """Keeps `reading` up to date: describes anew the sessions that the table says were touched."""
 
     def __init__(

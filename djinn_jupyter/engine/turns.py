@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.requests.dispatcher import Letters
+from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
@@ -19,7 +19,7 @@ class Turns:
 
     def __init__(
         self,
-        letters: Letters,
+        dispatcher: Dispatcher,
         runtime: Runtime,
         *,
         giving_way: GivingWay,
@@ -29,7 +29,7 @@ class Turns:
         residency: Residency,
         faults: Faults,
     ) -> None:
-        self._letters, self._publish, self._giving_way = letters, runtime.publish, giving_way
+        self._dispatcher, self._publish, self._giving_way = dispatcher, runtime.publish, giving_way
         self._sessions, self._life, self._scheduler = sessions, life, scheduler
         self._residency, self._faults = residency, faults
 
@@ -82,6 +82,6 @@ class Turns:
         self._scheduler.remove(job)
         with self._faults.during("it concluded a job"):
             if reply is not None:
-                self._letters.answer_job(job, reply)
-        self._letters.take_up(job.session)
+                self._dispatcher.answer_job(job, reply)
+        self._dispatcher.take_up(job.session)
         self._residency.room_changed()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.wire.replies import Reply, Welcome
 from djinn_jupyter.wire.requests import Hello
 from tests.client.direct import DirectChannel
@@ -18,17 +18,17 @@ class Near:
         self.channels: list[DirectChannel] = []
         self.engine = FakeEngine(self._publish)
         self.stopped = False
-        self.door = Door(self.engine, shut_down=self._stop)
+        self.clients = ClientTable(self.engine, shut_down=self._stop)
         self.before_tick: list[object] = []
 
     def kernel(self, holder: str = "kernel-1") -> RemoteEngine:
         peer = f"{holder}-{len(self.channels)}".encode()
         answers: list[Reply] = []
-        self.door.receive(peer, Hello(version=__version__, holder=holder, user="ada"), answers.append)
+        self.clients.receive(peer, Hello(version=__version__, holder=holder, user="ada"), answers.append)
         welcome = answers[0]
         assert isinstance(welcome, Welcome)
         channel = DirectChannel(
-            welcome, lambda r, answer: self.door.receive(peer, r, answer), self._pump, holder=holder
+            welcome, lambda r, answer: self.clients.receive(peer, r, answer), self._pump, holder=holder
         )
         self.channels.append(channel)
         return RemoteEngine(channel)

@@ -24,7 +24,7 @@ from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder
 from djinn_jupyter.engine.process.zmq_service import Service
@@ -61,7 +61,7 @@ def moved(desk: Desk) -> Iterator[RemoteEngine]:
     outbox, folder, stopping = Outbox(), SocketFolder(), threading.Event()
     engine, desk.hears = desk.engine, outbox.post
     service = Service(
-        Door(engine, shut_down=stopping.set),
+        ClientTable(engine, shut_down=stopping.set),
         outbox,
         commands=folder.endpoint("commands"),
         events=folder.endpoint("events"),

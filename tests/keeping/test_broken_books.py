@@ -78,11 +78,11 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
         (engine.keeping, "attend"),
         (engine.residency.room, "attend"),
     ]
-    parts += [(engine.bulletin, "heed_journal"), (engine.blobs, "tidy"), (engine.blobs, "purge")]
+    parts += [(engine.state_publisher, "heed_journal"), (engine.blobs, "tidy"), (engine.blobs, "purge")]
     parts += [
         (engine.residency.swapping, "advance_all"),
         (engine.residency.notebooks, "left_alone"),
-        (engine.bulletin, "publish"),
+        (engine.state_publisher, "publish"),
     ]
     for owner, name in parts:
         count = engine.faults.count
@@ -92,7 +92,7 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
             while engine.tick():
                 pass
         assert engine.faults.count > count, name
-    engine.bulletin.publish()
+    engine.state_publisher.publish()
     told = engine.reading.statistics
     assert told.faults == engine.faults.count
     assert "not as it should be" in str(told.last_fault)
@@ -129,7 +129,7 @@ def test_an_engine_that_may_open_no_file_goes_on_with_its_last_measurement(
     before = desk.engine.reading.statistics.process_bytes
     with monkeypatch.context() as patch:
         patch.setattr(psutil.Process, "memory_info", _too_many)
-        patch.setattr(desk.engine.bulletin, "_published", 0.0)
+        patch.setattr(desk.engine.state_publisher, "_published", 0.0)
         desk.run(PROMPT, 2)
     told = desk.engine.reading.statistics
     assert told.process_bytes == before

@@ -114,8 +114,8 @@ def test_the_end_waits_for_one_session_when_the_time_is_over(tmp_path: Path, mon
     one = populated(tmp_path)
     one.session("ended").residence.touch()
     clock = iter(range(100))
-    monkeypatch.setattr(one.engine.parting, "_clock", lambda: float(next(clock)))
-    one.engine.parting.put_away(seconds=2.0)
+    monkeypatch.setattr(one.engine.orderly_shutdown, "_clock", lambda: float(next(clock)))
+    one.engine.orderly_shutdown.put_away(seconds=2.0)
     monkeypatch.undo()
     while one.engine.tiers.moving:
         one.engine.mailbox.wait(1.0)

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 from djinn_jupyter.engine.scheduling.mailbox import (
     Departure,
     Holder,
-    Letter,
     Mailbox,
+    QueuedRequest,
 )
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import DjinnError, EngineBroken, IllegalMove, SessionHeld, UnknownSession
@@ -56,7 +56,7 @@ class FakeSession:
     owner: str
     holder: str | None
     tokens: list[int] = field(default_factory=list)
-    run: Letter | None = None
+    run: QueuedRequest | None = None
     left: int = 0
     new: int = 0
     pausing: bool = False
@@ -86,7 +86,7 @@ class FakeEngine:
     def accept(self, request: ask.Request, holder: Holder, reply: Callable[[Reply], None]) -> None:
         if isinstance(request, ask.Tokenize):
             raise ZeroDivisionError("a fault of the engine")
-        self.mailbox.post(Letter(request=request, holder=holder, reply=reply))
+        self.mailbox.post(QueuedRequest(request=request, holder=holder, reply=reply))
 
     def depart(self, holder: Holder) -> None:
         self.departed.append(holder.name)
@@ -102,13 +102,13 @@ class FakeEngine:
 
     def tick(self) -> bool:
         busy = False
-        for letter in self.mailbox.take_all():
+        for queued in self.mailbox.take_all():
             busy = True
-            if isinstance(letter, Departure):
+            if isinstance(queued, Departure):
                 for session in self.sessions.values():
-                    session.holder = None if session.holder == letter.holder.name else session.holder
+                    session.holder = None if session.holder == queued.holder.name else session.holder
             else:
-                self._deliver(letter)
+                self._dispatch(queued)
         for session in self.sessions.values():
             if session.run is not None:
                 busy = True
@@ -116,18 +116,18 @@ class FakeEngine:
         self._read()
         return busy
 
-    def _deliver(self, letter: Letter) -> None:
+    def _dispatch(self, queued: QueuedRequest) -> None:
         try:
-            reply = self._handle(letter)
+            reply = self._handle(queued)
         except EngineBroken:
             raise
         except DjinnError as error:
             reply = replies.Failed(code=error.code, message=str(error))
         if reply is not None:
-            letter.reply(reply)
+            queued.reply(reply)
 
-    def _handle(self, letter: Letter) -> Reply | None:
-        request, holder = letter.request, letter.holder
+    def _handle(self, queued: QueuedRequest) -> Reply | None:
+        request, holder = queued.request, queued.holder
         if isinstance(request, ask.Open):
             return self._open(request, holder)
         session = self.sessions.get(getattr(request, "session", ""))
@@ -139,7 +139,7 @@ class FakeEngine:
             case ask.Run():
                 if session.run is not None:
                     raise IllegalMove("it is running")
-                session.run, session.left, session.new = letter, request.max_new_tokens, 0
+                session.run, session.left, session.new = queued, request.max_new_tokens, 0
                 session.tokens = list(request.tokens or (1,))
                 session.stop = None
                 self.publish(replies.SessionRunning(session=session.name))
@@ -147,7 +147,7 @@ class FakeEngine:
             case ask.Resume():
                 if session.stop is None:
                     raise IllegalMove("it is not stopped")
-                session.run, session.stop, session.new = letter, None, 0
+                session.run, session.stop, session.new = queued, None, 0
                 session.tokens[-1] = 1  # past what it stopped at
                 self.publish(replies.SessionRunning(session=session.name))
                 return None
@@ -211,7 +211,7 @@ class FakeEngine:
             session.holder = holder.name
         return replies.Opened(session=self._describe(session), created=created)
 
-    def _advance(self, session: FakeSession, run: Letter) -> None:
+    def _advance(self, session: FakeSession, run: QueuedRequest) -> None:
         if session.pausing or session.tokens[-1] == STOP_TOKEN:
             reason = "interrupt" if session.pausing else "breakpoint"
             session.run, session.pausing = None, False

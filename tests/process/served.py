@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
 from djinn_jupyter.engine.process.zmq_service import ServerKeys, Service
@@ -53,12 +53,12 @@ def served(
     """`token_seconds` is about what a token of a run takes: without it the engine leaves no time for anybody else."""
     outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
     engine = FakeEngine(outbox.post)
-    door = Door(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
+    clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)
     keys = ServerKeys.draw() if tcp else None
     commands, events = (
         ("tcp://127.0.0.1:*", "tcp://127.0.0.1:*") if tcp else (folder.endpoint("commands"), folder.endpoint("events"))
     )
-    service = Service(door, outbox, commands=commands, events=events, keys=keys, message_bytes=message_bytes)
+    service = Service(clients, outbox, commands=commands, events=events, keys=keys, message_bytes=message_bytes)
     stopping = threading.Event()
 
     def move() -> None:

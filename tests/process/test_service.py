@@ -10,7 +10,7 @@ import zmq
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.connection.transport import Connection
-from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.zmq_service import Service
 from djinn_jupyter.errors import EngineUnavailable, IllegalMove, SessionHeld, UsageError
@@ -127,7 +127,7 @@ def test_the_sockets_lie_in_a_folder_of_our_own() -> None:
 
 def test_no_tcp_without_keys() -> None:
     with pytest.raises(UsageError, match="CURVE"):
-        Service(_door(), Outbox(), commands="tcp://127.0.0.1:*", events="tcp://127.0.0.1:*")
+        Service(_clients(), Outbox(), commands="tcp://127.0.0.1:*", events="tcp://127.0.0.1:*")
 
 
 async def test_tcp_with_the_keys_of_the_entry_serves() -> None:
@@ -222,8 +222,8 @@ class _Raw:
 _raw = _Raw
 
 
-def _door() -> Door:
-    return Door(FakeEngine(), shut_down=lambda: None)
+def _clients() -> ClientTable:
+    return ClientTable(FakeEngine(), shut_down=lambda: None)
 
 
 async def test_connections_may_end_in_any_order_with_their_engines_and_others_go_on() -> None:

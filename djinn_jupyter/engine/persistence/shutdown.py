@@ -18,14 +18,14 @@ from djinn_jupyter.wire.replies import Failed
 
 log = logging.getLogger(__name__)
 
-PARTING_SECONDS: Final = 20.0
+SHUTDOWN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
 _ENDED: Final = (
     "The engine was stopped while session {!r} ran; the next one of the model brings it back as far as it came."
 )
 
 
-class Parting:
+class OrderlyShutdown:
     """`hear` waits for mail for so many seconds at most, and reads it; `moving` is True while copies are under way."""
 
     def __init__(
@@ -41,7 +41,7 @@ class Parting:
         self._sessions, self._scheduler, self._residency = sessions, scheduler, residency
         self._moving, self._hear, self._clock = moving, hear, clock
 
-    def put_away(self, seconds: float = PARTING_SECONDS) -> None:
+    def put_away(self, seconds: float = SHUTDOWN_SECONDS) -> None:
         """Return when every session without work under way is on the disk, or the time is over: the last used first,
         one at a time, so that the end waits for one move at most. Breaks off runs. The next engine recomputes the
         sessions left behind from their tokens."""
@@ -64,8 +64,8 @@ class Parting:
         self._scheduler.remove(job)
         job.session.break_off()
         self._sessions.changed(job.session.name)
-        if job.letter is not None:
-            job.letter.reply(Failed(code="EngineUnavailable", message=_ENDED.format(job.session.name)))
+        if job.for_request is not None:
+            job.for_request.reply(Failed(code="EngineUnavailable", message=_ENDED.format(job.session.name)))
 
     def _next(self, tried: set[str]) -> Session | None:
         staying = [s for s in self._sessions.values() if s.name not in tried and _may_go(s)]

@@ -1,4 +1,4 @@
-"""The client table (`Door`): which client speaks for which holder, and which holders have gone.
+"""The client table: which client speaks for which holder, and which holders have gone.
 
 Answers the requests that must be answered at once even while the engine computes (Hello, Goodbye, Ping, statistics,
 sessions, Shutdown) and hands the rest on. Knows no sockets; called from one thread.
@@ -56,7 +56,7 @@ class Client:
     last_heard: float
 
 
-class Door:
+class ClientTable:
     """The client table. A holder is present while any of its clients was heard within `silence_seconds`; else its
     sessions are detached, and reopened when it is heard again (a laptop was closed, a kernel was long in C code)."""
 

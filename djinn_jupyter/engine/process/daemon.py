@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.process.clients import Door, Served
+from djinn_jupyter.engine.process.clients import ClientTable, Served
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import Registration, SocketFolder, make_entry
@@ -97,10 +97,10 @@ class Daemon:
         outbox = Outbox()
         engine = self._open_engine(self._config, outbox.post, self._tell)
         self._mailbox = engine.mailbox
-        door = Door(engine, shut_down=self.stop, silence_seconds=self._daemon.silence_seconds)
+        clients = ClientTable(engine, shut_down=self.stop, silence_seconds=self._daemon.silence_seconds)
         folder = SocketFolder()
         keys = ServerKeys.draw() if self._daemon.listen else None
-        service = self._bind(door, outbox, folder, keys, engine.faults)
+        service = self._bind(clients, outbox, folder, keys, engine.faults)
         registration: Registration | None = None
         broken: EngineBroken | None = None
         try:
@@ -116,7 +116,7 @@ class Daemon:
             registration = Registration(entry)
             log.info("Ready: %s in process %d", entry.found, entry.pid)
             self._launcher.ready(entry)
-            self._move(engine, door, registration)
+            self._move(engine, clients, registration)
         except EngineBroken as error:
             broken = error
             self._before_restart(error)
@@ -136,13 +136,13 @@ class Daemon:
             self._restarts.hold_lock(self._config.identity)
 
     def _bind(
-        self, door: Door, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None, faults: Faults
+        self, clients: ClientTable, outbox: Outbox, folder: SocketFolder, keys: ServerKeys | None, faults: Faults
     ) -> Service:
         listen = self._daemon.listen
         commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
-        return Service(door, outbox, commands=commands, events=events, keys=keys, broken=self.stop, faults=faults)
+        return Service(clients, outbox, commands=commands, events=events, keys=keys, broken=self.stop, faults=faults)
 
-    def _move(self, engine: Movable, door: Door, registration: Registration) -> None:
+    def _move(self, engine: Movable, clients: ClientTable, registration: Registration) -> None:
         last_used = time.monotonic()
         while not self._stopping:
             with engine.faults.during("it looked after its entry in the registry"):
@@ -151,7 +151,7 @@ class Daemon:
                 if not len(engine.scheduler):
                     engine.mailbox.wait(QUIET_SECONDS)
                 continue
-            if door.attached or engine.reading.sessions:
+            if clients.attached or engine.reading.sessions:
                 last_used = time.monotonic()
             idle = time.monotonic() - last_used
             if idle >= self._daemon.idle_seconds:

@@ -29,7 +29,7 @@ class Outbox:
     """
 
     def __init__(self) -> None:
-        self._letters: deque[Outgoing | Event] = deque()
+        self._outgoing: deque[Outgoing | Event] = deque()
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -39,8 +39,8 @@ class Outbox:
         """Return the descriptor that is readable when an item is waiting."""
         return self._reader.fileno()
 
-    def post(self, letter: Outgoing | Event) -> None:
-        self._letters.append(letter)
+    def post(self, outgoing: Outgoing | Event) -> None:
+        self._outgoing.append(outgoing)
         self.wake()
 
     def wake(self) -> None:
@@ -57,7 +57,7 @@ class Outbox:
         if woken:
             self._reader.recv(64)
         self._marked = False
-        return [self._letters.popleft() for _ in range(len(self._letters))]
+        return [self._outgoing.popleft() for _ in range(len(self._outgoing))]
 
     def close(self) -> None:
         self._writer.close()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from djinn_jupyter.engine.process.clients import Door
+from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox, Outgoing
 from djinn_jupyter.engine.system.faults import Faults, in_short
 from djinn_jupyter.errors import EngineError, UsageError, WireError
@@ -95,7 +95,7 @@ class Service:
 
     def __init__(
         self,
-        door: Door,
+        clients: ClientTable,
         outbox: Outbox,
         *,
         commands: str,
@@ -107,7 +107,7 @@ class Service:
     ) -> None:
         if keys is None and not all(endpoint.startswith("ipc://") for endpoint in (commands, events)):
             raise UsageError("An engine listens beyond a private folder only with CURVE keys.")
-        self._door, self._outbox, self._broken = door, outbox, broken
+        self._clients, self._outbox, self._broken = clients, outbox, broken
         self._faults = faults or Faults()
         self._context = zmq.Context()
         self._authenticator = self._admit(keys) if keys else None
@@ -133,7 +133,7 @@ class Service:
             unroutable=self._unroutable,
             events=self._events,
             pending=len(self._pending),
-            clients=self._door.attached,
+            clients=self._clients.attached,
         )
 
     def start(self) -> None:
@@ -170,7 +170,7 @@ class Service:
             if time.monotonic() - swept > SWEEP_SECONDS:
                 swept = time.monotonic()
                 with self._faults.during("the service looked who has gone"):
-                    self._door.sweep()
+                    self._clients.sweep()
         self._turn({})
 
     def _not_ready(self, error: Exception, failures: int) -> dict[object, int]:
@@ -217,7 +217,7 @@ class Service:
             return self._refuse(peer, None, EngineError(f"Request number {envelope.id} is in use."))
         self._requests += 1
         self._pending.add(key)
-        self._door.receive(peer, envelope.body, self._answer_to(peer, envelope.id))
+        self._clients.receive(peer, envelope.body, self._answer_to(peer, envelope.id))
 
     def _answer_to(self, peer: bytes, number: int) -> Callable[[Reply], None]:
         return lambda reply: self._outbox.post(Outgoing(peer=peer, number=number, reply=reply))
@@ -242,20 +242,20 @@ class Service:
                 self._publisher.send_multipart(codec.encode_listened(message[1:]))
 
     def _send_waiting(self, *, woken: bool) -> None:
-        for letter in self._outbox.take(woken=woken):
+        for outgoing in self._outbox.take(woken=woken):
             with self._faults.during("the service sent a reply or an event"):
-                if isinstance(letter, Outgoing):
-                    self._send_pending(letter)
+                if isinstance(outgoing, Outgoing):
+                    self._send_pending(outgoing)
                 else:
-                    self._publish(letter)
+                    self._publish(outgoing)
 
-    def _send_pending(self, letter: Outgoing) -> None:
-        key = (letter.peer, letter.number)
+    def _send_pending(self, outgoing: Outgoing) -> None:
+        key = (outgoing.peer, outgoing.number)
         if key not in self._pending:
-            log.error("A request was answered twice; the second answer, %s, is not sent", type(letter.reply).__name__)
+            log.error("A request was answered twice; the second answer, %s, is not sent", type(outgoing.reply).__name__)
             return
         self._pending.discard(key)
-        self._send_reply(letter.peer, letter.number, letter.reply)
+        self._send_reply(outgoing.peer, outgoing.number, outgoing.reply)
 
     def _send_reply(self, peer: bytes, number: int, reply: Reply) -> None:
         frames = codec.encode_reply(number, reply)

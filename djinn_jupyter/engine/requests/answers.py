@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.wire.replies import Reply
 
@@ -10,14 +10,14 @@ from djinn_jupyter.wire.replies import Reply
 class Answers:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._ready: list[tuple[Letter, Reply]] = []
+        self._ready: list[tuple[QueuedRequest, Reply]] = []
 
-    def add(self, letter: Letter, reply: Reply) -> None:
-        letter.answered = True
+    def add(self, queued: QueuedRequest, reply: Reply) -> None:
+        queued.answered = True
         self._counters.requests_answered += 1
-        self._ready.append((letter, reply))
+        self._ready.append((queued, reply))
 
-    def take(self) -> list[tuple[Letter, Reply]]:
+    def take(self) -> list[tuple[QueuedRequest, Reply]]:
         """Return those that are to go out now, in order."""
         ready, self._ready = self._ready, []
         return ready

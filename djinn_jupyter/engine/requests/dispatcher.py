@@ -1,5 +1,4 @@
-"""Requests to sessions (`Letter`): answered at once, made a job, or queued until the session can be worked on. Runs no
-job."""
+"""Requests to sessions: answered at once, made a job, or queued until the session can be worked on. Runs no job."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.handles import Answered, Handlers
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
-from djinn_jupyter.engine.requests.stateless import Enquiries
+from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job, Underway
-from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -26,14 +25,14 @@ from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Failed, Pausing, Reply, SessionSwapped
 
 
-class Letters:
+class Dispatcher:
     """Every request gets one reply. Requests of one session are answered in order of arrival, except those that need
     not wait."""
 
     def __init__(
         self,
         handlers: Handlers,
-        enquiries: Enquiries,
+        stateless: StatelessRequests,
         runtime: Runtime,
         *,
         sessions: SessionTable,
@@ -44,34 +43,34 @@ class Letters:
         answers: Answers,
         faults: Faults,
     ) -> None:
-        self._handlers, self._enquiries, self._runtime = handlers, enquiries, runtime
+        self._handlers, self._stateless, self._runtime = handlers, stateless, runtime
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
         self._waiting, self._answers, self._faults = waiting, answers, faults
         self._changes_seen = 0
 
-    def deliver(self, letter: Letter) -> None:
+    def dispatch(self, queued: QueuedRequest) -> None:
         """Answer a request, start a job for it, or queue it. An error answers this request and no other."""
         session: Session | None = None
         try:
-            if isinstance(letter.request, ask.SessionRequest):
-                session = self._sessions.get(letter.request.session)
-            self._deliver(letter, session)
+            if isinstance(queued.request, ask.SessionRequest):
+                session = self._sessions.get(queued.request.session)
+            self._dispatch(queued, session)
         except Exception as error:  # noqa: BLE001  the request's edge
-            self._fail(letter, session, error)
+            self._fail(queued, session, error)
 
-    def _deliver(self, letter: Letter, session: Session | None) -> None:
+    def _dispatch(self, queued: QueuedRequest, session: Session | None) -> None:
         """Queue the request while a look at its session is under way, while the session's bytes are elsewhere, or while
         there is no room."""
-        request = letter.request
+        request = queued.request
         if session is not None and not self._handlers.needs(request).while_away:
             self._residency.asked(session)
         if session is not None and isinstance(request, ask.Pause) and self._withdraw_unread(session):
-            self._answers.add(letter, Pausing(was_running=True))
+            self._answers.add(queued, Pausing(was_running=True))
             return
-        if session is None or not (self._has_to_wait(session, request) or (letter.unread and session.work is None)):
-            self._deliver_now(letter, session)
+        if session is None or not (self._has_to_wait(session, request) or (queued.unread and session.work is None)):
+            self._dispatch_now(queued, session)
             return
-        self._waiting.add(session, letter)
+        self._waiting.add(session, queued)
         if _looked_at(session):
             return
         if self._needs_bytes(session, request):
@@ -79,19 +78,19 @@ class Letters:
         elif self._needs_rows(session, request):
             self._recompute(session)
 
-    def _fail(self, letter: Letter, session: Session | None, error: Exception) -> None:
+    def _fail(self, queued: QueuedRequest, session: Session | None, error: Exception) -> None:
         """Take the request out of the queue, and reply with the error unless it was answered before. A run that had not
         begun leaves its session idle."""
         if session is not None:
-            self._waiting.remove(session, letter)
+            self._waiting.remove(session, queued)
         if session is not None and session.state == "running" and session.work is None:
             self._life.break_off(session)
         self._residency.changed()  # its session may be evicted now
         failure = self._faults.reply_to(error)
-        if letter.answered:
-            self._faults.note(f"it finished with a {type(letter.request).__name__} that was answered", error)
+        if queued.answered:
+            self._faults.note(f"it finished with a {type(queued.request).__name__} that was answered", error)
         else:
-            self._answers.add(letter, failure)
+            self._answers.add(queued, failure)
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
         looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note)
@@ -100,12 +99,12 @@ class Letters:
 
     def _withdraw_unread(self, session: Session) -> bool:
         """Refuse a prompt that is still being tokenized, because its user interrupts. True where there was one."""
-        letter = next((waiting for waiting in self._waiting.of(session) if waiting.unread), None)
-        if letter is None or letter.tokens is None:
+        queued = next((waiting for waiting in self._waiting.of(session) if waiting.unread), None)
+        if queued is None or queued.tokens is None:
             return False
-        letter.tokens.withdrawn = True
+        queued.tokens.withdrawn = True
         message = f"Session {session.name!r} was paused before its prompt was tokenized; run it again."
-        self._fail(letter, session, IllegalMove(message))
+        self._fail(queued, session, IllegalMove(message))
         return True
 
     def read(self, name: str) -> None:
@@ -117,7 +116,7 @@ class Letters:
     def _recompute(self, session: Session) -> None:
         """Recompute rows and states that an earlier process had in memory, for the queued requests."""
         steps = recompute(self._runtime, session)
-        self._scheduler.add(Job(kind="look", session=session, steps=steps, letter=None))
+        self._scheduler.add(Job(kind="look", session=session, steps=steps, for_request=None))
 
     def _needs_bytes(self, session: Session, request: ask.Request) -> bool:
         here = session.residence
@@ -130,19 +129,19 @@ class Letters:
         begins_anew = isinstance(request, ask.Run) and not request.extend
         return session.lost and not self._handlers.needs(request).without_rows and not begins_anew
 
-    def _deliver_now(self, letter: Letter, session: Session | None) -> bool:
+    def _dispatch_now(self, queued: QueuedRequest, session: Session | None) -> bool:
         """Answer or start a request. False when it was queued again for want of room. Raises the handler's error."""
         try:
-            self._begin(letter, session)
+            self._begin(queued, session)
         except SlabFull:
-            if session is None or not self._residency.find(session, self._wanted(letter.request)):
+            if session is None or not self._residency.find(session, self._wanted(queued.request)):
                 raise
-            self._waiting.put_back(session, letter)
+            self._waiting.put_back(session, queued)
             session.residence.wants_room = True
             return False
         finally:
-            if session is not None and letter not in self._waiting.of(session):
-                self._note_done(session, letter.request)
+            if session is not None and queued not in self._waiting.of(session):
+                self._note_done(session, queued.request)
         return True
 
     def _note_done(self, session: Session, request: ask.Request) -> None:
@@ -154,9 +153,9 @@ class Letters:
                 session.residence.touch()
                 self._residency.left_alone(session)
 
-    def _begin(self, letter: Letter, session: Session | None) -> None:
+    def _begin(self, queued: QueuedRequest, session: Session | None) -> None:
         """Do what the request asks, or start a job for it."""
-        request = letter.request
+        request = queued.request
         needs = self._handlers.needs(request)
         if isinstance(request, ask.SessionRequest):
             self._sessions.touch(request.session)
@@ -166,10 +165,10 @@ class Letters:
             session.check_stop(request.stop)
         if session is not None and session.work is not None and not needs.while_running:
             raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
-        request = letter.request = self._enquiries.with_tokens(letter)
+        request = queued.request = self._stateless.with_tokens(queued)
         if needs.wakes_weights:
             self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
-        self._accept(letter, session, self._handlers.answer(request, letter.holder))
+        self._accept(queued, session, self._handlers.answer(request, queued.holder))
 
     def _wanted(self, request: ask.Request) -> int:
         """Return the bytes of pages that a prompt needs."""
@@ -178,7 +177,7 @@ class Letters:
             -(-count // group.page_positions) * group.page_bytes for group in self._runtime.forward.geometry.groups
         )
 
-    def _accept(self, letter: Letter, session: Session | None, result: Answered) -> None:
+    def _accept(self, queued: QueuedRequest, session: Session | None, result: Answered) -> None:
         """Handle a handler's result: a reply, or steps, which become a job of the request's session or of the one they
         name."""
         if isinstance(result, Underway):
@@ -186,32 +185,32 @@ class Letters:
         elif isinstance(result, Generator):
             steps = result
         else:
-            self._answers.add(letter, result)
+            self._answers.add(queued, result)
             return
         if session is None:
-            raise TypeError(f"The steps of {type(letter.request).__name__} are for no session.")
+            raise TypeError(f"The steps of {type(queued.request).__name__} are for no session.")
         kind: JobKind = "run" if session.state == "running" else "look"
-        self._scheduler.add(Job(kind=kind, session=session, steps=steps, letter=letter))
+        self._scheduler.add(Job(kind=kind, session=session, steps=steps, for_request=queued))
 
     def answer_job(self, job: Job, reply: Reply) -> None:
-        """Reply for a job that has ended. A job without a request (`letter`) was for the queued ones; they get its
+        """Reply for a job that has ended. A job without a request (`for_request`) was for the queued ones; they get its
         error."""
-        if job.letter is None:
+        if job.for_request is None:
             self._life.answer_waiting(job.session, reply)
             self._residency.left_alone(job.session)
             return
-        self._answers.add(job.letter, reply)
-        self._note_done(job.session, job.letter.request)
+        self._answers.add(job.for_request, reply)
+        self._note_done(job.session, job.for_request.request)
 
     def take_up(self, session: Session) -> None:
         """Work on a session's queued requests, which come before new mail."""
         while session in self._waiting:
-            letter = self._waiting.first(session)
+            queued = self._waiting.first(session)
             try:
                 if not self._take_up_first(session):
                     return
             except Exception as error:  # noqa: BLE001  the request's edge
-                self._fail(letter, session, error)
+                self._fail(queued, session, error)
 
     def _take_up_first(self, session: Session) -> bool:
         """Work on the first queued request. False where it stays queued."""
@@ -227,7 +226,7 @@ class Letters:
             if session.work is None:
                 self._recompute(session)
             return False
-        return self._deliver_now(self._waiting.take(session), session)
+        return self._dispatch_now(self._waiting.take(session), session)
 
     def take_up_all(self) -> bool:
         """Look again at queued requests where residency has changed. True where it had."""

@@ -39,9 +39,9 @@ class Lifecycle:
         if job is not None:
             job.steps.close()
             self._scheduler.remove(job)
-            if job.letter is not None:
+            if job.for_request is not None:
                 closed = Failed(code="IllegalMove", message=f"Session {session.name!r} was closed.")
-                self._answers.add(job.letter, closed)
+                self._answers.add(job.for_request, closed)
         self.answer_waiting(
             session, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
         )

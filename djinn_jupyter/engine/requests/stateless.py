@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
-from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.scheduling.tokenizing import (
     PendingTokens,
     Tokenizing,
@@ -22,11 +22,11 @@ from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Checkpoints, Cleared, Modules, Reply, Tokenized
 
-Enquiry = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListCheckpoints | ask.DropCheckpoint
-ENQUIRIES: Final = (ask.ListModules, ask.Tokenize, ask.Detokenize, ask.ListCheckpoints, ask.DropCheckpoint)
+StatelessRequest = ask.ListModules | ask.Tokenize | ask.Detokenize | ask.ListCheckpoints | ask.DropCheckpoint
+STATELESS: Final = (ask.ListModules, ask.Tokenize, ask.Detokenize, ask.ListCheckpoints, ask.DropCheckpoint)
 
 
-class Enquiries:
+class StatelessRequests:
     """Also tokenizes prompts, on a worker's thread where they are long."""
 
     def __init__(self, runtime: Runtime, tokenizing: Tokenizing, checkpoints: CheckpointFolder, faults: Faults) -> None:
@@ -34,7 +34,7 @@ class Enquiries:
         self._modules = runtime.forward.anatomy.modules
         self._tokenizing, self._checkpoints, self._faults = tokenizing, checkpoints, faults
 
-    def answer_elsewhere(self, request: Enquiry, reply: Callable[[Reply], None]) -> None:
+    def answer_elsewhere(self, request: StatelessRequest, reply: Callable[[Reply], None]) -> None:
         """Have a worker make the reply and pass it to `reply`. Raises errors that are known at once."""
         context = self._description.context_length
         size = 0
@@ -56,10 +56,9 @@ class Enquiries:
         """Begin to tokenize a long prompt; None for a short one. Raises the error for which its text is refused."""
         return self._tokenizing.pending(request, self._description.context_length, then)
 
-    def with_tokens(self, letter: Letter) -> ask.Request:
-        """Return the request of a `Letter`, with a run's text as token ids. Raises the error for which its text is
-        refused."""
-        request = letter.request
+    def with_tokens(self, queued: QueuedRequest) -> ask.Request:
+        """Return the queued request, with a run's text as token ids. Raises the error for which its text is refused."""
+        request = queued.request
         if not isinstance(request, ask.Run):
             return request
         text = prompt_text(request)
@@ -67,19 +66,19 @@ class Enquiries:
             return request
         if not text and request.extend:
             tokens: list[int] = []
-        elif letter.tokens is not None:
-            tokens = letter.tokens.result()
+        elif queued.tokens is not None:
+            tokens = queued.tokens.result()
         else:
             tokens = self._tokenizing.encode(text, request.chat, self._description.context_length)
         return msgspec.structs.replace(request, text=None, tokens=tuple(tokens))
 
-    def _outcome(self, request: Enquiry) -> Reply:
+    def _outcome(self, request: StatelessRequest) -> Reply:
         try:
             return self._answer(request)
         except Exception as error:  # noqa: BLE001  the request's edge
             return self._faults.reply_to(error)
 
-    def _answer(self, request: Enquiry) -> Reply:
+    def _answer(self, request: StatelessRequest) -> Reply:
         match request:
             case ask.ListModules():
                 return Modules(modules=self._modules)

@@ -17,7 +17,7 @@ class GivingWay:
         """Prepare for a slice of the job: prefills yield to other jobs after each layer, and so do runs in lockstep."""
         frame, lockstep = job.session.frame, self._scheduler.lockstep
         self._in_step = lockstep is not None and lockstep.steps_aside(job, self._scheduler.running)
-        self._prefilling = job.letter is None or (frame is not None and len(frame.tokens) > 1)
+        self._prefilling = job.for_request is None or (frame is not None and len(frame.tokens) > 1)
 
     def asked(self) -> bool:
         """True where the pass must yield; passes ask between layers."""

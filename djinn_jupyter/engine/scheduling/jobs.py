@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import (
     Blocked,
@@ -16,14 +16,14 @@ from djinn_jupyter.engine.session.steps import (
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """Work for one session that ends in the reply to its request (`letter`). A `run` moves the session, a `look` leaves
-    it as it is. `blocked` is what its steps yielded last: None, or a function that is True while the job must wait.
-    Without a letter the job is done for the requests queued for the session."""
+    """Work for one session that ends in the reply to `for_request`. A `run` moves the session, a `look` leaves it as it
+    is. `blocked` is what its steps yielded last: None, or a function that is True while the job must wait.
+    Without a request the job is done for the requests queued for the session."""
 
     kind: JobKind
     session: Session
     steps: Steps | Pieces
-    letter: Letter | None
+    for_request: QueuedRequest | None
     blocked: Blocked | None = None
 
     @property

@@ -22,7 +22,7 @@ class Holder:
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Letter:
+class QueuedRequest:
     """A queued request with its sender and the callback for its reply. `reply` may be called from the engine's thread
     only, and once: then it is `answered`. `tokens` are those of a long prompt, which a worker makes meanwhile."""
 
@@ -52,7 +52,7 @@ class TextRead:
     session: str
 
 
-Mail = Letter | Departure | Moved | TextRead
+Mail = QueuedRequest | Departure | Moved | TextRead
 
 
 class Mailbox:
@@ -63,28 +63,28 @@ class Mailbox:
     """
 
     def __init__(self) -> None:
-        self._letters: deque[Mail] = deque()
+        self._mail: deque[Mail] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()
 
     @property
     def waiting(self) -> bool:
-        return bool(self._letters)
+        return bool(self._mail)
 
-    def post(self, letter: Mail) -> None:
-        self._letters.append(letter)
+    def post(self, mail: Mail) -> None:
+        self._mail.append(mail)
         self._bell.put(None)
 
     def take_all(self) -> list[Mail]:
         """Take all mail there is now, oldest first."""
-        return [self._letters.popleft() for _ in range(len(self._letters))]
+        return [self._mail.popleft() for _ in range(len(self._mail))]
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until there is mail or the timeout (seconds) has passed. Return True when there is mail."""
-        if not self._letters:
+        if not self._mail:
             self._heard(timeout)
         while self._heard(0):
             pass
-        return bool(self._letters)
+        return bool(self._mail)
 
     def wake(self) -> None:
         """End a `wait` without mail, so that the engine's thread sees that it is to stop."""

@@ -1,10 +1,10 @@
-"""Requests queued (as `Letter`) until their session can be worked on, in the order in which they came."""
+"""Requests queued until their session can be worked on, in the order in which they came."""
 
 from __future__ import annotations
 
 from collections import deque
 
-from djinn_jupyter.engine.scheduling.mailbox import Letter
+from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
 from djinn_jupyter.engine.session.session import Session
 
 
@@ -12,41 +12,41 @@ class Waiting:
     """Keyed by session, not by name: a session that is being restored is not the one that it will replace."""
 
     def __init__(self) -> None:
-        self._letters: dict[int, tuple[Session, deque[Letter]]] = {}
+        self._queues: dict[int, tuple[Session, deque[QueuedRequest]]] = {}
 
     def __contains__(self, session: object) -> bool:
         """True where a request is queued for the session."""
-        return id(session) in self._letters
+        return id(session) in self._queues
 
-    def of(self, session: Session) -> tuple[Letter, ...]:
+    def of(self, session: Session) -> tuple[QueuedRequest, ...]:
         return tuple(self._of(session))
 
-    def first(self, session: Session) -> Letter:
+    def first(self, session: Session) -> QueuedRequest:
         return self._of(session)[0]
 
-    def add(self, session: Session, letter: Letter) -> None:
-        self._of(session, keep=True).append(letter)
+    def add(self, session: Session, queued: QueuedRequest) -> None:
+        self._of(session, keep=True).append(queued)
 
-    def put_back(self, session: Session, letter: Letter) -> None:
+    def put_back(self, session: Session, queued: QueuedRequest) -> None:
         """Put the request back at the head of the queue."""
-        self._of(session, keep=True).appendleft(letter)
+        self._of(session, keep=True).appendleft(queued)
 
-    def take(self, session: Session) -> Letter:
+    def take(self, session: Session) -> QueuedRequest:
         """Remove and return the first request."""
-        letter = self.first(session)
-        self.remove(session, letter)
-        return letter
+        queued = self.first(session)
+        self.remove(session, queued)
+        return queued
 
-    def remove(self, session: Session, letter: Letter) -> None:
+    def remove(self, session: Session, queued: QueuedRequest) -> None:
         """Remove the request if it is queued."""
-        letters = self._of(session)
-        if letter in letters:
-            letters.remove(letter)
-        if not letters:
-            self._letters.pop(id(session), None)
+        queue = self._of(session)
+        if queued in queue:
+            queue.remove(queued)
+        if not queue:
+            self._queues.pop(id(session), None)
 
-    def _of(self, session: Session, *, keep: bool = False) -> deque[Letter]:
-        _, letters = self._letters.get(id(session), (session, deque[Letter]()))
+    def _of(self, session: Session, *, keep: bool = False) -> deque[QueuedRequest]:
+        _, queue = self._queues.get(id(session), (session, deque[QueuedRequest]()))
         if keep:
-            self._letters[id(session)] = (session, letters)
-        return letters
+            self._queues[id(session)] = (session, queue)
+        return queue

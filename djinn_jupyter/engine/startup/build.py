@@ -79,7 +79,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
         wake=engine.mailbox.wake,
     )
     brought_back = recovery.open_journal()
-    engine.bulletin.publish(all_sessions=True)
+    engine.state_publisher.publish(all_sessions=True)
     return brought_back
 
 

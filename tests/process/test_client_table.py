@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.engine.process.clients import FORGOTTEN_SECONDS, Door
+from djinn_jupyter.engine.process.clients import FORGOTTEN_SECONDS, ClientTable
 from djinn_jupyter.errors import from_code
 from djinn_jupyter.wire.replies import (
     Departed,
@@ -37,20 +37,20 @@ SILENCE = 20.0
 
 
 class House:
-    """A door with a clock that is set by hand and an engine that is ticked by hand."""
+    """A client table with a clock that is set by hand and an engine that is ticked by hand."""
 
     def __init__(self) -> None:
         self.now = 0.0
         self.engine = FakeEngine()
         self.shut_down = 0
-        self.door = Door(self.engine, shut_down=self._shut, silence_seconds=SILENCE, clock=lambda: self.now)
+        self.clients = ClientTable(self.engine, shut_down=self._shut, silence_seconds=SILENCE, clock=lambda: self.now)
 
     def _shut(self) -> None:
         self.shut_down += 1
 
     def ask(self, peer: bytes, request: Request) -> Reply:
         answers: list[Reply] = []
-        self.door.receive(peer, request, answers.append)
+        self.clients.receive(peer, request, answers.append)
         while not answers:
             assert self.engine.tick()
         self.engine.tick()
@@ -97,7 +97,7 @@ def test_what_must_be_answered_at_once_does_not_reach_the_engine(house: House) -
     house.hello(b"1", "k")
     answers: list[Reply] = []
     for request in (Ping(), ReadStatistics(), ListSessions()):
-        house.door.receive(b"1", request, answers.append)
+        house.clients.receive(b"1", request, answers.append)
     assert [type(a) for a in answers] == [Pong, Statistics, Sessions]
     assert not house.engine.mailbox.waiting
 
@@ -109,7 +109,7 @@ def test_a_restarted_kernel_finds_its_sessions_by_its_holder_name(house: House) 
     assert isinstance(house.ask(b"new", Open(session="paris")), Opened)
     house.now = SILENCE + 1  # the old connection is silent for good, the new one is not
     house.ask(b"new", Ping())
-    house.door.sweep()
+    house.clients.sweep()
     assert house.engine.departed == []
 
 
@@ -125,13 +125,13 @@ def test_a_silent_holder_has_gone_once_and_is_taken_back_with_its_sessions(house
     house.hello(b"1", "kernel-1")
     house.ask(b"1", Open(session="paris"))
     house.now = SILENCE + 1
-    house.door.sweep()
-    house.door.sweep()
+    house.clients.sweep()
+    house.clients.sweep()
     assert house.engine.departed == ["kernel-1"]
     assert house.holder_of("paris") is None
-    assert house.door.attached == 0
+    assert house.clients.attached == 0
     house.ask(b"1", Ping())
-    assert house.door.attached == 1
+    assert house.clients.attached == 1
     assert house.holder_of("paris") == "kernel-1"
 
 
@@ -139,7 +139,7 @@ def test_a_holder_that_returns_does_not_take_what_another_has_opened_meanwhile(h
     house.hello(b"1", "kernel-1")
     house.ask(b"1", Open(session="paris"))
     house.now = SILENCE + 1
-    house.door.sweep()
+    house.clients.sweep()
     house.hello(b"2", "kernel-2")
     house.ask(b"2", Open(session="paris"))
     house.ask(b"1", Ping())
@@ -160,7 +160,7 @@ def test_goodbye_detaches_when_it_is_the_holders_last_client(house: House) -> No
 def test_who_is_silent_for_a_day_is_forgotten(house: House) -> None:
     house.hello(b"1", "kernel-1")
     house.now = FORGOTTEN_SECONDS + 1
-    house.door.sweep()
+    house.clients.sweep()
     assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
 
 
