@@ -82,7 +82,7 @@ def test_the_description_says_what_is_served(folder: str) -> None:
     loaded = load_model(EngineConfig(model=folder, device="cpu"))
     geometry = probe_geometry(loaded.model, loaded.device)
     weights = ResidentWeights(loaded.model, loaded.device)
-    said = describe(loaded, study(loaded.model), geometry, (), weights.total, one_by_one=True)
+    said = describe(loaded, study(loaded.model), geometry, (), weights.total, token_by_token=True)
     assert (said.layers, said.hidden_size, said.vocab_size, said.context_length) == (8, 32, 128, 512)
     assert (said.dtype, said.attention, said.architecture) == ("float32", "sdpa", "LlamaForCausalLM")
     assert said.eos_token_ids == (2, 7)

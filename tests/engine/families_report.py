@@ -76,7 +76,7 @@ def row(name: str) -> Row:
         engine = build_desk(model).engine
     except ModelRefused as error:
         return False, f"| {name} | {error} |"
-    fed = "token by token" if engine.runtime.one_by_one else "in chunks"
+    fed = "token by token" if engine.runtime.token_by_token else "in chunks"
     left_out = f" {towers} |" if name in WITH_TOWERS else ""
     return True, f"| {name} | {engine.description.architecture} | {fed} |{left_out} {absent(engine)} |"
 

@@ -194,7 +194,7 @@ class HistoryMachine(RuleBasedStateMachine):
     def edit(self, pick: int, coefficient: float) -> None:
         side = self.pick(unedited, pick)
         if (
-            self.desk.engine.runtime.one_by_one
+            self.desk.engine.runtime.token_by_token
             and len(side.twin.runs) > 1
             and side.stop is not None
             and not side.stop.step

@@ -35,7 +35,7 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
         *("holder", "used_by"),  # the kernels of another engine
         *("job", "waiting", "pause_requested", "plan_version", "last_used"),  # work that is under way
         *("residence", "blobs", "cache"),  # where its bytes are; rows are compared in test_round_trip
-        *("texts", "lost", "exactness", "logits_1V"),  # made again
+        *("texts", "needs_recompute", "exactness", "logits_1V"),  # made again
         *("stop", "edition", "last_edition"),  # it stands under new numbers: test_stop_numbers
     },
     History: {"kept", "on_disk", "why"},  # settings of the engine and places
@@ -125,7 +125,7 @@ def test_all_fields_of_a_session_are_there_again(way: str, tmp_path: Path) -> No
         assert journal(other, crashed(tmp_path / "alive", tmp_path / "dead")) == ("a",)
     else:
         carry(one, other)
-    lost = [path for path in differing(before, other.session()) if not _is_book_of_the_trail(path)]
+    lost = [path for path in differing(before, other.session()) if not _is_book_of_the_pass_log(path)]
     assert lost == []
     if way == "journal":
         forget(other)
@@ -134,9 +134,9 @@ def test_all_fields_of_a_session_are_there_again(way: str, tmp_path: Path) -> No
     forget(one)
 
 
-def _is_book_of_the_trail(path: str) -> bool:
+def _is_book_of_the_pass_log(path: str) -> bool:
     """A rule counts for the session; for the passes under it only what it does is kept."""
-    return path.startswith("session.trail.") and path.endswith((".passes_met", ".passes_changed", "._read"))
+    return path.startswith("session.pass_log.") and path.endswith((".passes_met", ".passes_changed", "._read"))
 
 
 def test_a_field_that_is_lost_is_found() -> None:

@@ -89,7 +89,9 @@ class CrashMachine(HistoryMachine):
         if in_order:
             self.desk.engine.orderly_shutdown.put_away()
             left = {name for name in names if self.desk.session(name).residence.state == "disk"}
-            assert left >= {name for name in names if (one := self.desk.session(name)).committed and not one.lost}
+            assert left >= {
+                name for name in names if (one := self.desk.session(name)).committed and not one.needs_recompute
+            }
         before = {name: self.desk.session(name).exactness for name in left}
         written(self.desk)
         self.crashes += 1
@@ -100,7 +102,7 @@ class CrashMachine(HistoryMachine):
         run_before = self.desk.engine.counters.layers_run
         for name in left:
             found = self.desk.session(name)
-            assert (found.exactness, found.lost) == (before[name], False)
+            assert (found.exactness, found.needs_recompute) == (before[name], False)
             self.desk.ask(ask.Open(session=name))
             self.desk.swap_in(name)
         assert self.desk.engine.counters.layers_run == run_before

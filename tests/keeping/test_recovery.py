@@ -81,10 +81,10 @@ def test_what_reads_no_rows_needs_no_passes(pair: tuple[Desk, Desk], tmp_path: P
     other.ask(ask.ReadHistory(session="a"))
     other.stop_at(6)
     assert other.engine.counters.layers_run == before
-    assert other.session("a").lost
+    assert other.session("a").needs_recompute
     other.value("resid_post.0")
     assert other.engine.counters.layers_run > before
-    assert not other.session("a").lost
+    assert not other.session("a").needs_recompute
 
 
 def test_a_running_session_is_found_at_a_committed_step(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_no_room_leaves_it_lost_and_says_so(pair: tuple[Desk, Desk], tmp_path: P
     for _ in range(2):
         with pytest.raises(Exception, match="pages"):
             small.fork("b")
-        assert small.session("a").lost
+        assert small.session("a").needs_recompute
     assert small.run(PROMPT, new=2).tokens
     forget(small)
 

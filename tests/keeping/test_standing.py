@@ -34,7 +34,7 @@ def populated(folder: Path, family: str) -> Desk:
 
 
 def standing(desk: Desk) -> dict[str, tuple[str, bool]]:
-    return {session.name: (session.exactness, session.lost) for session in desk.engine.sessions.values()}
+    return {session.name: (session.exactness, session.needs_recompute) for session in desk.engine.sessions.values()}
 
 
 @pytest.mark.parametrize("family", ["llama", "mamba2"])

@@ -28,7 +28,7 @@ from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_items_of, tensors_of_stop
-from djinn_jupyter.engine.session.history import Checkpoint, History
+from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.line import Line
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.books_broken import BooksBroken
@@ -159,7 +159,7 @@ class Leaving(Caches):
         frame = Frame(tokens=(1,), committed=line.length, step=0, hidden=torch.full((1, 1, size), self.stamp))
         draws = torch.full((64,), int(self.stamp), dtype=torch.uint8)
         history = line.session.history
-        history.arrive(Checkpoint(frame=frame, line=line.session.line, tokens=(), generator=draws, reason="step"))
+        history.arrive(StopRecord(frame=frame, line=line.session.line, tokens=(), generator=draws, reason="step"))
         line.stops.append((self.stamp, size))
         line.session.frame = frame
         self.something_was_done_to(line)
@@ -188,7 +188,7 @@ class Leaving(Caches):
                 history.present, line.session.frame = target, history.stops[target].frame
                 self.something_was_done_to(line)
 
-    def fetch(self, line: Any, stop: Checkpoint) -> bool:
+    def fetch(self, line: Any, stop: StopRecord) -> bool:
         older, find = self.swapping.older_stops, self.room.find
         with older.pinned(tensors_of_stop(stop)) as storages:
             try:
@@ -199,7 +199,7 @@ class Leaving(Caches):
             assert all(blob.resident for blob in storages)
         return True
 
-    def compare_stop(self, stop: Checkpoint, stamp: float, size: int) -> None:
+    def compare_stop(self, stop: StopRecord, stamp: float, size: int) -> None:
         assert torch.equal(stop.frame.hidden, torch.full((1, 1, size), stamp))
         assert torch.equal(stop.generator, torch.full((64,), int(stamp), dtype=torch.uint8))
 

@@ -19,7 +19,7 @@ States = Mapping[int, LayerState]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inlay:
+class Override:
     """An override: a value that an edit or a rule put in place of the computed one. The model gets `raw` at `tap`;
     `changes` are the edits and rules that made it, in order."""
 
@@ -27,7 +27,7 @@ class Inlay:
     raw: Tensor
     changes: tuple[Change, ...] = ()
 
-    def read(self) -> Inlay:
+    def read(self) -> Override:
         return replace(self, changes=tuple(change.read() for change in self.changes))
 
 
@@ -37,7 +37,7 @@ class Frame:
 
     `hidden` is h_1TD at the entry of layer `boundary`; None only at the very start of a pass. `tap` is the tap it
     stopped at and `raw` the value there, None where no halt stopped it. A stop inside layer n has boundary n: resuming
-    runs layer n again from its entry and puts `raw` back at `tap`. `inlays` are the overrides of this pass so far.
+    runs layer n again from its entry and puts `raw` back at `tap`. `overrides` are those of this pass so far.
     `shared` holds, by argument, what layers pass to each other besides the hidden state: the contents of a mapping, or
     the value that the layer before `boundary` returned. `states` are all convolution and recurrent states at this frame
     and `start_states` those at the start of the pass; None where the model has none or where the live ones are valid.
@@ -51,14 +51,14 @@ class Frame:
     hidden: Tensor | None = None
     tap: Tap | None = None
     raw: Tensor | None = None
-    inlays: tuple[Inlay, ...] = ()
+    overrides: tuple[Override, ...] = ()
     shared: Mapping[int | str, Any] = field(default_factory=dict)
     states: States | None = None
     start_states: States | None = None
 
     def read(self) -> Frame:
         """Return the same frame with the sizes of its changes read from the device, for a pass that is not running."""
-        return replace(self, inlays=tuple(inlay.read() for inlay in self.inlays))
+        return replace(self, overrides=tuple(override.read() for override in self.overrides))
 
     @property
     def positions(self) -> range:
@@ -76,16 +76,16 @@ class Frame:
         return self.tap is not None and self.tap.kind != "boundary"
 
     def at_start(self) -> Frame:
-        """Return the same pass before anything ran. Keeps the overrides (`inlays`), so that a rerun takes the same
+        """Return the same pass before anything ran. Keeps the overrides, so that a rerun takes the same
         path."""
         return replace(self, boundary=0, hidden=None, tap=None, raw=None, shared={}, states=self.start_states)
 
     def with_value(self, raw: Tensor, change: Change) -> Frame:
         """Return the same stop with another value at its tap and one more change recorded."""
         assert self.tap is not None
-        kept = tuple(inlay for inlay in self.inlays if inlay.tap.site != self.tap.site)
-        before = tuple(c for inlay in self.inlays if inlay.tap.site == self.tap.site for c in inlay.changes)
-        inlays = (*kept, Inlay(tap=self.tap, raw=raw, changes=(*before, change)))
+        kept = tuple(override for override in self.overrides if override.tap.site != self.tap.site)
+        before = tuple(c for override in self.overrides if override.tap.site == self.tap.site for c in override.changes)
+        overrides = (*kept, Override(tap=self.tap, raw=raw, changes=(*before, change)))
         if self.inside:
-            return replace(self, raw=raw, inlays=inlays)
-        return replace(self, raw=raw, hidden=raw, inlays=inlays)
+            return replace(self, raw=raw, overrides=overrides)
+        return replace(self, raw=raw, hidden=raw, overrides=overrides)

@@ -1,6 +1,6 @@
 """Control one entry into a forward pass: decide what happens at every tap, and how the pass is left.
 
-The gates and the taps call it. It applies overrides (`inlays`) and rules, runs watches, checks the halts, yields to
+The gates and the taps call it. It applies overrides and rules, runs watches, checks the halts, yields to
 other work, and on leaving makes the frame from which the pass can resume. Runs no model.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.forward.plan import Halt, Place, Plan
 from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.interventions.site_value import Lens, Moment
@@ -87,9 +87,9 @@ class PassCrossing:
         self.left: Halted | Yielded | None = None
         self._last = len(anatomy.layers)
         self._places = {place.tap.site: place for place in plan.inside}
-        self._inlays: dict[Site, Inlay] = {inlay.tap.site: inlay for inlay in frame.inlays}
-        self._made: dict[Site, Inlay] = {}
-        self._boundary_inlays = {i.tap.boundary: i.raw for i in frame.inlays if i.tap.boundary is not None}
+        self._overrides: dict[Site, Override] = {override.tap.site: override for override in frame.overrides}
+        self._made: dict[Site, Override] = {}
+        self._boundary_overrides = {i.tap.boundary: i.raw for i in frame.overrides if i.tap.boundary is not None}
         self._stages = plan.stages()
         self._stage = -1 if frame.hidden is None else frame.boundary
         self._entry = frame.hidden
@@ -102,7 +102,7 @@ class PassCrossing:
         one tensor (a point and a module path, parts of a fused projection) their order must be the same at every entry
         of a pass, whatever was armed since."""
         taps = {place.tap.site: place.tap for place in self.plan.inside}
-        taps.update({site: inlay.tap for site, inlay in self._inlays.items() if inlay.tap.boundary is None})
+        taps.update({site: override.tap for site, override in self._overrides.items() if override.tap.boundary is None})
         if self.frame.inside and self.frame.tap is not None:
             taps[self.frame.tap.site] = self.frame.tap
         return sorted(taps.values(), key=lambda tap: str(tap.site))
@@ -112,9 +112,9 @@ class PassCrossing:
     def arrive(self, boundary: int, hidden: Tensor, kwargs: dict[str, Any]) -> Tensor:
         self._kwargs = kwargs
         places = self.plan.boundaries.get(boundary, ())
-        inlay = self._boundary_inlays.get(boundary)
-        if inlay is not None:
-            hidden = inlay.clone()
+        override = self._boundary_overrides.get(boundary)
+        if override is not None:
+            hidden = override.clone()
         else:
             for place in places:
                 hidden = self._ruled(place, hidden)
@@ -155,13 +155,13 @@ class PassCrossing:
         """Return the raw tensor that replaces the one met, None to leave it."""
         if tap.stage < self._stage:
             return None  # the prologue runs at every entry, but its values count at the first only
-        inlay = self._inlays.get(tap.site)
+        override = self._overrides.get(tap.site)
         place = self._places.get(tap.site)
         if self._replaying:
-            return self._replay(tap, inlay)
+            return self._replay(tap, override)
         changed = raw
-        if inlay is not None:
-            changed = inlay.raw.clone()
+        if override is not None:
+            changed = override.raw.clone()
         elif place is not None:
             changed = self._ruled(place, raw)
         hits = [] if place is None else list(self._look(place, changed))
@@ -170,12 +170,12 @@ class PassCrossing:
             self._leave(boundary, self._entry, tap, changed, hits)
         return None if changed is raw else changed
 
-    def _replay(self, tap: Tap, inlay: Inlay | None) -> Tensor | None:
+    def _replay(self, tap: Tap, override: Override | None) -> Tensor | None:
         """Replay up to the stop inside this layer: the same values as the first time, no rules, no halts."""
         if self.frame.tap is not None and tap.site == self.frame.tap.site:
             self._replaying = False
             return self.frame.raw.clone() if self.frame.raw is not None and tap.editable else None
-        return None if inlay is None else inlay.raw.clone()
+        return None if override is None else override.raw.clone()
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class PassCrossing:
                 raw, change = applied
                 changes.append(change)
         if changes:
-            self._made[place.tap.site] = Inlay(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
+            self._made[place.tap.site] = Override(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
         return raw
 
     def _look(self, place: Place, raw: Tensor) -> list[Hit]:
@@ -248,17 +248,17 @@ class PassCrossing:
         """Return the bytes of a frame made here: the hidden state's whole storage, the other tensors as copies."""
         whole = 0 if hidden is None else hidden.untyped_storage().nbytes()
         copied = [raw, self._handed, *(self._kwargs[name] for name in self.anatomy.mappings if name in self._kwargs)]
-        made = sum(inlay.raw.nbytes for inlay in self._made.values())
+        made = sum(override.raw.nbytes for override in self._made.values())
         journal = sum(state.nbytes for state in self.journal.values())
         return whole + sum(tensor.nbytes for tensor in tensors_within(copied)) + made + journal
 
     def _path(self) -> dict[str, Any]:
         """Return the frame's fields for the way here: the overrides, and what layers pass on."""
-        kept = tuple(inlay for inlay in self.frame.inlays if inlay.tap.site not in self._made)
+        kept = tuple(override for override in self.frame.overrides if override.tap.site not in self._made)
         shared: dict[int | str, Any] = {
             name: _kept(self._kwargs[name]) for name in self.anatomy.mappings if name in self._kwargs
         }
-        return {"inlays": (*kept, *self._made.values()), "shared": {**shared, **_kept(self._handed)}}
+        return {"overrides": (*kept, *self._made.values()), "shared": {**shared, **_kept(self._handed)}}
 
 
 def _kept(value: Any) -> Any:

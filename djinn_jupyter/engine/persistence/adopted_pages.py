@@ -73,7 +73,7 @@ class KeptPages:
     def places_of(self, session: Session, image: SessionImage) -> PlacesImage | None:
         """Return where all rows and states of a session lie, given its image; None where some of them are not in the
         file, or there are none."""
-        if session.lost or session.work is not None or session.blobs is None:
+        if session.needs_recompute or session.work is not None or session.blobs is None:
             return None
         try:
             groups = tuple(_places(group, self._tier) for group in session.cache.groups)
@@ -99,7 +99,9 @@ class KeptPages:
         """Give a session that was rebuilt without rows and states those that the image names, all of them still on
         disk. True where it has them now."""
         places = image.places
-        if not session.lost or places is None or places.file != self.file or not _fits(runtime, image, places):
+        if not session.needs_recompute or places is None:
+            return False
+        if places.file != self.file or not _fits(runtime, image, places):
             return False
         cache = runtime.new_cache()
         if not self._fill(cache, runtime, blobs, session, image):

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch
@@ -39,9 +39,9 @@ from djinn_jupyter.engine.persistence.image import (
     WatchImage,
 )
 from djinn_jupyter.engine.persistence.values import keep
-from djinn_jupyter.engine.session.history import Checkpoint
+from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.line import Line
-from djinn_jupyter.engine.session.pass_log import Passes, Trail
+from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.stop_edits import StopEdit
 
@@ -163,9 +163,9 @@ class _Taking:
             logits=None if session.state == "running" else session.logits_1V,
             journal=_states(session.journal) if self.paused else {},
             states=None if self.light else self._live_states(),
-            trail=_trail(session.trail),
+            trail=_pass_log(session.pass_log),
             rows=rows,
-            lost=session.lost,
+            lost=session.needs_recompute,
             stop=session.stop,
             edition=session.edition,
             rule_numbers_given=session.rule_numbers_given,
@@ -187,7 +187,7 @@ class _Taking:
             dropped=history.dropped + history.unwritten,
         )
 
-    def _stop(self, stop: Checkpoint) -> StopImage:
+    def _stop(self, stop: StopRecord) -> StopImage:
         return StopImage(
             frame=self._frame(stop.frame),
             line=self._line(stop.line),
@@ -229,7 +229,7 @@ def _frame(frame: Frame) -> FrameImage:
         hidden=frame.hidden,
         tap=None if frame.tap is None else _tap(frame.tap),
         raw=frame.raw,
-        inlays=tuple(_inlay(inlay) for inlay in frame.inlays),
+        inlays=tuple(_override(override) for override in frame.overrides),
         shared=keep(dict(frame.shared), SHARED),
         states=None if frame.states is None else _states(frame.states),
         start_states=None if frame.start_states is None else _states(frame.start_states),
@@ -240,9 +240,9 @@ def _tap(tap: Tap) -> TapImage:
     return TapImage(site=tap.site, kind=tap.kind)
 
 
-def _inlay(inlay: Inlay) -> InlayImage:
-    changes = (ChangeImage(what=c.what, size=float(c.size), rule=c.rule) for c in inlay.changes)
-    return InlayImage(tap=_tap(inlay.tap), raw=inlay.raw, changes=tuple(changes))
+def _override(override: Override) -> InlayImage:
+    changes = (ChangeImage(what=c.what, size=float(c.size), rule=c.rule) for c in override.changes)
+    return InlayImage(tap=_tap(override.tap), raw=override.raw, changes=tuple(changes))
 
 
 def _states(states: Mapping[int, LayerState]) -> StatesImage:
@@ -319,11 +319,11 @@ def _watch(watch: Watch) -> WatchImage:
     )
 
 
-def _trail(trail: Trail) -> TrailImage:
+def _pass_log(log: PassLog) -> TrailImage:
     sets: dict[tuple[int, ...], int] = {}
     kept: list[tuple[HeldRule, ...]] = []
     passes: list[PassesImage] = []
-    for one in trail.passes:
+    for one in log.passes:
         key = tuple(id(rule) for rule in one.rules)
         if key not in sets:
             sets[key] = len(kept)
@@ -350,6 +350,6 @@ def _passes(one: Passes, rules: int) -> PassesImage:
         else EntryImage(
             boundary=entry.boundary,
             tap=None if entry.tap is None else _tap(entry.tap),
-            inlays=tuple(_inlay(inlay) for inlay in entry.inlays),
+            inlays=tuple(_override(override) for override in entry.overrides),
         ),
     )

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.interventions import conditions
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.change import Change
@@ -29,9 +29,9 @@ from djinn_jupyter.engine.persistence.values import (
     give_back,
     nowhere,
 )
-from djinn_jupyter.engine.session.history import Checkpoint, History
+from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.line import Line
-from djinn_jupyter.engine.session.pass_log import Passes, Trail
+from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import make_sampler
 from djinn_jupyter.engine.session.session import Session
@@ -114,9 +114,9 @@ class _Rebuilding:
             state="paused" if image.paused else "idle",
             tokens=list(image.tokens),
             journal=states_of(self.runtime, image.journal),
-            trail=self._trail(image.trail),
+            pass_log=self._pass_log(image.trail),
             exactness=image.exactness if self.has_rows or image.lost else "recomputed",
-            lost=not self.has_rows,
+            needs_recompute=not self.has_rows,
             frame=None if image.frame is None else self.frames[image.frame],
             edits=self._edits(),
             line=None if image.line is None else self.lines[image.line],
@@ -138,8 +138,8 @@ class _Rebuilding:
             raise CheckpointRefused("It stands at a stop that it does not have.")
         return History(kept=self.stops_kept, stops=stops, present=image.present, dropped=image.dropped, why=LEFT_OUT)
 
-    def _stop(self, image: kept.StopImage) -> Checkpoint:
-        return Checkpoint(
+    def _stop(self, image: kept.StopImage) -> StopRecord:
+        return StopRecord(
             frame=self.frames[image.frame],
             line=self.lines[image.line],
             tokens=(*self.image.tokens[: image.tokens.shared], *image.tokens.rest),
@@ -192,7 +192,7 @@ class _Rebuilding:
             hidden=None if image.hidden is None else image.hidden.to(self.device),
             tap=None if image.tap is None else self._tap(image.tap).at(image.tap.site.whole()),
             raw=None if image.raw is None else image.raw.to(self.device),
-            inlays=tuple(self._inlay(inlay) for inlay in image.inlays),
+            overrides=tuple(self._override(override) for override in image.inlays),
             shared=shared,
             states=None if image.states is None else states_of(self.runtime, image.states),
             start_states=None if image.start_states is None else states_of(self.runtime, image.start_states),
@@ -208,12 +208,12 @@ class _Rebuilding:
         if not 0 <= image.boundary <= self.runtime.forward.layers:
             raise CheckpointRefused("A frame of it stands at a layer that this model does not have.")
 
-    def _inlay(self, image: kept.InlayImage) -> Inlay:
-        return replace(self._inlay_as_kept(image), raw=image.raw.to(self.device))
+    def _override(self, image: kept.InlayImage) -> Override:
+        return replace(self._override_as_kept(image), raw=image.raw.to(self.device))
 
-    def _inlay_as_kept(self, image: kept.InlayImage) -> Inlay:
+    def _override_as_kept(self, image: kept.InlayImage) -> Override:
         changes = tuple(Change(what=c.what, size=c.size, rule=c.rule) for c in image.changes)
-        return Inlay(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw, changes=changes)
+        return Override(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw, changes=changes)
 
     def _tap(self, image: kept.TapImage) -> Tap:
         tap = self.runtime.resolve(image.site)
@@ -279,9 +279,9 @@ class _Rebuilding:
             run=self.image.runs,
         )
 
-    def _trail(self, image: kept.TrailImage) -> Trail:
+    def _pass_log(self, image: kept.TrailImage) -> PassLog:
         rules = [tuple(self._held(rule) for rule in held) for held in image.rules]
-        return Trail([self._passes(one, rules[one.rules]) for one in image.passes])
+        return PassLog([self._passes(one, rules[one.rules]) for one in image.passes])
 
     def _passes(self, image: kept.PassesImage, rules: tuple[Rule, ...]) -> Passes:
         entry = None if image.entry is None else self._entry(image, image.entry)
@@ -294,7 +294,7 @@ class _Rebuilding:
             step=int(image.decode),
             boundary=entry.boundary,
             tap=None if entry.tap is None else self._tap(entry.tap).at(entry.tap.site.whole()),
-            inlays=tuple(self._inlay_as_kept(inlay) for inlay in entry.inlays),
+            overrides=tuple(self._override_as_kept(override) for override in entry.inlays),
         )
 
 

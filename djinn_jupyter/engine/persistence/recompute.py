@@ -35,7 +35,7 @@ def recompute(runtime: Runtime, session: Session) -> Steps:
     cache = runtime.new_cache()
     try:
         yield from _Recomputing(runtime, session, cache).run()
-        if session.lost:
+        if session.needs_recompute:
             session.cache.free()
             cache = session.take_rows(cache)
     finally:
@@ -52,7 +52,7 @@ class _Recomputing:
 
     def run(self) -> Steps:
         self._keep_states()
-        for passes in self.session.trail.passes:
+        for passes in self.session.pass_log.passes:
             for frame in self._frames(passes):
                 yield from self._pass(frame, passes)
                 self.cache.release_behind(self._oldest)
@@ -71,8 +71,8 @@ class _Recomputing:
             entry = passes.entry
             tap = entry.tap or boundary_tap(self.runtime, entry.boundary)
             target = Target(tap=tap, step=frame.step)
-            inlays = tuple(replace(i, raw=i.raw.to(self.runtime.forward.device)) for i in entry.inlays)
-            reached = yield from self._enter(replace(frame, inlays=inlays), self._plan(halts=(target,)))
+            overrides = tuple(replace(i, raw=i.raw.to(self.runtime.forward.device)) for i in entry.overrides)
+            reached = yield from self._enter(replace(frame, overrides=overrides), self._plan(halts=(target,)))
             frame = _halted(reached).frame
         yield from self._enter(frame, self._plan(rules=passes.rules))
 

@@ -60,7 +60,7 @@ class Recovery:
             self._adopt(journal.pages, brought_back)
         self._keeping.journal = journal
         counters = self._runtime.counters
-        counters.recovered_recomputed = sum(session.lost for session, _ in brought_back)
+        counters.recovered_recomputed = sum(session.needs_recompute for session, _ in brought_back)
         counters.recovered_exact = len(brought_back) - counters.recovered_recomputed
         return tuple(self._sessions)
 

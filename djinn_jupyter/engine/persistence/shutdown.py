@@ -80,5 +80,5 @@ class OrderlyShutdown:
 
 def _may_go(session: Session) -> bool:
     here = session.residence
-    has_rows = session.line is not None and not session.lost
+    has_rows = session.line is not None and not session.needs_recompute
     return has_rows and session.work is None and here.state in ("resident", "host") and here.moving is None

@@ -77,7 +77,7 @@ class Attributing:
         norm = runtime.forward.anatomy.taps["ln_final", None]
         outs = [readout(runtime.forward.model, norm, runtime.forward.lens, x_D, token) for token in tokens]
         out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
-        if not frame.inlays:
+        if not frame.overrides:
             _require_whole(x_D, [first, *watched])
         return _attributed(runtime, session, request, out, x_D, first, watched, frame.positions[rows[0]], tokens)
 

@@ -127,7 +127,7 @@ class Dispatcher:
     def _needs_rows(self, session: Session, request: ask.Request) -> bool:
         """True where the request reads or continues from rows and states lost with an earlier process."""
         begins_anew = isinstance(request, ask.Run) and not request.extend
-        return session.lost and not self._handlers.needs(request).without_rows and not begins_anew
+        return session.needs_recompute and not self._handlers.needs(request).without_rows and not begins_anew
 
     def _dispatch_now(self, queued: QueuedRequest, session: Session | None) -> bool:
         """Answer or start a request. False when it was queued again for want of room. Raises the handler's error."""

@@ -55,7 +55,7 @@ class Moving:
             self._fresh_cache(session, len(tokens))
             self._residency.begin_anew(session)
             session.begin_anew()
-        session.take_line(line, tokens, one_by_one=self._runtime.one_by_one)
+        session.take_line(line, tokens, token_by_token=self._runtime.token_by_token)
         self._set_off(session, "run")
         return run_line(self._runtime, session, free=request.free)
 

@@ -36,12 +36,12 @@ class Looking:
     def measure_effect(self, request: ask.MeasureEffect, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         frame = queries.stopped_frame(session)
-        checkpoint = session.history.here
-        assert checkpoint is not None
+        stop = session.history.here
+        assert stop is not None
         asked = [token_id(self._runtime, token) for token in request.tokens]
-        before = yield from queries.next_logits(self._runtime, session, checkpoint.frame)
+        before = yield from queries.next_logits(self._runtime, session, stop.frame)
         after = before
-        if frame is not checkpoint.frame:
+        if frame is not stop.frame:
             after = yield from queries.next_logits(self._runtime, session, frame)
         assert frame.tap is not None
         return Effect(
@@ -181,9 +181,9 @@ def _site(spelling: str | None, session: Session) -> Site:
     """Return the site requested; without one, that of the stop, with the breakpoint's selector."""
     if spelling is not None:
         return parse_site(spelling)
-    checkpoint, frame = session.history.here, session.frame
-    assert checkpoint is not None and frame is not None and frame.tap is not None
-    return frame.tap.site if checkpoint.breakpoint is None else parse_site(checkpoint.breakpoint.site)
+    stop, frame = session.history.here, session.frame
+    assert stop is not None and frame is not None and frame.tap is not None
+    return frame.tap.site if stop.breakpoint is None else parse_site(stop.breakpoint.site)
 
 
 def _last_logits(session: Session) -> Tensor:

@@ -137,7 +137,7 @@ class Edits:
         self, source: Session, edit: PatchFrom, site: Site, positions: tuple[int, ...]
     ) -> Generator[Blocked | None, None, Tensor]:
         frame = queries.stopped_frame(source)
-        while source.lost:
+        while source.needs_recompute:
             if source.work is None:
                 yield from recompute(self._runtime, source)
             else:
@@ -156,9 +156,9 @@ class Edits:
         """Restore the stopped value as the pass computed it."""
         session = self._sessions.find(request.session)
         queries.stopped_frame(session)
-        checkpoint = session.history.here
-        assert checkpoint is not None
-        session.set_edits(checkpoint.frame, [])
+        stop = session.history.here
+        assert stop is not None
+        session.set_edits(stop.frame, [])
         tell_edited(self._runtime, session)
         return reports.paused(self._runtime, session)
 
@@ -270,10 +270,10 @@ def tell_edited(runtime: Runtime, session: Session) -> StopIdentity:
 
 def _edited_site(session: Session, spelling: str | None) -> Site:
     """Return the site to edit: that of the stop, with the selector given or the breakpoint's."""
-    checkpoint, frame = session.history.here, session.frame
-    assert checkpoint is not None and frame is not None and frame.tap is not None
+    stop, frame = session.history.here, session.frame
+    assert stop is not None and frame is not None and frame.tap is not None
     if spelling is None:
-        return frame.tap.site if checkpoint.breakpoint is None else parse_site(checkpoint.breakpoint.site)
+        return frame.tap.site if stop.breakpoint is None else parse_site(stop.breakpoint.site)
     site = parse_site(spelling)
     if site.whole() != frame.tap.site.whole():
         raise InvalidEdit(

@@ -108,7 +108,7 @@ class SessionRequests:
             tokens=list(parent.tokens),
             texts=list(parent.texts),
             journal=dict(parent.journal),
-            trail=parent.trail.copy(),
+            pass_log=parent.pass_log.copy(),
             exactness=parent.exactness,
             frame=parent.frame,
             edits=list(parent.edits),

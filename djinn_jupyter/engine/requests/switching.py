@@ -32,14 +32,14 @@ class Switching:
         """Make the edits of the stop again, from the value that the pass computed."""
         session = self._sessions.find(request.session)
         standing = queries.stopped_frame(session)
-        checkpoint = session.history.here
-        assert checkpoint is not None and standing.raw is not None
+        stop = session.history.here
+        assert stop is not None and standing.raw is not None
         if not 1 <= request.number <= len(session.edits):
             there = ", ".join(f"{edit.number}: {edit.what}" for edit in session.edits) or "none"
             raise InvalidEdit(f"This stop has no edit {request.number}; there are {there}.")
         wanted = [replace(e, enabled=request.enabled) if e.number == request.number else e for e in session.edits]
         self._residency.set_aside_now(standing.raw.nbytes)
-        session.set_edits(*stop_edits.with_edits(checkpoint.frame, wanted))
+        session.set_edits(*stop_edits.with_edits(stop.frame, wanted))
         self._residency.accounted(session)
         tell_edited(self._runtime, session)
         return reports.paused(self._runtime, session)

@@ -22,7 +22,7 @@ from djinn_jupyter.errors import DjinnError, SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.history import Checkpoint
+    from djinn_jupyter.engine.session.history import StopRecord
     from djinn_jupyter.engine.session.session import Session
     from djinn_jupyter.engine.session.steps import Blocked
 
@@ -188,7 +188,7 @@ class OlderStops:
             else:
                 history.on_disk += 1
 
-    def _send_to_disk(self, stop: Checkpoint) -> None:
+    def _send_to_disk(self, stop: StopRecord) -> None:
         """Store the stop's storages on the disk. Raises TierFull."""
         self._tiers.keeper("disk")
         in_use = self._in_use()
@@ -209,7 +209,7 @@ class OlderStops:
         left = self._unwritten.items()
         self._unwritten = {blob: why for blob, why in left if not blob.expired and blob not in tried}
 
-    def of(self, stop: Checkpoint) -> list[Blob]:
+    def of(self, stop: StopRecord) -> list[Blob]:
         """Return the stop's storages, each once."""
         found = {blob.identity: blob for t in tensors_of_stop(stop) if (blob := self._blobs.of(t)) is not None}
         return list(found.values())

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.session.residence import Storages
 from djinn_jupyter.engine.system.nested import tensors_within
 
 if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.history import Checkpoint
+    from djinn_jupyter.engine.session.history import StopRecord
     from djinn_jupyter.engine.session.session import Session
 
 
@@ -110,8 +110,8 @@ def own_tensors(session: Session) -> Iterator[Tensor]:
         yield from tensors_of_stop(here)
     if session.frame is not None:
         yield from tensors_of_frame(session.frame)
-    if session.lost:
-        yield from _of_trail(session)
+    if session.needs_recompute:
+        yield from _of_pass_log(session)
 
 
 def past_tensors(session: Session) -> Iterator[Tensor]:
@@ -121,10 +121,10 @@ def past_tensors(session: Session) -> Iterator[Tensor]:
     for line in session.lines:
         for kept in line.states.values():
             yield from _of_states(kept.values())
-    yield from _of_trail(session)
+    yield from _of_pass_log(session)
 
 
-def tensors_of_stop(stop: Checkpoint) -> Iterator[Tensor]:
+def tensors_of_stop(stop: StopRecord) -> Iterator[Tensor]:
     """Yield the tensors that going back to the stop reads."""
     yield stop.generator
     yield from tensors_of_frame(stop.frame)
@@ -134,8 +134,8 @@ def tensors_of_stop(stop: Checkpoint) -> Iterator[Tensor]:
 
 def tensors_of_frame(frame: Frame) -> Iterator[Tensor]:
     yield from tensors_within((frame.hidden, frame.raw, frame.shared))
-    for inlay in frame.inlays:
-        yield inlay.raw
+    for override in frame.overrides:
+        yield override.raw
     for states in (frame.states, frame.start_states):
         yield from tensors_of_states(states or {})
 
@@ -144,8 +144,8 @@ def tensors_of_states(states: States) -> Iterator[Tensor]:
     return _of_states(states.values())
 
 
-def _of_trail(session: Session) -> Iterator[Tensor]:
-    for passes in session.trail.passes:
+def _of_pass_log(session: Session) -> Iterator[Tensor]:
+    for passes in session.pass_log.passes:
         if passes.entry is not None:
             yield from tensors_of_frame(passes.entry)
 

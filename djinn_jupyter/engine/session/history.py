@@ -18,7 +18,7 @@ from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class StopRecord:
     """All that is needed to go back to a stop. `frame` is the frame as the pass arrived, `left_as` the frame as resumed
     with edits (None when it was not edited). `tokens` are all tokens then; `generator` is the sampler's state before
     this pass's token. `number` is unique within a session and its forks; None where it was kept without one."""
@@ -47,15 +47,15 @@ class History:
     are gone; `why` is the reason for the last of them."""
 
     kept: int
-    stops: list[Checkpoint] = field(default_factory=list)
+    stops: list[StopRecord] = field(default_factory=list)
     present: int | None = None
     on_disk: int = 0
     dropped: int = 0
     why: str = ""
 
-    def arrive(self, checkpoint: Checkpoint) -> None:
+    def arrive(self, stop: StopRecord) -> None:
         """Append a stop and stand at it. The caller sends the stops `beyond` to the disk."""
-        self.stops.append(checkpoint)
+        self.stops.append(stop)
         self.present = len(self.stops) - 1
 
     @property
@@ -70,7 +70,7 @@ class History:
         if self.present is not None:
             self.present -= 1
 
-    def drop_through(self, last: Checkpoint, why: str) -> None:
+    def drop_through(self, last: StopRecord, why: str) -> None:
         """Drop a stop and all older ones, up to the stop that the session stands at."""
         while any(stop is last for stop in self.stops) and self.present != 0:
             self.drop_oldest(why)
@@ -84,21 +84,21 @@ class History:
         """Go on from the present stop and drop later ones."""
         if self.present is None:
             return
-        checkpoint = self.stops[self.present]
+        stop = self.stops[self.present]
         self._cut(self.stops[: self.present + 1])
-        edited = left_as is not None and left_as is not checkpoint.frame
-        self.stops[self.present] = replace(checkpoint, left_as=left_as if edited else None)
+        edited = left_as is not None and left_as is not stop.frame
+        self.stops[self.present] = replace(stop, left_as=left_as if edited else None)
         self.present = None
 
-    def _cut(self, stops: list[Checkpoint]) -> None:
+    def _cut(self, stops: list[StopRecord]) -> None:
         self.stops, self.on_disk = stops, min(self.on_disk, len(stops))
 
-    def go_back(self, count: int) -> Checkpoint:
+    def go_back(self, count: int) -> StopRecord:
         """Stand at the stop `count` before the present one (before the end, when the session has finished)."""
         self.present = self._target(count)
         return self.stops[self.present]
 
-    def before(self, count: int) -> Checkpoint:
+    def before(self, count: int) -> StopRecord:
         """Return the stop that `go_back` would lead to. Raises UsageError where there is none, saying how far back the
         stops reach and why."""
         return self.stops[self._target(count)]
@@ -118,7 +118,7 @@ class History:
         return f"There {there} to go back to{gone if self.dropped else '.'}"
 
     @property
-    def written(self) -> list[Checkpoint]:
+    def written(self) -> list[StopRecord]:
         """The stops that images hold: the present one, later ones, and those in memory. The others lie in the disk tier
         of this process."""
         return self.stops[self.unwritten :]
@@ -129,7 +129,7 @@ class History:
         return self.on_disk if self.present is None else min(self.on_disk, self.present)
 
     @property
-    def here(self) -> Checkpoint | None:
+    def here(self) -> StopRecord | None:
         return None if self.present is None else self.stops[self.present]
 
     def oldest_position(self, otherwise: int) -> int:
@@ -150,7 +150,7 @@ class History:
         return tuple(_describe(index, stop) for index, stop in enumerate(self.stops))
 
 
-def _describe(index: int, stop: Checkpoint) -> StopDescription:
+def _describe(index: int, stop: StopRecord) -> StopDescription:
     assert stop.frame.tap is not None
     return StopDescription(
         index=index,

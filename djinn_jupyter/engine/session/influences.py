@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from djinn_jupyter.engine.forward.frame import Frame, Inlay
+from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.session.pass_log import Passes
 from djinn_jupyter.engine.session.queries import may_be_reached
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire import readings
-from djinn_jupyter.wire.readings import Applies, EarlierPasses, Influences, Override, RuleAtStop
+from djinn_jupyter.wire.readings import Applies, EarlierPasses, Influences, RuleAtStop
 
 
 def influences(session: Session, frame: Frame) -> Influences:
@@ -20,14 +20,14 @@ def influences(session: Session, frame: Frame) -> Influences:
     return Influences(
         rules=tuple(_rule(rule, frame) for rule in session.rules.values()),
         edits=tuple(edit.describe() for edit in session.edits),
-        overrides=tuple(_override(inlay) for inlay in frame.inlays),
+        overrides=tuple(_override(override) for override in frame.overrides),
         earlier=tuple(_earlier(session)),
     )
 
 
-def _override(inlay: Inlay) -> Override:
-    changes = (readings.Change(what=c.what, rule=c.rule, relative_size=_finite(c)) for c in inlay.changes)
-    return Override(site=str(inlay.tap.site), changes=tuple(changes))
+def _override(override: Override) -> readings.Override:
+    changes = (readings.Change(what=c.what, rule=c.rule, relative_size=_finite(c)) for c in override.changes)
+    return readings.Override(site=str(override.tap.site), changes=tuple(changes))
 
 
 def _finite(change: Change) -> float | None:
@@ -36,7 +36,7 @@ def _finite(change: Change) -> float | None:
 
 
 def _rule(rule: Rule, frame: Frame) -> RuleAtStop:
-    made = next((c for inlay in frame.inlays for c in inlay.changes if c.rule == rule.number), None)
+    made = next((c for override in frame.overrides for c in override.changes if c.rule == rule.number), None)
     return RuleAtStop(
         number=rule.number,
         site=str(rule.site),
@@ -52,7 +52,7 @@ def _why_not(rule: Rule, frame: Frame) -> Applies:
     value have its site alone: a value there counts as "applied"."""
     if not rule.enabled:
         return "off"
-    if any(not inlay.changes and inlay.tap.site == rule.site.whole() for inlay in frame.inlays):
+    if any(not override.changes and override.tap.site == rule.site.whole() for override in frame.overrides):
         return "applied"
     if rule.rows_in(frame.positions) == []:
         return "other positions"
@@ -64,7 +64,7 @@ def _why_not(rule: Rule, frame: Frame) -> Applies:
 
 def _earlier(session: Session) -> Iterator[EarlierPasses]:
     """Yield the committed passes that rules or overrides changed, oldest first."""
-    for passes in session.trail.passes:
+    for passes in session.pass_log.passes:
         changes = _changes(passes)
         if changes:
             yield EarlierPasses(start=passes.start, end=passes.end, changes=changes)
@@ -75,9 +75,9 @@ def _changes(passes: Passes) -> tuple[str, ...]:
     held = [rule for rule in passes.rules if _touches(rule, passes)]
     numbers = {rule.number for rule in held}
     found = [f"rule {rule.number}: {rule.what}" for rule in held]
-    for inlay in passes.entry.inlays if passes.entry is not None else ():
-        found += [_spell(c) for c in inlay.changes if c.rule not in numbers]
-        found += [] if inlay.changes else [f"a value put in place at {inlay.tap.site}"]
+    for override in passes.entry.overrides if passes.entry is not None else ():
+        found += [_spell(c) for c in override.changes if c.rule not in numbers]
+        found += [] if override.changes else [f"a value put in place at {override.tap.site}"]
     return tuple(dict.fromkeys(found))
 
 

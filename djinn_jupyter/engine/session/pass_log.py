@@ -1,8 +1,7 @@
-"""The pass log (`Trail`): the passes that made a session's committed positions, so that they can be run again alike.
+"""The pass log: the passes that made a session's committed positions, so that they can be run again alike.
 
 The last bits of keys and values depend on how the tokens were cut into passes, and on what rules and edits did in
-them. The log keeps rules as they held, and the values put into a pass that stopped on its way as overrides
-(`inlays`)."""
+them. The log keeps rules as they held, and the values put into a pass that stopped on its way as overrides."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from djinn_jupyter.engine.interventions.steering import Rule
 @dataclass(slots=True, kw_only=True)
 class Passes:
     """Positions [start, end) that were fed `each` at a time under `rules`. `entry` is the frame from which a single
-    pass was last resumed after a stop, reduced to its place and its inlays. `decode`: of generated tokens."""
+    pass was last resumed after a stop, reduced to its place and its overrides. `decode`: of generated tokens."""
 
     start: int
     end: int
@@ -32,7 +31,7 @@ class Passes:
 
 
 @dataclass(slots=True)
-class Trail:
+class PassLog:
     """Passes in order of position, without a gap from 0 on."""
 
     passes: list[Passes] = field(default_factory=list)
@@ -77,8 +76,8 @@ class Trail:
         if self.passes and self.passes[-1].end > length:
             self.passes[-1].end = length
 
-    def copy(self) -> Trail:
-        return Trail([replace(passes) for passes in self.passes])
+    def copy(self) -> PassLog:
+        return PassLog([replace(passes) for passes in self.passes])
 
 
 def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
@@ -87,6 +86,6 @@ def same_rules(one: tuple[Rule, ...], other: tuple[Rule, ...]) -> bool:
 
 
 def _reduced(frame: Frame) -> Frame:
-    """Return the frame with its place and its inlays alone, these on the host: there may be many of them."""
-    inlays = tuple(replace(inlay.read(), raw=inlay.raw.to("cpu")) for inlay in frame.inlays)
-    return replace(frame, hidden=None, raw=None, inlays=inlays, shared={}, states=None, start_states=None)
+    """Return the frame with its place and its overrides alone, these on the host: there may be many of them."""
+    overrides = tuple(replace(override.read(), raw=override.raw.to("cpu")) for override in frame.overrides)
+    return replace(frame, hidden=None, raw=None, overrides=overrides, shared={}, states=None, start_states=None)

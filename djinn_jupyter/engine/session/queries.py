@@ -42,8 +42,8 @@ def replay(
     ruled: bool,
     observers: Iterable[Observer] = (),
 ) -> Generator[Blocked | None, None, Halted | Completed]:
-    """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's inlays already hold
-    what the rules made."""
+    """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's overrides already
+    hold what the rules made."""
     plan = session.side_plan(targets, runtime.should_yield, ruled=ruled, observers=observers)
     while True:
         outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
@@ -90,7 +90,7 @@ def value_at(runtime: Runtime, session: Session, tap: Tap, ahead: bool) -> Gener
     assert frame.tap is not None and frame.raw is not None
     if tap.site.whole() == frame.tap.site.whole() or tap.same_tensor(frame.tap):
         return Seen(raw=frame.raw, exactness="exact")
-    replaced = [inlay.raw for inlay in frame.inlays if tap.same_tensor(inlay.tap)]
+    replaced = [override.raw for override in frame.overrides if tap.same_tensor(override.tap)]
     if replaced:
         return Seen(raw=replaced[-1], exactness="exact")
     if tap.boundary is not None and tap.boundary == frame.boundary and frame.hidden is not None:

@@ -60,22 +60,22 @@ def describe(session: Session) -> SessionDescription:
 
 def paused(runtime: Runtime, session: Session) -> Paused:
     """Return the report of a paused session's present stop."""
-    checkpoint, frame = session.history.here, session.frame
-    assert checkpoint is not None and frame is not None and frame.tap is not None and session.line is not None
+    stop, frame = session.history.here, session.frame
+    assert stop is not None and frame is not None and frame.tap is not None and session.line is not None
     assert frame.raw is not None and session.history.present is not None
     value = frame.tap.read(frame.raw)
     rows = value.shape[0]
     texts = token_texts(runtime, session)
     prompt_text, new_text = runtime.tokenizer.parted(session.tokens, session.line.begins)
-    met = checkpoint.breakpoint
+    met = stop.breakpoint
     return Paused(
         session=session.name,
         stop=standing(session),
         site=met.site if met is not None else str(frame.tap.site),
-        reason=checkpoint.reason,
+        reason=stop.reason,
         breakpoint=met,
-        also=checkpoint.also,
-        matched=checkpoint.matched,
+        also=stop.also,
+        matched=stop.matched,
         step=frame.step,
         layer=frame.boundary,
         layers=runtime.forward.layers,

@@ -34,7 +34,7 @@ def to_layer(runtime: Runtime, session: Session, count: int) -> Steps:
             "go back by token or by stop to reach an earlier pass."
         )
     tap = boundary_tap(runtime, boundary)
-    start = replace(frame.at_start(), inlays=tuple(i for i in frame.inlays if _before(i.tap, boundary)))
+    start = replace(frame.at_start(), overrides=tuple(i for i in frame.overrides if _before(i.tap, boundary)))
     outcome = yield from queries.aside(runtime, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
     assert isinstance(outcome, Halted)
     return _stand(runtime, session, outcome.frame)
@@ -84,7 +84,7 @@ def _rerun(runtime: Runtime, session: Session, tap: Tap, start: int, states: Sta
     for first, end in _passes(runtime, session, start, committed):
         frame = _pass(session, first, end, states)
         yield from queries.replay(runtime, session, frame, (), ruled=True)
-        session.trail.record(frame, session.rules_in_force, whole=True)
+        session.pass_log.record(frame, session.rules_in_force, whole=True)
         states = session.cache.capture_all() or None
     frame = _pass(session, committed, len(session.tokens), states)
     outcome = yield from queries.replay(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
@@ -97,7 +97,7 @@ def _passes(runtime: Runtime, session: Session, start: int, committed: int) -> I
     """Yield the passes that fed the tokens [start, committed): the prompt at once, others one by one."""
     line = session.line
     assert line is not None
-    at_once = start == line.fed_from and line.begins <= committed and not (runtime.one_by_one and start)
+    at_once = start == line.fed_from and line.begins <= committed and not (runtime.token_by_token and start)
     if at_once:
         yield start, line.begins
     for position in range(line.begins if at_once else start, committed):
@@ -125,7 +125,7 @@ def _pass_of(runtime: Runtime, session: Session, step: int) -> tuple[int, int]:
     assert line is not None
     if step > 0:
         return line.begins + step - 1, line.begins + step
-    single = runtime.one_by_one and line.fed_from > 0
+    single = runtime.token_by_token and line.fed_from > 0
     return (line.begins - 1 if single else line.fed_from), line.begins
 
 

@@ -22,7 +22,7 @@ from djinn_jupyter.engine.model.loading.tokenizer import Stream
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.entering import GENERATOR_BYTES, entered
 from djinn_jupyter.engine.session.footprint import tensors_of_states
-from djinn_jupyter.engine.session.history import Checkpoint
+from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.line import STATE_PERIOD
 from djinn_jupyter.engine.session.pass_log import same_rules
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -79,7 +79,7 @@ def run(
                 return pause(runtime, session, outcome, reason)
             case Completed():
                 whole = begun_under is not None and same_rules(begun_under, rules)
-                session.trail.record(frame, rules, whole=whole)
+                session.pass_log.record(frame, rules, whole=whole)
                 ended = _after_pass(runtime, session, outcome, stream)
                 if ended is not None:
                     return ended
@@ -95,7 +95,7 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
     session.cache.release_behind(session.history.oldest_position(session.cache.length))
     _keep_states(runtime, session)
     if session.cache.length < len(session.tokens):
-        session.begin_pass(one_by_one=runtime.one_by_one)
+        session.begin_pass(token_by_token=runtime.token_by_token)
         return None
     _keep_logits(session, outcome.logits_1V)
     if line.max_new_tokens > len(line.new_tokens(session.tokens)):
@@ -103,7 +103,7 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
     ending = _ending(runtime, session)
     if ending is not None:
         return finish(runtime, session, *ending)
-    session.begin_pass(one_by_one=runtime.one_by_one)
+    session.begin_pass(token_by_token=runtime.token_by_token)
     return None
 
 
@@ -120,10 +120,10 @@ def _keep_states(runtime: Runtime, session: Session) -> None:
     there."""
     line, frame = session.line, session.frame
     assert line is not None and frame is not None
-    if runtime.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.inlays or frame.step == 0):
+    if runtime.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.overrides or frame.step == 0):
         kept = session.cache.capture_all()
         runtime.space.note_tensors(tensors_of_states(kept))
-        if line.keep_states(session.cache.length, kept, session.trail.not_alike()):
+        if line.keep_states(session.cache.length, kept, session.pass_log.not_alike()):
             runtime.space.let_go()
 
 
@@ -207,7 +207,7 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
     assert session.line is not None
     breakpoints = [hit.halt for hit in met if isinstance(hit.halt, Breakpoint)]
     session.history.arrive(
-        Checkpoint(
+        StopRecord(
             frame=frame,
             line=session.line,
             tokens=tuple(session.tokens),

@@ -70,7 +70,7 @@ class Runtime:
     new_cache: Callable[[], PagedCache]
 
     @property
-    def one_by_one(self) -> bool:
+    def token_by_token(self) -> bool:
         """True where extensions are fed token by token: two chunks do not give the result of one shot."""
         return self.description.feeding == "token by token"
 

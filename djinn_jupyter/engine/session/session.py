@@ -22,9 +22,9 @@ from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.session import states
-from djinn_jupyter.engine.session.history import Checkpoint, History
+from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.line import Line
-from djinn_jupyter.engine.session.pass_log import Trail
+from djinn_jupyter.engine.session.pass_log import PassLog
 from djinn_jupyter.engine.session.residence import Residence
 from djinn_jupyter.engine.session.steps import JobKind
 from djinn_jupyter.engine.session.stop_edits import StopEdit
@@ -37,9 +37,9 @@ from djinn_jupyter.wire.nouns import Exactness, Origin, SessionState, StopIdenti
 class Session:
     """`tokens` are all tokens of the line, of which the first `cache.length` are committed. `frame` is where the
     present pass stands, None between runs. `blobs` is the engine's accounting of tensors that are not pages, set once
-    the session is in its table. `lost`: its rows and states went with an earlier process, and are made again from the
-    pass log (`trail`) before they are needed. `runs` counts its prompts. `stop` numbers the place where it stands and
-    `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it."""
+    the session is in its table. `needs_recompute`: its rows and states went with an earlier process, and are made
+    again from the pass log before they are needed. `runs` counts its prompts. `stop` numbers the place where it stands
+    and `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it."""
 
     name: str
     owner: str
@@ -50,9 +50,9 @@ class Session:
     tokens: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     journal: Journal = field(default_factory=dict)
-    trail: Trail = field(default_factory=Trail)
+    pass_log: PassLog = field(default_factory=PassLog)
     exactness: Exactness = "exact"
-    lost: bool = False
+    needs_recompute: bool = False
     frame: Frame | None = None
     edits: list[StopEdit] = field(default_factory=list)
     line: Line | None = None
@@ -83,7 +83,7 @@ class Session:
     @property
     def committed(self) -> int:
         """The number of committed positions, also where their rows are lost."""
-        return self.trail.end if self.lost else self.cache.length
+        return self.pass_log.end if self.needs_recompute else self.cache.length
 
     @property
     def lines(self) -> list[Line]:
@@ -101,7 +101,7 @@ class Session:
         if self.blobs is not None:
             self.blobs.untidy = True
         self.residence.storages_known = None  # a copy under way may hold storages that it no longer has
-        self.lost, self.exactness = True, "recomputed"
+        self.needs_recompute, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
         """End a run that cannot go on: the session is idle at its last committed step."""
@@ -209,8 +209,8 @@ class Session:
     def begin_anew(self) -> None:
         """Drop the line before for another prompt; rules and watches count from here."""
         self.history.clear()
-        self.trail.cut(0)
-        self.exactness, self.lost = "exact", False
+        self.pass_log.cut(0)
+        self.exactness, self.needs_recompute = "exact", False
         self.texts.clear()
         for rule in self.rules.values():
             rule.reset()
@@ -218,11 +218,11 @@ class Session:
         for watch in self.watches.values():
             watch.run = self.runs
 
-    def take_line(self, line: Line, tokens: list[int], *, one_by_one: bool) -> None:
+    def take_line(self, line: Line, tokens: list[int], *, token_by_token: bool) -> None:
         """Stand before the first pass of a line, some of whose tokens may be committed already."""
         self.journal.clear()
         self.tokens, self.line, self.logits_1V = tokens, line, None
-        self.begin_pass(one_by_one=one_by_one)
+        self.begin_pass(token_by_token=token_by_token)
 
     def set_off(self, move: states.Move) -> None:
         """Leave the present stop, if any."""
@@ -230,8 +230,8 @@ class Session:
         self.move(move)
         self.history.present = None
 
-    def begin_pass(self, *, one_by_one: bool) -> None:
-        self.frame = self.next_frame(one_by_one=one_by_one)
+    def begin_pass(self, *, token_by_token: bool) -> None:
+        self.frame = self.next_frame(token_by_token=token_by_token)
 
     def yield_at(self, frame: Frame) -> None:
         """Note where its pass yielded to other jobs; it goes on from there."""
@@ -277,7 +277,7 @@ class Session:
 
     def take_rows(self, cache: PagedCache) -> PagedCache:
         """Take the recomputed rows and states in place of the lost ones. Return the former cache."""
-        cache, self.cache, self.lost = self.cache, cache, False
+        cache, self.cache, self.needs_recompute = self.cache, cache, False
         return cache
 
     def next_number(self) -> int:
@@ -304,11 +304,11 @@ class Session:
         self.rule_numbers_given += 1
         return self.rule_numbers_given
 
-    def next_frame(self, *, one_by_one: bool = False) -> Frame:
+    def next_frame(self, *, token_by_token: bool = False) -> Frame:
         """Return the pass over the uncommitted tokens; over the first alone where a family is fed token by token."""
         committed = self.cache.length
         pending = self.tokens[committed:]
-        fed = pending[:1] if one_by_one and committed else pending
+        fed = pending[:1] if token_by_token and committed else pending
         return Frame(tokens=tuple(fed), committed=committed, step=self.step_at(committed + len(fed)))
 
     def step_at(self, end: int) -> int:
@@ -330,23 +330,23 @@ class Session:
         observers: Iterable[Observer] = (),
     ) -> Plan:
         """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass
-        is run again: there the frame's inlays hold what the rules made)."""
+        is run again: there the frame's overrides hold what the rules made)."""
         rules = self.rules_in_force if ruled else ()
         return make_plan(rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields)
 
-    def stand_at(self, checkpoint: Checkpoint) -> None:
+    def stand_at(self, stop: StopRecord) -> None:
         """Restore line, tokens, sampler and frame to what they were at a stop."""
-        self.line = checkpoint.line
-        self.line.sampler.generator.set_state(checkpoint.generator)
-        self.cut(list(checkpoint.tokens), checkpoint.frame.committed)
-        self.frame = checkpoint.frame
+        self.line = stop.line
+        self.line.sampler.generator.set_state(stop.generator)
+        self.cut(list(stop.tokens), stop.frame.committed)
+        self.frame = stop.frame
         self.edits.clear()
 
     def recount(self, layers: int) -> None:
         """Recount the passes and layers of a line that went back to the present frame, for a model of `layers`
         layers."""
         assert self.line is not None and self.frame is not None
-        self.line.passes = self.trail.count(self.line.fed_from, self.frame.committed)
+        self.line.passes = self.pass_log.count(self.line.fed_from, self.frame.committed)
         self.line.layers_run = self.line.passes * layers + self.frame.boundary
 
     def cut(self, tokens: list[int], committed: int) -> None:
@@ -359,4 +359,4 @@ class Session:
         for length in [length for length in self.line.states if length > committed]:
             del self.line.states[length]  # the tokens that come there now may be others
         self.cache.rewind(committed)
-        self.trail.cut(committed)
+        self.pass_log.cut(committed)

@@ -126,7 +126,7 @@ def build_engine(
 
     progress("proving that a stopped pass goes on bit for bit")
     proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))
-    description = describe(loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_one_by_one)
+    description = describe(loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_token_by_token)
     _require_tellable(description)
     return_freed(where)  # memory that allocators have kept of loading and of the self-test
     return engine(description, publish, footprint_of(loaded.model, where, runtime))

@@ -43,10 +43,10 @@ def describe(
     geometry: CacheGeometry,
     checks: Sequence[CheckResult],
     weight_bytes: int,
-    one_by_one: bool = False,
+    token_by_token: bool = False,
 ) -> ModelDescription:
-    """Describe the model. `one_by_one`: two chunks do not match one shot on this family, so prompts are fed token by
-    token."""
+    """Describe the model. `token_by_token`: two chunks do not match one shot on this family, so prompts are fed token
+    by token."""
     model = loaded.model
     text = model.config.get_text_config()
     logits = anatomy.taps["logits", None]
@@ -70,7 +70,7 @@ def describe(
         points=anatomy.points(),
         cache_groups=tuple(group.describe() for group in geometry.groups),
         recurrent_state_bytes=geometry.recurrent_state_bytes,
-        feeding="token by token" if one_by_one else "chunks",
+        feeding="token by token" if token_by_token else "chunks",
         generation_defaults=generation_defaults(model),
         checks=tuple(checks),
         notes=(*loaded.notes, *_absent(anatomy.stack.absent)),

@@ -49,11 +49,11 @@ Expected = TypeVar("Expected", bound=ReplyBase)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """The checks made. `feeds_one_by_one`: two chunks of a prompt do not give the result of one shot, so extensions are
-    fed token by token."""
+    """The checks made. `feeds_token_by_token`: two chunks of a prompt do not give the result of one shot, so extensions
+    are fed token by token."""
 
     checks: tuple[CheckResult, ...]
-    feeds_one_by_one: bool
+    feeds_token_by_token: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ def prove(engine: Engine) -> Proof:
         trial.clean_up()
     found = "match" if in_chunks else "do not match: this family is fed token by token"
     chunks = CheckResult(name="two chunks against one shot", passed=in_chunks, detail=found)
-    return Proof(checks=(*checks, chunks), feeds_one_by_one=not in_chunks)
+    return Proof(checks=(*checks, chunks), feeds_token_by_token=not in_chunks)
 
 
 def _checked(engine: Engine, name: str, check: Callable[[], bool]) -> CheckResult:
