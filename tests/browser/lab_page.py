@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, Page, TimeoutError
 LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
 WIDTH, HEIGHT, TALLEST, SLICE = 1360, 900, 15_000, 1400
 RUN_MILLISECONDS = 240_000
-CLICKS, ATTACH_MILLISECONDS = 6, 20_000
+CLICKS, ATTACH_MILLISECONDS = 9, 20_000
 
 _ATTACHED = "() => window.jupyterapp.commands.isEnabled('debugger:continue')"
 _PANEL = "window.jupyterapp.shell.currentWidget"
@@ -53,8 +53,7 @@ class LabPage:
     def run_cell(self, source: str) -> None:
         """The cell with this source, until it has ended and the next command may come."""
         index = next(i for i, cell in enumerate(self.cells()) if cell["source"] == source)
-        self.page.evaluate(f"index => {{ {_PANEL}.content.activeCellIndex = index }}", index)
-        self.command("notebook:run-cell")
+        self.page.evaluate(_RUN_CELL, index)
 
     def open_beside(self, notebook: str) -> None:
         """Another notebook to the right of this one; from now on it is the one in front."""
@@ -135,6 +134,12 @@ class LabPage:
             self.page.screenshot(path=picture, clip=clip)
         return taken
 
+
+# In one step: between two, JupyterLab may make another cell the active one.
+_RUN_CELL = f"""async index => {{
+    {_PANEL}.content.activeCellIndex = index;
+    await window.jupyterapp.commands.execute('notebook:run-cell');
+}}"""
 
 # Where the last cell ends, from the top of the window.
 _BOTTOM = f"() => {_PANEL}.content.widgets.at(-1).node.getBoundingClientRect().bottom"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-SETTLE_SECONDS = 120
+SETTLE_SECONDS, STARTS = 180, 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,24 +51,26 @@ def lab_server(
 ) -> Iterator[LabServer]:
     """Serve `folder` until the block ends. Without `kernels` the server knows no kernel to start, without `djinn` it
     has no Djinn extension. `application` is the module: jupyterlab, or notebook. `base_url` begins and ends in /."""
-    token, port = secrets.token_hex(16), _free_port()
-    server = LabServer(url=f"http://127.0.0.1:{port}{base_url.rstrip('/')}", token=token, folder=folder)
+    token = secrets.token_hex(16)
+    for _ in range(STARTS):  # another program may take the port before the server has it
+        port = _free_port()
+        server = LabServer(url=f"http://127.0.0.1:{port}{base_url.rstrip('/')}", token=token, folder=folder)
+        command = [sys.executable, "-m", application, f"--ServerApp.base_url={base_url}"]
+        process = _start([*command, *_options(port, token, folder, kernels, djinn)], folder.parent, log)
+        try:
+            if _answers(server, process, log):
+                yield server
+                return
+        finally:
+            _stop(process)
+    raise AssertionError(f"JupyterLab ended {STARTS} times; its log:\n{log.read_text()[-3000:]}")
+
+
+def _start(command: list[str], place: Path, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", application, f"--ServerApp.base_url={base_url}"),
-                *_options(port, token, folder, kernels, djinn),
-            ],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=_environment(folder.parent),
+        return subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=_environment(place)
         )
-    try:
-        _wait_until_it_answers(server, process, log)
-        yield server
-    finally:
-        _stop(process)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -112,14 +114,15 @@ def _options(port: int, token: str, folder: Path, kernels: bool, djinn: bool) ->
     return options
 
 
-def _wait_until_it_answers(server: LabServer, process: subprocess.Popen[bytes], log: Path) -> None:
+def _answers(server: LabServer, process: subprocess.Popen[bytes], log: Path) -> bool:
+    """Wait until the server answers; False where it has ended. It is on its own port: the status wants its token."""
     deadline = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            break
+            return False
         try:
             _get(f"{server.url}/api/status?token={server.token}", timeout=5)
-            return
+            return True
         except OSError:  # not listening yet, or too busy to answer in time
             time.sleep(0.1)
     raise AssertionError(f"JupyterLab does not answer; its log:\n{log.read_text()[-3000:]}")

@@ -32,8 +32,8 @@ _PAINTED = """async ([index, selector]) => {
     return [painted - begun, painted - arrived];
 }"""
 
-# Runs a cell that updates a display, each time with another number in it, and tells for each update how long it took
-# from its arrival until it was painted.
+# Runs a cell that updates a display, each time with a larger number in it, and tells for each update how long it took
+# from its arrival until it, or one that came after it in the same frame, was painted.
 _UPDATED = """async index => {
     const panel = window.jupyterapp.shell.currentWidget;
     const kernel = panel.sessionContext.session.kernel;
@@ -41,10 +41,11 @@ _UPDATED = """async index => {
     const took = [], seen = [];
     const hear = (_, {msg, direction}) => {
         if (direction !== 'recv' || msg.header.msg_type !== 'update_display_data') return;
-        const mark = /mark-\\d+/.exec(msg.content.data['text/html'])[0];
+        const numberOf = text => Number(/mark-(\\d+)/.exec(text)?.[1] ?? -1);
+        const mark = numberOf(msg.content.data['text/html']);
         const arrived = performance.now();
         const look = () => {
-            if (!node.textContent.includes(mark)) return requestAnimationFrame(look);
+            if (numberOf(node.textContent) < mark) return requestAnimationFrame(look);
             requestAnimationFrame(() => setTimeout(() => took.push(performance.now() - arrived)));
         };
         seen.push(mark);

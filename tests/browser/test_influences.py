@@ -47,8 +47,8 @@ def test_rules_edits_and_heads_of_a_stop(lab: LabServer, page: Page, artifacts: 
         rules = sidebar.whole.get_by_label("Steering rules of influenced")
         expect(rules).to_contain_text("off", timeout=TIMEOUT)
         for title in ("Breakpoints", "Model", "Stops and forks"):
-            sidebar.whole.locator(".jp-AccordionPanel-title", has_text=title).click()
-        sidebar.move("step").click()
+            sidebar.fold(title)
+        sidebar.press("step")
         sidebar.stands("influenced", "at resid_post.4")
         opened.run_cell(FORK)
         sidebar.whole.get_by_label("Show session other").wait_for()

@@ -37,6 +37,10 @@ _DEFECTS = """cards => cards.flatMap(card => {
 })"""
 
 
+# A picture in its address is read some time after its element is there; one that cannot be is read too, and empty.
+_PICTURES_ARE_READ = "() => [...document.querySelectorAll('.djinn img')].every(image => image.complete)"
+
+
 def copied(notebook: Path, lab: LabServer, folder: str) -> str:
     """A copy in a folder of its own, so that its session is its own and the file in the repository stays as it is."""
     (lab.folder / folder).mkdir()
@@ -62,6 +66,7 @@ def unrun(opened: LabPage) -> list[str]:
 
 def assert_cards_are_whole(opened: LabPage) -> None:
     opened.show_everything()
+    opened.page.wait_for_function(_PICTURES_ARE_READ)
     assert opened.drawn(".djinn").evaluate_all(_DEFECTS) == []
 
 

@@ -52,7 +52,7 @@ def test_two_notebooks_stand_at_once_and_one_goes_on(lab_elsewhere: LabServer, p
         page.screenshot(path=artifacts / "two-notebooks.png")
         sidebar.session("first").locator(".djinn-Session-main").click()
         expect(sidebar.whole.locator(".djinn-Lens")).to_contain_text("Paris")
-        sidebar.move("resume").click()
+        sidebar.press("resume")
         sidebar.stands("first", "idle")
         expect(sidebar.session("second").locator(".djinn-Session-state")).to_have_text("at resid_post.4")
     assert opened.errors() == []
@@ -74,15 +74,15 @@ def test_the_quickstart_by_the_sidebars_buttons_and_a_cells_edit_seen_there(
         opened.run_cell("%djinn_run --max-tokens 12 The capital of France is")
         sidebar.stands("buttons", "at resid_post.4")
         for move, site in (("step", "resid_post.5"), ("step-in", "attn_in.6"), ("back", "resid_post.5")):
-            sidebar.move(move).click()
+            sidebar.press(move)
             sidebar.stands("buttons", f"at {site}")
-        sidebar.move("back").click()
+        sidebar.press("back")
         sidebar.stands("buttons", "at resid_post.4")
         opened.run_cell("%djinn_edit scale 0.9 --positions -1 --effect")
         expect(sidebar.whole.locator(".djinn-Stop-edits")).to_contain_text("scale")
         page.screenshot(path=artifacts / "edited-beside-the-sidebar.png")
         sidebar.whole.get_by_label("Remove the breakpoint at resid_post.4").click()
-        sidebar.move("resume").click()
+        sidebar.press("resume")
         sidebar.stands("buttons", "idle")
         opened.run_cell("%djinn_back")
         sidebar.stands("buttons", "at resid_post.4")
@@ -105,7 +105,7 @@ def test_an_engine_that_ended_is_started_again_under_the_open_sidebar_with_its_s
     opened.run_cell(LOAD)
     sidebar.stands("revived", "at resid_post.4")
     assert process_of(engine) != before
-    sidebar.move("resume").click()
+    sidebar.press("resume")
     sidebar.stands("revived", "idle")
     assert opened.errors() == []
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Locator, Page, TimeoutError, expect
 
 from tests.browser.lab_page import DARK, LIGHT, LabPage
 from tests.browser.lab_server import LabServer, lab_server
-from tests.browser.sidebar import Sidebar, no_complaints
+from tests.browser.sidebar import ATTEMPT_MILLISECONDS, ATTEMPTS, Sidebar, no_complaints
 
 LOAD = "%load_ext djinn_jupyter\n%djinn_load demo"
 RUN = "%djinn_run --max-tokens 2 The capital of France is"
@@ -25,6 +25,22 @@ while not isinstance(stop, dj.Paused):
 RUN_NEXT = "() => { void window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
 CELLS = "count => window.jupyterapp.shell.currentWidget.content.widgets.length === count"
 FOCUSED_ROLE = "() => document.activeElement?.getAttribute('role')"
+# At most so many presses of Tab go once around the page.
+TAB_STOPS = "() => document.querySelectorAll('a, button, input, select, jp-button, [tabindex=\"0\"]').length"
+
+
+def drag_into_the_notebook(page: Page, label: Locator) -> None:
+    """Until the notebook has a cell more: the row may move while the mouse goes down on it."""
+    cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.widgets.length")
+    for _ in range(ATTEMPTS):
+        label.hover()  # once it stands still
+        page.mouse.down()
+        page.mouse.move(*middle(page.locator(".jp-Notebook .jp-Cell").first), steps=12)
+        page.mouse.up()
+        with suppress(TimeoutError):
+            page.wait_for_function(CELLS, arg=cells + 1, timeout=ATTEMPT_MILLISECONDS)
+            return
+    raise AssertionError(f"nothing was dropped in {ATTEMPTS} attempts")
 
 
 def middle(place: Locator) -> tuple[float, float]:
@@ -66,8 +82,8 @@ def test_a_session_is_seen_stopped_by_a_click_in_the_tree_and_stepped(
         page.screenshot(path=artifacts / "sidebar-in-lab-dark.png")
         sidebar.whole.screenshot(path=artifacts / "sidebar-dark.png")
         lab_page.use_theme(LIGHT)
-        sidebar.whole.locator(".jp-AccordionPanel-title", has_text="Model").click()
-        sidebar.whole.locator(".jp-AccordionPanel-title", has_text="Memory").click()
+        sidebar.fold("Model")
+        sidebar.fold("Memory")
         expect(sidebar.whole.locator(".djinn-Chart")).to_have_attribute(
             "aria-label", re.compile(r"^weights [\d.]+ MiB")
         )
@@ -77,7 +93,7 @@ def test_a_session_is_seen_stopped_by_a_click_in_the_tree_and_stepped(
         sidebar.stands("stepped", "at resid_post.5")
         page.keyboard.press("F11")
         sidebar.stands("stepped", "at attn_in.6")
-        sidebar.move("back").click()
+        sidebar.press("back")
         sidebar.stands("stepped", "at resid_post.5")
         on = sidebar.whole.get_by_label("Breakpoint at resid_post.4 is on")
         on.click()
@@ -88,12 +104,7 @@ def test_a_session_is_seen_stopped_by_a_click_in_the_tree_and_stepped(
         sidebar.stands("stepped", "idle")
         sidebar.whole.get_by_label("Remove the breakpoint at resid_post.4").click()
         expect(sidebar.whole.locator(".djinn-Breakpoint-site")).to_have_count(0)
-        cells = len(lab_page.cells())
-        page.mouse.move(*middle(sidebar.session("stepped").locator(".djinn-Session-label")))
-        page.mouse.down()
-        page.mouse.move(*middle(page.locator(".jp-Notebook .jp-Cell").first), steps=12)
-        page.mouse.up()
-        page.wait_for_function(CELLS, arg=cells + 1)
+        drag_into_the_notebook(page, sidebar.session("stepped").locator(".djinn-Session-label"))
         assert any("%djinn_load demo\n%djinn_use" in cell["source"] for cell in lab_page.cells())
     assert lab_page.errors() == []
 
@@ -103,14 +114,14 @@ def test_a_run_is_paused_while_its_kernel_is_busy_and_outlives_a_restart_and_a_r
 ) -> None:
     notebook = write(lab, "occupied", BUSY)
     lab_page, sidebar = opened(page, lab.address(notebook))
-    sidebar.whole.locator(".jp-AccordionPanel-title", has_text="Activation").click()
+    sidebar.fold("Activation")
     expect(sidebar.whole.locator("#djinn-activation")).to_be_hidden()
     page.evaluate(RUN_NEXT)
     sidebar.stands("occupied", "running")
     stopped = sidebar.session("occupied").locator(".djinn-dot.djinn-mod-paused")
     while not stopped.is_visible():  # between two runs of the cell there is nothing to pause
         with suppress(TimeoutError):
-            sidebar.move("pause").click(timeout=5000)
+            sidebar.press("pause", timeout=5000)
     stop = sidebar.session("occupied").locator(".djinn-Session-state").inner_text()
     page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.restartKernel()")
     lab_page.wait_for_kernel()
@@ -132,7 +143,7 @@ def test_keys_alone_set_a_breakpoint(lab: LabServer, page: Page) -> None:
     page.locator("#command-palette input").fill("Show the Djinn Sidebar")
     expect(page.locator("#command-palette .lm-mod-active")).to_contain_text("Show the Djinn Sidebar")
     page.keyboard.press("Enter")
-    for _ in range(40):
+    for _ in range(page.evaluate(TAB_STOPS)):
         page.keyboard.press("Tab")
         if page.evaluate(FOCUSED_ROLE) == "treeitem":
             break
@@ -157,7 +168,7 @@ def test_notebook_7_has_it_too(tmp_path: Path, page: Page, artifacts: Path) -> N
     (tmp_path / "notebooks").mkdir()
     with lab_server(tmp_path / "notebooks", log=tmp_path / "notebook.log", application="notebook") as server:
         notebook = write(server, "seven", LOAD)
-        with no_complaints(page, of="djinn"):  # Notebook 7.6 has one of its own, with or without Djinn
+        with no_complaints(page):
             _, sidebar = opened(page, server.in_notebook_7(notebook))
             page.evaluate(RUN_NEXT)
             sidebar.stands("seven", "idle")

@@ -35,7 +35,7 @@ def test_the_stop_that_is_shown_and_moved_is_the_notebooks(lab: LabServer, page:
         opened.run_cell(ITALY)
         expect(best).to_contain_text("Rome")
         page.screenshot(path=artifacts / "sidebar-900.png")
-        sidebar.move("step-token").click()
+        sidebar.press("step-token")
         expect(sidebar.whole.locator(".djinn-Norms .djinn-token")).to_have_text(["\u00b7Rome"])
 
         opened.run_cell(FORK)
