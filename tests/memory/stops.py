@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from .runs import Paged, forward, tokens
+from tests.memory.runs import Paged, forward, tokens
 
 
 class Stopped(Exception):

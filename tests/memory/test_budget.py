@@ -13,8 +13,7 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
 from tests.families import build
-
-from .runs import CPU, PAGE, pair, tokens
+from tests.memory.runs import CPU, PAGE, pair, tokens
 
 
 def caches(count: int, pages: int, family: str = "llama", slack: int = 16) -> tuple[list[PagedCache], list[Slab]]:

@@ -7,8 +7,7 @@ import torch
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.invariants import check_books
-
-from .runs import pair, tokens
+from tests.memory.runs import pair, tokens
 
 FAMILIES = (
     "llama gpt2 mistral gemma3_text phi3 deepseek_v3 mamba2 jamba qwen3_next bloom falcon opt gpt_neox qwen3 mixtral"

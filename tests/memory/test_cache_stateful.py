@@ -31,9 +31,8 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import IllegalMove, SlabFull
 from tests.families import build
-
-from .runs import CPU
-from .small import CopiesNothing, CopiesTheTailOnly
+from tests.memory.runs import CPU
+from tests.memory.small import CopiesNothing, CopiesTheTailOnly
 
 LAYERS = 8
 WINDOW = 8

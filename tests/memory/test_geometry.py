@@ -11,8 +11,7 @@ from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.errors import ModelRefused, UsageError
 from tests.families import FAMILIES, REFUSED, build
-
-from .runs import CPU, forward, tokens
+from tests.memory.runs import CPU, forward, tokens
 
 REFUSED_HERE = dict.fromkeys(("rwkv", "xlnet", "openai-gpt"), "takes no cache")
 REFUSED_HERE |= {"recurrent_gemma": "state", "minimax": "cache of its own"}

@@ -19,8 +19,7 @@ from djinn_jupyter.errors import SlabFull, TierFull
 from djinn_jupyter.machine import MainMemory
 from tests.engine.desk import build_desk, tokens
 from tests.families import build
-
-from .runs import CPU, PAGE
+from tests.memory.runs import CPU, PAGE
 
 MIB = 1 << 20
 

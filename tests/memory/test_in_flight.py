@@ -10,10 +10,9 @@ from djinn_jupyter.engine.memory.kv.invariants import check_books
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import IllegalMove
-
-from .runs import pair, tokens
-from .small import CopiesNothing, CopiesTheTailOnly
-from .stops import resume, stop_before
+from tests.memory.runs import pair, tokens
+from tests.memory.small import CopiesNothing, CopiesTheTailOnly
+from tests.memory.stops import resume, stop_before
 
 FAMILIES = (
     "llama gpt2 mistral gemma3_text phi3 deepseek_v3 mamba2 jamba qwen3_next bloom falcon opt gpt_neox falcon_h1"

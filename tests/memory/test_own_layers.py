@@ -10,8 +10,7 @@ from transformers import cache_utils
 from transformers.models.unlimited_ocr.modeling_unlimited_ocr import UnlimitedOcrDynamicReferenceSlidingWindowLayer
 
 from djinn_jupyter.engine.memory.kv.own_layers import own_fields, why_not
-
-from .runs import pair, tokens
+from tests.memory.runs import pair, tokens
 
 
 class Counting(cache_utils.DynamicSlidingWindowLayer):

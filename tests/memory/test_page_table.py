@@ -7,8 +7,7 @@ import pytest
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
-
-from .small import CopiesNothing, CopiesTheTailOnly, read, slab, write
+from tests.memory.small import CopiesNothing, CopiesTheTailOnly, read, slab, write
 
 
 def test_allocate_covers_every_position_before_the_end():

@@ -18,8 +18,7 @@ from hypothesis.stateful import (
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
-
-from .small import CopiesNothing, CopiesTheTailOnly, read, slab, write
+from tests.memory.small import CopiesNothing, CopiesTheTailOnly, read, slab, write
 
 POSITIONS = st.integers(0, 14)
 

@@ -9,8 +9,7 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
-
-from .small import CPU, GEOMETRY, slab
+from tests.memory.small import CPU, GEOMETRY, slab
 
 
 def books(subject: Slab) -> object:

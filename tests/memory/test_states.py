@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.system.books_broken import BooksBroken
-
-from .runs import pair, tokens
+from tests.memory.runs import pair, tokens
 
 FAMILIES = ["mamba2", "mamba", "jamba", "qwen3_next", "falcon_h1", "lfm2", "zamba2", "nemotron_h", "granitemoehybrid"]
 FAMILIES += ["deepseek_v4:sliding", "minimax_m3_vl_text:sparse"]

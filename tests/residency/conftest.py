@@ -6,9 +6,8 @@ import pytest
 
 from tests.engine.desk import Desk, desk_of
 from tests.engine.plain import plain_of
+from tests.residency.leaving import made
 from tests.threads import one_thread
-
-from .leaving import made
 
 
 @pytest.fixture(scope="package", autouse=True)

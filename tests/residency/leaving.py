@@ -7,8 +7,7 @@ from typing import Any
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
-
-from .doubles import HeldMover
+from tests.residency.doubles import HeldMover
 
 PROMPT = tokens(40)
 

@@ -12,9 +12,8 @@ from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens
-
-from .doubles import FileInMemory
-from .leaving import PROMPT, held, made, post, until_idle
+from tests.residency.doubles import FileInMemory
+from tests.residency.leaving import PROMPT, held, made, post, until_idle
 
 
 def test_a_store_that_fails_leaves_the_session_where_it_was(desk: Desk) -> None:

@@ -37,8 +37,7 @@ from djinn_jupyter.errors import IllegalMove, SlabFull, StorageFailed, TierFull
 from tests.memory.runs import CPU
 from tests.memory.test_cache_stateful import Caches
 from tests.memory.test_cache_stateful import Line as Rows
-
-from .doubles import FileInMemory, HeldMover
+from tests.residency.doubles import FileInMemory, HeldMover
 
 WHICH = st.integers(0, 9)
 TIERS = st.sampled_from(["host", "disk"])

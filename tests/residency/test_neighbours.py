@@ -18,9 +18,8 @@ from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.external_pressure import Neighbours
 from djinn_jupyter.engine.system.device import Usage
 from tests.engine.desk import Desk, tokens
-
-from .doubles import HeldMover
-from .test_pressure import PAGE, small
+from tests.residency.doubles import HeldMover
+from tests.residency.test_pressure import PAGE, small
 
 TOTAL = 2000 * PAGE  # so that the headroom is a hundred pages
 

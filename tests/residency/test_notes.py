@@ -18,8 +18,7 @@ from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics
 from djinn_jupyter.wire.replies import Inspected, Noted
 from tests.engine.desk import Desk, build_desk
 from tests.families import build
-
-from .leaving import PROMPT, held, post, until_idle
+from tests.residency.leaving import PROMPT, held, post, until_idle
 
 
 class Clock:

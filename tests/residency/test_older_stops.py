@@ -15,9 +15,8 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.keeping.crashes import crashed, forget, journal, written
-
-from .leaving import made, nothing_left
-from .test_pressure import small
+from tests.residency.leaving import made, nothing_left
+from tests.residency.test_pressure import small
 
 PROMPT = tokens(300)
 PAGES = 28

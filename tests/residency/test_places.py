@@ -20,8 +20,7 @@ from djinn_jupyter.engine.memory.offload.spans import Span, coalesced
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
 from djinn_jupyter.errors import StorageFailed, TierFull
-
-from .doubles import FileInMemory
+from tests.residency.doubles import FileInMemory
 
 
 def span(nbytes: int, seed: int = 0) -> Span:

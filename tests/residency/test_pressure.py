@@ -18,8 +18,7 @@ from djinn_jupyter.wire.replies import Finished, Paused, SessionSwapped
 from tests.engine.desk import Desk, Outcome, build_desk, tokens
 from tests.engine.plain import generate, plain_of
 from tests.families import build
-
-from .leaving import held, nothing_left
+from tests.residency.leaving import held, nothing_left
 
 PAGE = 8 * 2 * 2 * 16 * 8 * 4  # layers, key and value, heads, positions, features, bytes
 NEW = 4

@@ -20,8 +20,7 @@ from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
 from tests.keeping.crashes import forget, journal, written
-
-from .leaving import made, nothing_left
+from tests.residency.leaving import made, nothing_left
 
 SECONDS = float(os.environ.get("DJINN_SOAK_SECONDS", "1200"))
 PROMPTS = [tokens(20 + 30 * n, seed=n) for n in range(6)]

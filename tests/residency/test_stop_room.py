@@ -13,8 +13,7 @@ from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.replies import Finished, Paused
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
-
-from .leaving import nothing_left
+from tests.residency.leaving import nothing_left
 
 PROMPT = tokens(120)
 SITES = ("resid_post.4", "mlp_pre.3", "pattern.2", "z.5", "embed", "resid_post.7", "logits")
