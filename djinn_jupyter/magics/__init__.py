@@ -14,6 +14,7 @@ def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
     from djinn_jupyter.magics import (
         branching,
         breaking,
+        cell_events,
         changing,
         debugging,
         keeping,
@@ -21,30 +22,29 @@ def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
         looking,
         memory,
         running,
-        telling,
     )
     from djinn_jupyter.magics.completion import Matcher, register
-    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.magics.kernel_state import KernelState
 
-    bench = Workbench(shell, client)
+    state = KernelState(shell, client)
     for group in (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
                   changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics,
                   memory.MemoryMagics, debugging.DebuggingMagics):  # fmt: skip
-        shell.register_magics(group(bench))
-    register(shell, Matcher(bench))
-    telling.register(shell, telling.Telling(bench))
+        shell.register_magics(group(state))
+    register(shell, Matcher(state))
+    cell_events.register(shell, cell_events.CellEvents(state))
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
     """Take the magics, the completion and the hooks away again; engines and sessions stay."""
-    from djinn_jupyter.magics import telling
+    from djinn_jupyter.magics import cell_events
     from djinn_jupyter.magics.completion import unregister
 
     unregister(shell)
-    telling.unregister(shell)
+    cell_events.unregister(shell)
     group = shell.magics_manager.registry.get("MemoryMagics")
     if group is not None:
-        group.bench.end_chart()
+        group.state.end_chart()
     for magics in shell.magics_manager.magics.values():
         for name in [name for name in magics if name.startswith("djinn_")]:
             del magics[name]

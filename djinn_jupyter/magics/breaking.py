@@ -22,24 +22,24 @@ class BreakingMagics(Group):
     )
     def djinn_break(self, args: Namespace) -> None:
         """Stop the forward pass at a site, at every pass that meets it."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         known = {point.number for point in session.breakpoints()}
         made = session.breakpoint(args.site, when=phrase(args.when), once=args.once)
-        self.bench.keep(args.keep, made)
-        self.bench.screen.say(views.breakpoint_line(made, existed=made.number in known))
+        self.state.keep(args.keep, made)
+        self.state.screen.say(views.breakpoint_line(made, existed=made.number in known))
         if made.note is not None:
-            self.bench.screen.say(made.note)
+            self.state.screen.say(made.note)
 
     @verb(KEEP, SESSION)
     def djinn_breaks(self, args: Namespace) -> None:
         """List the breakpoints of the session, with their hits."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         points = session.breakpoints()
-        self.bench.keep(args.keep, points)
-        self.bench.screen.show(views.breakpoints_view(points, session=session.name))
+        self.state.keep(args.keep, points)
+        self.state.screen.show(views.breakpoints_view(points, session=session.name))
 
     @verb(option("sites", nargs="*", type=unquoted, help="sites or numbers of breakpoints; none clears all"), SESSION)
     def djinn_clear(self, args: Namespace) -> None:
         """Clear breakpoints."""
-        count = self.bench.session(args.session).clear(*args.sites)
-        self.bench.screen.say(f"{count} breakpoint{'' if count == 1 else 's'} cleared")
+        count = self.state.session(args.session).clear(*args.sites)
+        self.state.screen.say(f"{count} breakpoint{'' if count == 1 else 's'} cleared")

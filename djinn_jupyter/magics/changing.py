@@ -43,29 +43,29 @@ class ChangingMagics(Group):
     )
     def djinn_edit(self, args: Namespace, cell: str | None = None) -> None:
         """Change the stopped value. As a cell: Python that changes the array `h`, run in this kernel."""
-        session, asked = self.bench.session(args.session), effect_asked(args)
+        session, asked = self.state.session(args.session), effect_asked(args)
         number, enabled = _switched(args)
         if args.revert or number is not None:
             if args.edit or cell is not None or (args.revert and number is not None):
                 raise UsageError("--revert, --on and --off stand alone: they undo or switch edits that were made.")
             stop = session.revert() if number is None else session.enable_edit(number, enabled)
-            self.bench.keep(args.keep, stop)
+            self.state.keep(args.keep, stop)
             view = outcome_view(stop, effect=asked)
-            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.channel)
+            self.state.screen.show_stop(view, stop.reply.stop, self.state.engine.channel)
             return
         if cell is not None and args.edit:
             raise UsageError("Give the edit once: as words on the line, or as Python in the cell.")
         if cell is None and args.torch:
             raise UsageError("--torch belongs to the cell form, %%djinn_edit.")
         if cell is None:
-            edit = parse_edit(self.bench, args.edit, args)
+            edit = parse_edit(self.state, args.edit, args)
         else:
             edit = edited_by_code(
-                self.bench, session, cell, site=args.site, positions=args.positions, use_torch=args.torch
+                self.state, session, cell, site=args.site, positions=args.positions, use_torch=args.torch
             )
         edited = session.edit(edit, args.positions, args.site)
-        self.bench.keep(args.keep, edited)
-        self.bench.screen.show(views.edit_view(edited, session.stop.reply, effect_of(session, asked)))
+        self.state.keep(args.keep, edited)
+        self.state.screen.show(views.edit_view(edited, session.stop.reply, effect_of(session, asked)))
 
     @verb(
         option("site", nargs="?", help="where; without a site, the rules are listed"),
@@ -79,28 +79,28 @@ class ChangingMagics(Group):
     )
     def djinn_steer(self, args: Namespace) -> None:
         """A rule that holds: apply an edit at every pass until %djinn_unsteer."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         number, enabled = _switched(args)
         if number is not None:
             if args.site is not None:
                 raise UsageError("--on and --off stand alone: they switch a rule that was set.")
             switched = session.enable_rule(number, enabled)
-            self.bench.keep(args.keep, switched)
-            self.bench.screen.say(f"rule {number} is {'on' if enabled else 'off'}: {switched.what}")
+            self.state.keep(args.keep, switched)
+            self.state.screen.say(f"rule {number} is {'on' if enabled else 'off'}: {switched.what}")
             return
         if args.site is None:
-            self.bench.screen.show(views.rules_view(session.describe().rules, session=session.name))
+            self.state.screen.show(views.rules_view(session.describe().rules, session=session.name))
             return
-        edit = parse_edit(self.bench, args.edit, args)
+        edit = parse_edit(self.state, args.edit, args)
         rule = session.steer(args.site, edit, args.positions)
-        self.bench.keep(args.keep, rule)
-        self.bench.screen.say(f"rule {rule.number} at {rule.site}: {' '.join(args.edit)}{_times(args.coef)}")
+        self.state.keep(args.keep, rule)
+        self.state.screen.say(f"rule {rule.number} at {rule.site}: {' '.join(args.edit)}{_times(args.coef)}")
 
     @verb(option("number", nargs="?", type=int, help="the rule's number; without one, all rules end"), SESSION)
     def djinn_unsteer(self, args: Namespace) -> None:
         """End steering rules."""
-        count = self.bench.session(args.session).unsteer(args.number)
-        self.bench.screen.say(f"{count} steering rule{'' if count == 1 else 's'} ended")
+        count = self.state.session(args.session).unsteer(args.number)
+        self.state.screen.say(f"{count} steering rule{'' if count == 1 else 's'} ended")
 
 
 def _switched(args: Namespace) -> tuple[int | None, bool]:

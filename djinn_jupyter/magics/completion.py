@@ -21,7 +21,7 @@ from djinn_jupyter.magics.parsing import option_strings
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.magics.kernel_state import KernelState
 
 _LINE = re.compile(r"^\s*(?P<kind>%%?)(?P<name>djinn_\w+)\s(?P<rest>.*)$", re.DOTALL)
 _SITE_FIRST = frozenset({"djinn_break", "djinn_clear", "djinn_inspect", "djinn_lens", "djinn_watch", "djinn_steer"})
@@ -33,8 +33,8 @@ _MOST = 400
 class Matcher:
     """The candidates at one place of a line, from the magics' own parsers and the engine in use."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self.bench = bench
+    def __init__(self, state: KernelState) -> None:
+        self.state = state
 
     def matches(self, line: str) -> list[SimpleCompletion]:
         """What may stand at the end of `line`, of which the last word may be begun."""
@@ -76,28 +76,28 @@ class Matcher:
         return []
 
     def _options(self, name: str) -> list[str]:
-        magics = self.bench.shell.magics_manager.magics
+        magics = self.state.shell.magics_manager.magics
         magic: Any = magics["line"].get(name) or magics["cell"].get(name)
         return sorted(option_strings(magic.parser))
 
     def _sites(self, word: str) -> list[str]:
-        if self.bench.loaded is None:
+        if self.state.loaded is None:
             return []
         found: list[str] = []
-        for point in self.bench.loaded.description.points:
+        for point in self.state.loaded.description.points:
             layers = point.layers
             found += [point.point] if layers is None else [f"{point.point}.{layer}" for layer in layers]
         if word and not any(site.startswith(word) for site in found):
-            found = [module.path for module in self.bench.loaded.modules()]
+            found = [module.path for module in self.state.loaded.modules()]
         return found
 
     def _sessions(self) -> list[str]:
-        if self.bench.loaded is None:
+        if self.state.loaded is None:
             return []
-        return [naming.label(one.name) for one in self.bench.loaded.sessions()]
+        return [naming.label(one.name) for one in self.state.loaded.sessions()]
 
     def _checkpoints(self) -> list[str]:
-        return [kept.name for kept in self.bench.loaded.checkpoints()] if self.bench.loaded is not None else []
+        return [kept.name for kept in self.state.loaded.checkpoints()] if self.state.loaded is not None else []
 
     def _models(self, word: str) -> list[str]:
         folder = Path(word or ".").expanduser()
@@ -106,7 +106,7 @@ class Matcher:
         folders = (
             [f"{shown}{p.name}" for p in parent.iterdir() if (p / "config.json").is_file()] if parent.is_dir() else []
         )
-        return ["demo", *(entry.identity.model for entry in self.bench.client.engines()), *folders]
+        return ["demo", *(entry.identity.model for entry in self.state.client.engines()), *folders]
 
 
 def register(shell: InteractiveShell, matcher: Matcher) -> None:

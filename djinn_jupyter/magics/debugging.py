@@ -10,14 +10,14 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.magics.parsing import Group, option, verb
 
 if TYPE_CHECKING:
+    from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.magics.native_panel import NativePanel
-    from djinn_jupyter.magics.workbench import Workbench
 
 
 @magics_class
 class DebuggingMagics(Group):
-    def __init__(self, bench: Workbench) -> None:
-        super().__init__(bench)
+    def __init__(self, state: KernelState) -> None:
+        super().__init__(state)
         self._panel: NativePanel | None = None
 
     @verb(option("state", nargs="?", choices=["on", "off"], help="on or off; without it says which it is"))
@@ -27,11 +27,11 @@ class DebuggingMagics(Group):
         if args.state == "on" and self._panel is None:
             from djinn_jupyter.magics.native_panel import NativePanel
 
-            panel = NativePanel(self.bench)
+            panel = NativePanel(self.state)
             panel.start()
             self._panel = panel
         elif args.state == "off" and self._panel is not None:
             self._panel.stop()
             self._panel = None
         state = "off" if self._panel is None else "on: stops show in JupyterLab's debugger panel"
-        self.bench.screen.say(f"the debugger panel is {state}")
+        self.state.screen.say(f"the debugger panel is {state}")

@@ -10,17 +10,17 @@ from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
-    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.wire.edits import Edit
 
 
-def parse_edit(bench: Workbench, words: list[str], options: Namespace) -> Edit:
+def parse_edit(state: KernelState, words: list[str], options: Namespace) -> Edit:
     """The edit that the words mean. Vectors are names or expressions of the user's own namespace."""
-    return edit_words.parse_edit(words, value=bench.value, find=bench.find, options=vars(options))
+    return edit_words.parse_edit(words, value=state.value, find=state.find, options=vars(options))
 
 
 def edited_by_code(
-    bench: Workbench, session: RemoteSession, code: str, *, site: str | None, positions: str | None, use_torch: bool
+    state: KernelState, session: RemoteSession, code: str, *, site: str | None, positions: str | None, use_torch: bool
 ) -> Any:
     """What the user's code makes of `h`: run in the user's own kernel and namespace, as any cell is.
 
@@ -28,21 +28,21 @@ def edited_by_code(
     stay floating point and finite; the engine rounds it back to the model's dtype.
     """
     before = _writable(session.inspect(site, positions).value)
-    h = bench.torch.from_numpy(before.copy()) if use_torch else before.copy()
-    had = "h" in bench.shell.user_ns
-    former = bench.shell.user_ns.get("h")
-    bench.shell.push({"h": h})
+    h = state.torch.from_numpy(before.copy()) if use_torch else before.copy()
+    had = "h" in state.shell.user_ns
+    former = state.shell.user_ns.get("h")
+    state.shell.push({"h": h})
     try:
-        result = bench.shell.run_cell(code, store_history=False)
-        after = bench.shell.user_ns.get("h")
+        result = state.shell.run_cell(code, store_history=False)
+        after = state.shell.user_ns.get("h")
     finally:
         if had:
-            bench.shell.user_ns["h"] = former
+            state.shell.user_ns["h"] = former
         else:
-            bench.shell.user_ns.pop("h", None)
+            state.shell.user_ns.pop("h", None)
     if not result.success:
         raise UsageError("The edit was not applied: its code raised the error above.")
-    return _checked(bench, after, before)
+    return _checked(state, after, before)
 
 
 def _writable(values: Any) -> Any:
@@ -52,7 +52,7 @@ def _writable(values: Any) -> Any:
     return values.astype(np.float32) if values.dtype.name == "bfloat16" else values
 
 
-def _checked(bench: Workbench, after: Any, before: Any) -> Any:
+def _checked(state: KernelState, after: Any, before: Any) -> Any:
     """The new value as an array like the old one, or one sentence about what is wrong with it."""
     import sys
 

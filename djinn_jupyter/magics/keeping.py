@@ -24,19 +24,19 @@ class KeepingMagics(Group):
         """Move what a session holds off the device, or back. It comes back by itself when it is next needed."""
         if args.disk and args.way == "in":
             raise UsageError("--disk says where a session goes: it belongs to %djinn_swap out.")
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         out = args.way == "out"
         moved = session.swap_out("disk" if args.disk else "host") if out else session.swap_in()
-        self.bench.keep(args.keep, moved)
-        self.bench.screen.say(views.swapped_line(session.name, moved, out=out))
+        self.state.keep(args.keep, moved)
+        self.state.screen.say(views.swapped_line(session.name, moved, out=out))
 
     @verb(option("--wake", action="store_true", help="bring the weights back now"), KEEP)
     def djinn_nap(self, args: Namespace) -> None:
         """The weights leave the device until a session needs them. Refused while one runs."""
-        engine = self.bench.engine
+        engine = self.state.engine
         moved = engine.wake() if args.wake else engine.nap()
-        self.bench.keep(args.keep, moved)
-        self.bench.screen.say(views.nap_line(engine.description.name, moved))
+        self.state.keep(args.keep, moved)
+        self.state.screen.say(views.nap_line(engine.description.name, moved))
 
     @verb(
         option("name", nargs="?", help="what to call it; without a name, the checkpoints are listed"),
@@ -50,16 +50,16 @@ class KeepingMagics(Group):
         if args.name is None:
             if args.drop or args.replace:
                 raise UsageError("Which one? Write the name of a checkpoint; %djinn_checkpoint alone lists them.")
-            kept = self.bench.engine.checkpoints()
-            self.bench.keep(args.keep, kept)
-            self.bench.screen.show(views.checkpoints_view(kept))
+            kept = self.state.engine.checkpoints()
+            self.state.keep(args.keep, kept)
+            self.state.screen.show(views.checkpoints_view(kept))
         elif args.drop:
-            self.bench.engine.drop_checkpoint(args.name)
-            self.bench.screen.say(f"checkpoint {args.name} deleted")
+            self.state.engine.drop_checkpoint(args.name)
+            self.state.screen.say(f"checkpoint {args.name} deleted")
         else:
-            saved = self.bench.session(args.session).checkpoint(args.name, replace=args.replace)
-            self.bench.keep(args.keep, saved)
-            self.bench.screen.say(views.saved_line(saved))
+            saved = self.state.session(args.session).checkpoint(args.name, replace=args.replace)
+            self.state.keep(args.keep, saved)
+            self.state.screen.say(views.saved_line(saved))
 
     @verb(
         option("name", help="a checkpoint, or the path of its file"),
@@ -75,27 +75,27 @@ class KeepingMagics(Group):
         if args.other is None:
             if args.replace or args.use:
                 raise UsageError("--replace and --use belong to --as NAME; without it the session in use goes back.")
-            session = self.bench.session(args.session)
+            session = self.state.session(args.session)
             session.restore(args.name, force=args.force)
         else:
             if args.session is not None:
                 raise UsageError("Name the session once: with --session the one that goes back, with --as a new one.")
-            restored = self.bench.engine.restore(args.name, args.other, replace=args.replace, force=args.force)
-            session = self.bench.hold(restored)
+            restored = self.state.engine.restore(args.name, args.other, replace=args.replace, force=args.force)
+            session = self.state.hold(restored)
             if args.use:
-                self.bench.use(session)
-        self.bench.outcomes.pop(session.name, None)
-        self.bench.keep(args.keep, session)
+                self.state.use(session)
+        self.state.outcomes.pop(session.name, None)
+        self.state.keep(args.keep, session)
         described = session.describe()
-        self.bench.screen.say(f"{session.label} restored from {args.name}: {views.armed(described)}")
+        self.state.screen.say(f"{session.label} restored from {args.name}: {views.armed(described)}")
         if described.state == "paused":
-            self.bench.screen.show(outcome_view(session.stop))
+            self.state.screen.show(outcome_view(session.stop))
 
     @verb(SESSION)
     def djinn_accept(self, args: Namespace) -> None:
         """Take note that a recovery ran tokens of the session again: from now on it counts as exact."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         if session.describe().exactness == "exact":
             raise UsageError(f"Session {naming.label(session.name)} is exact: there is nothing to accept.")
         session.accept_recomputed()
-        self.bench.screen.say(f"{session.label} counts as exact from now on")
+        self.state.screen.say(f"{session.label} counts as exact from now on")

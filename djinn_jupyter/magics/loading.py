@@ -58,8 +58,8 @@ class LoadingMagics(Group):
     def djinn_load(self, args: Namespace) -> None:
         """Start the engine of a model, or attach to it where it runs already; open this notebook's session."""
         name = args.session or _notebook()
-        live = self.bench.screen.live()
-        engine = self.bench.client.load(
+        live = self.state.screen.live()
+        engine = self.state.client.load(
             args.model,
             progress=live.progress,
             each_second=live.second,
@@ -82,8 +82,8 @@ class LoadingMagics(Group):
             ),
         )
         session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
-        self.bench.load(engine, session)
-        self.bench.keep(args.keep, engine)
+        self.state.load(engine, session)
+        self.state.keep(args.keep, engine)
         described = session.describe()
         live.end(views.loaded_view(engine.description, described, engine.statistics().weights))
         self._tell_of_a_rename(described)
@@ -92,9 +92,9 @@ class LoadingMagics(Group):
         """A notebook that was renamed begins with an empty session; what it had is under its former name."""
         if described.tokens or described.breakpoints or described.rules:
             return
-        for former in _without_notebook(self.bench.engine.sessions(), beside=described.name):
+        for former in _without_notebook(self.state.engine.sessions(), beside=described.name):
             held = views.armed(former)
-            self.bench.screen.say(
+            self.state.screen.say(
                 f"session {naming.label(former.name)} ({held}) is of a notebook of this folder that is not there any "
                 f"more; if this one was renamed: %djinn_use {naming.label(former.name)}"
             )
@@ -102,9 +102,9 @@ class LoadingMagics(Group):
     @verb()
     def djinn_unload(self, args: Namespace) -> None:
         """Let go of the model and of this notebook's sessions. Engine and sessions live on."""
-        name = self.bench.engine.description.name
-        self.bench.leave()
-        self.bench.screen.say(f"{name} unloaded from this notebook; its sessions stay in the engine")
+        name = self.state.engine.description.name
+        self.state.leave()
+        self.state.screen.say(f"{name} unloaded from this notebook; its sessions stay in the engine")
 
     @verb(
         option("--force", action="store_true", help="also when other notebooks have sessions in it"),
@@ -113,31 +113,31 @@ class LoadingMagics(Group):
     def djinn_stop(self, args: Namespace) -> None:
         """End the engine. Its sessions come back when the model is loaded again, unless they are to be forgotten.
         Refused while other notebooks have some, unless forced."""
-        engine = self.bench.engine
+        engine = self.state.engine
         lost = engine.stop(force=args.force, forget=args.forget)
-        self.bench.forget()
+        self.state.forget()
         ended = ", ".join(sorted(naming.label(name) for name in lost))
         said = f"engine of {engine.description.name} stopped"
-        self.bench.screen.say(f"{said}; ended with it: {ended}" if ended else said)
+        self.state.screen.say(f"{said}; ended with it: {ended}" if ended else said)
 
     @verb(KEEP)
     def djinn_status(self, args: Namespace) -> None:
         """The engine's books: model, self-test, sessions, work done, memory."""
-        engine = self.bench.engine
+        engine = self.state.engine
         books = engine.statistics()
-        session = self.bench.session().describe() if self.bench.present is not None else None
-        self.bench.keep(args.keep, books)
-        self.bench.screen.show(views.status_view(engine.description, books, session))
+        session = self.state.session().describe() if self.state.present is not None else None
+        self.state.keep(args.keep, books)
+        self.state.screen.show(views.status_view(engine.description, books, session))
 
     @verb(option("lines", nargs="?", type=int, default=20, help="how many of the last lines; default 20"))
     def djinn_log(self, args: Namespace) -> None:
         """The last lines of the engine's log."""
-        entry = self.bench.engine.entry
+        entry = self.state.engine.entry
         if entry is None or entry.log is None:
             raise UsageError("This engine writes no log file.")
         if args.lines < 1:
             raise UsageError("A log has at least one line to show: write %djinn_log 20.")
-        self.bench.screen.say(logs.last_lines(logs.log_of(entry), args.lines))
+        self.state.screen.say(logs.last_lines(logs.log_of(entry), args.lines))
 
 
 def _without_notebook(sessions: Iterable[SessionDescription], *, beside: str) -> list[SessionDescription]:

@@ -24,20 +24,20 @@ class LookingMagics(Group):
     @verb(EFFECT, TOKEN, KEEP, SESSION)
     def djinn_where(self, args: Namespace) -> None:
         """Draw where the session stands once more: its stop, with all that influences it."""
-        session, asked = self.bench.session(args.session), effect_asked(args)
+        session, asked = self.state.session(args.session), effect_asked(args)
         described = session.describe()
         if described.state == "paused":
             stop = session.where()
-            self.bench.keep(args.keep, stop)
+            self.state.keep(args.keep, stop)
             view = outcome_view(stop, effect=asked)
-            self.bench.screen.show_stop(view, stop.reply.stop, self.bench.engine.channel)
+            self.state.screen.show_stop(view, stop.reply.stop, self.state.engine.channel)
             return
-        outcome = self.bench.outcomes.get(session.name)
+        outcome = self.state.outcomes.get(session.name)
         if outcome is not None and outcome.reply.stop == described.stop:
-            self.bench.keep(args.keep, outcome)
-            self.bench.screen.show(outcome_view(outcome))
+            self.state.keep(args.keep, outcome)
+            self.state.screen.show(outcome_view(outcome))
         else:
-            self.bench.screen.say(f"{session.label} is {described.state}: {views.armed(described)}")
+            self.state.screen.say(f"{session.label} is {described.state}: {views.armed(described)}")
 
     @verb(
         option("site", nargs="?", help="a site; by default the stopped one"),
@@ -52,10 +52,10 @@ class LookingMagics(Group):
     )
     def djinn_inspect(self, args: Namespace) -> None:
         """Look at a value of the stopped pass; `-o NAME` keeps it, `NAME.value` is numpy."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         snapshot = session.inspect(_of_head(session, args), args.positions, ahead=args.ahead)
-        self.bench.keep(args.keep, snapshot)
-        self.bench.screen.show(views.snapshot_view(look_of(session, snapshot), hover=args.hover))
+        self.state.keep(args.keep, snapshot)
+        self.state.screen.show(views.snapshot_view(look_of(session, snapshot), hover=args.hover))
 
     @verb(
         option(
@@ -87,15 +87,15 @@ class LookingMagics(Group):
     )
     def djinn_lens(self, args: Namespace) -> None:
         """The logit lens: what the model would say if it ended at this site."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         if args.layers:
             if args.site is not None:
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
             by_layer, notes = lens_by_layer(session, args.positions, args.token)
-            self.bench.keep(args.keep, by_layer)
-            self.bench.screen.show(views.lens_grid_view(by_layer, session=session.name))
+            self.state.keep(args.keep, by_layer)
+            self.state.screen.show(views.lens_grid_view(by_layer, session=session.name))
             for note in notes:
-                self.bench.screen.say(note)
+                self.state.screen.say(note)
             return
         if args.site in MODULES:
             self._attribute(session, args)
@@ -103,16 +103,16 @@ class LookingMagics(Group):
         if args.token:
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
         lens = session.lens(args.k, args.site, args.positions)
-        self.bench.keep(args.keep, lens)
-        self.bench.screen.show(views.lens_view(lens.site, lens.rows, session=session.name))
+        self.state.keep(args.keep, lens)
+        self.state.screen.show(views.lens_view(lens.site, lens.rows, session=session.name))
 
     def _attribute(self, session: RemoteSession, args: Namespace) -> None:
         if not 1 <= len(args.token or ()) <= 2:
             raise UsageError(f'{args.site} needs a token: --token " Paris", or two for the difference of their logits.')
         at = -1 if args.positions is None else args.positions
         read = session.attribute(*args.token, heads=args.site == "z", position=at)
-        self.bench.keep(args.keep, read)
-        self.bench.screen.show(views.attribution_view(read, session=session.name, hover=args.hover))
+        self.state.keep(args.keep, read)
+        self.state.screen.show(views.attribution_view(read, session=session.name, hover=args.hover))
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),
@@ -125,22 +125,22 @@ class LookingMagics(Group):
     )
     def djinn_watch(self, args: Namespace) -> None:
         """Record a site at every pass of every run, without stopping, until --off."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         if args.off:
             count = session.unwatch(args.site)
-            self.bench.screen.say(f"{count} watch{'' if count == 1 else 'es'} ended")
+            self.state.screen.say(f"{count} watch{'' if count == 1 else 'es'} ended")
         elif args.site is None:
-            self.bench.screen.show(views.watches_view(session.describe().watches, session=session.name))
+            self.state.screen.show(views.watches_view(session.describe().watches, session=session.name))
         elif args.show or args.hover:
             watched = session.watched(args.site)
-            self.bench.keep(args.keep, watched)
+            self.state.keep(args.keep, watched)
             read = (watched.reply.watch, watched.values, watched.positions)
             view = views.watch_view(*read, runs=watched.runs, hover=args.hover, session=session.name)
-            self.bench.screen.show(view)
+            self.state.screen.show(view)
         else:
             watch = session.watch(args.site, fresh=args.fresh)
-            self.bench.keep(args.keep, watch)
-            self.bench.screen.say(f"watching {watch.site} at every pass; %djinn_watch {watch.site} --show shows it")
+            self.state.keep(args.keep, watch)
+            self.state.screen.say(f"watching {watch.site} at every pass; %djinn_watch {watch.site} --show shows it")
 
 
 def _of_head(session: RemoteSession, args: Namespace) -> str | None:

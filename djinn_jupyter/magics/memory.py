@@ -71,31 +71,31 @@ class MemoryMagics(Group):
         if args.what is not None:
             self._stop(args)
         elif args.of is not None:
-            trace = self.bench.value(args.of)
-            name = self.bench.engine.description.name
-            self.bench.screen.show(views.memory_view(name, trace.readings, trace.moves))
-        elif self.bench.screen.is_static:
+            trace = self.state.value(args.of)
+            name = self.state.engine.description.name
+            self.state.screen.show(views.memory_view(name, trace.readings, trace.moves))
+        elif self.state.screen.is_static:
             self._once(args)
         else:
             self._start(args)
 
     def _stop(self, args: Namespace) -> None:
-        chart = self.bench.chart
+        chart = self.state.chart
         if chart is None or not chart.running:
             raise UsageError("No memory chart runs in this notebook; %djinn_vram starts one.")
         chart.stop()
-        self.bench.keep(args.keep, chart.trace)
+        self.state.keep(args.keep, chart.trace)
 
     def _once(self, args: Namespace) -> None:
-        with self.bench.engine.memory_trace() as trace:
+        with self.state.engine.memory_trace() as trace:
             pass
-        self.bench.keep(args.keep, trace)
-        self.bench.screen.show(views.memory_view(self.bench.engine.description.name, trace.readings[:1], ()))
+        self.state.keep(args.keep, trace)
+        self.state.screen.show(views.memory_view(self.state.engine.description.name, trace.readings[:1], ()))
 
     def _start(self, args: Namespace) -> None:
         if args.seconds is not None and args.seconds <= 0:
             raise UsageError(f"{args.seconds:g} is no time to draw for; write %djinn_vram --seconds 60.")
-        engine = self.bench.engine
-        self.bench.end_chart()
-        self.bench.chart = LiveChart(engine, self.bench.screen, args.seconds)
-        self.bench.keep(args.keep, self.bench.chart.trace)
+        engine = self.state.engine
+        self.state.end_chart()
+        self.state.chart = LiveChart(engine, self.state.screen, args.seconds)
+        self.state.keep(args.keep, self.state.chart.trace)

@@ -27,7 +27,7 @@ from djinn_jupyter.magics.showing import look_of
 from djinn_jupyter.wire.replies import SessionEdited
 
 if TYPE_CHECKING:
-    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.wire.replies import Event
 
 KNOWN: Final = ("7.4.",)  # versions of ipykernel whose control channel this was tested with
@@ -43,9 +43,9 @@ class NativePanel:
     shows one thread of those that stand, and presses Continue for the next. `_shown` is the one it was last told of,
     `_armed` are its breakpoints in our sources, by session and path, as it set them."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
-        self._kernel = _known_kernel(bench.shell)
+    def __init__(self, state: KernelState) -> None:
+        self._state = state
+        self._kernel = _known_kernel(state.shell)
         self._passed: Callable[[Message], Awaitable[Message]] = self._kernel.do_debug_request
         self._adapter: Adapter | None = None
         self._numbers = count(1)
@@ -55,12 +55,12 @@ class NativePanel:
 
     def start(self) -> None:
         self._kernel.do_debug_request = self._answer
-        self._bench.shell.events.register("post_run_cell", self._look)
+        self._state.shell.events.register("post_run_cell", self._look)
         self._look()
 
     def stop(self) -> None:
         """As if it had never been on."""
-        self._bench.shell.events.unregister("post_run_cell", self._look)
+        self._state.shell.events.unregister("post_run_cell", self._look)
         del self._kernel.do_debug_request
         self._leave()
 
@@ -68,7 +68,7 @@ class NativePanel:
 
     def _look(self, result: object = None) -> None:
         """After a cell: is it another engine now, are there other sessions?"""
-        engine = self._bench.loaded
+        engine = self._state.loaded
         if engine is None or self._adapter is None or self._adapter.engine.channel is not engine.channel:
             self._leave()
         if engine is not None and self._adapter is None:
@@ -79,7 +79,7 @@ class NativePanel:
             adapter.post(lambda: self._show_in_use(adapter))
 
     def _follow_engine(self) -> None:
-        engine = self._bench.engine
+        engine = self._state.engine
         adapter = Adapter(
             self._say, first_thread=FIRST_THREAD, first_reference=FIRST_REFERENCE, in_use=self._name_in_use
         )
@@ -101,7 +101,7 @@ class NativePanel:
 
     def _follow_sessions(self, adapter: Adapter) -> None:
         """On the adapter's thread: the sessions held here that are not followed yet; a stop of theirs is shown."""
-        missing = [session for session in tuple(self._bench.held.values()) if adapter.named(session.name) is None]
+        missing = [session for session in tuple(self._state.held.values()) if adapter.named(session.name) is None]
         states = {one.name: one for one in adapter.engine.sessions()} if missing else {}
         for session in missing:
             one = moving.follow_session(adapter, session)
@@ -111,11 +111,11 @@ class NativePanel:
                 moving.show_stop(adapter, one)
 
     def _name_in_use(self) -> str | None:
-        return self._bench.present
+        return self._state.present
 
     def _in_use(self, adapter: Adapter) -> Followed | None:
         """The session that the notebook's magics act on."""
-        present = self._bench.present
+        present = self._state.present
         return None if present is None else adapter.named(present)
 
     def _show_in_use(self, adapter: Adapter) -> None:
@@ -154,7 +154,7 @@ class NativePanel:
             reply = await self._asked(adapter, message, self._aimed(adapter, str(command), given))
             if command == "setBreakpoints" and reply.get("success"):
                 verified = [point for point in reply["body"]["breakpoints"] if point["verified"]]
-                self._armed[self._bench.present or "", given["source"]["path"]] = verified
+                self._armed[self._state.present or "", given["source"]["path"]] = verified
             return reply
         return {"type": "response", "seq": message["seq"], "request_seq": message["seq"], "command": command, **body}
 
@@ -219,7 +219,7 @@ class NativePanel:
         armed = [
             {"source": path, "breakpoints": points}
             for (session, path), points in self._armed.items()
-            if points and session == self._bench.present
+            if points and session == self._state.present
         ]
         body["breakpoints"] = [*body.get("breakpoints", []), *armed]
         return {**reply, "body": body}
@@ -239,7 +239,7 @@ class NativePanel:
         name = str(given.get("dstVariableName"))
         if not name.isidentifier():
             raise UsageError(f"{name!r} is not a name for a variable.")
-        self._bench.shell.push({name: looking.looked_at(one).snapshot(site).value})
+        self._state.shell.push({name: looking.looked_at(one).snapshot(site).value})
         return {}
 
     def _site_of(self, adapter: Adapter, name: object, frame: int) -> tuple[Followed, str]:

@@ -19,7 +19,7 @@ from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.lazily import naming
 
 if TYPE_CHECKING:
-    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.magics.kernel_state import KernelState
 
 Option = Callable[[Any], Any]
 Read = Callable[[MagicArgumentParser, str], Namespace]
@@ -38,9 +38,9 @@ _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\
 class Group(Magics):
     """Magics that belong together, on one workbench."""
 
-    def __init__(self, bench: Workbench) -> None:
-        super().__init__(bench.shell)
-        self.bench = bench
+    def __init__(self, state: KernelState) -> None:
+        super().__init__(state.shell)
+        self.state = state
 
 
 def option(*names: str, **settings: Any) -> Option:
@@ -99,7 +99,7 @@ def verb(
             except OneLine as error:  # argparse's own
                 raise OneLine(_in_words(str(error))) from None
             finally:
-                self.bench.tell_unkept()
+                self.state.tell_unkept()
 
         made: Any = (line_cell_magic if cell else line_magic)(magic)
         for each in reversed(options):

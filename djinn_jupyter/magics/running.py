@@ -48,7 +48,7 @@ class RunningMagics(Group):
     def djinn_run(self, args: Namespace, cell: str | None = None) -> None:
         """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell.
         The prompt is run as it stands, `$x` and `{x}` too: --text-from takes a text from a variable."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         options = given(
             max_new_tokens=args.max_tokens,
             temperature=args.temperature,
@@ -59,7 +59,7 @@ class RunningMagics(Group):
         )
         prompt = self._prompt(args, cell)
         if args.late is not None:
-            self.bench.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
+            self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
         self._move(
             args,
             session,
@@ -84,13 +84,13 @@ class RunningMagics(Group):
                 return None
             raise UsageError("There is no prompt: %djinn_run The capital of France is")
         if args.ids is not None:
-            return self.bench.value(args.ids)
+            return self.state.value(args.ids)
         if args.text_from is not None:
             return self._text(args.text_from)
         return given_as[0].removesuffix("\n") if cell is not None else given_as[0]
 
     def _text(self, name: str) -> str:
-        text = self.bench.value(name)
+        text = self.state.value(name)
         if not isinstance(text, str):
             raise UsageError(f"{name} is no text but {type(text).__name__}; token ids are given with --ids.")
         return text
@@ -104,7 +104,7 @@ class RunningMagics(Group):
     )
     def djinn_resume(self, args: Namespace) -> None:
         """Go on from the stop, with the edits made there, until the next breakpoint or the end."""
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         self._move(args, session, lambda on_token: session.resume(free=args.free, on_token=on_token))
 
     @verb(
@@ -119,7 +119,7 @@ class RunningMagics(Group):
         """Go on by some layers (or tokens, or points of the layer) and stop again."""
         if args.token and args.point:
             raise UsageError("Step by tokens or by points: write one of --token and --point.")
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         by: Literal["layer", "token", "point"] = "token" if args.token else "point" if args.point else "layer"
         self._move(args, session, lambda _: session.step(_count(args), by=by))
 
@@ -136,26 +136,26 @@ class RunningMagics(Group):
         """Go back in the session's history: by stops, or by layers or tokens."""
         if args.layer and args.token:
             raise UsageError("Go back by layers or by tokens: write one of --layer and --token.")
-        session = self.bench.session(args.session)
+        session = self.state.session(args.session)
         if args.list:
             history = session.history()
-            self.bench.keep(args.keep, history)
-            self.bench.screen.show(views.history_view(history.stops, history.present, session=session.name))
+            self.state.keep(args.keep, history)
+            self.state.screen.show(views.history_view(history.stops, history.present, session=session.name))
             return
         by: Literal["stop", "layer", "token"] = "layer" if args.layer else "token" if args.token else "stop"
         self._move(args, session, lambda _: session.back(_count(args), by=by))
 
     def _move(self, args: argparse.Namespace, session: RemoteSession, go: Callable[[Any], Any]) -> None:
         """Run until it stands still; an interrupt leaves it stopped, shows where, and ends the cell in one line."""
-        live = self.bench.screen.live(session.name)
+        live = self.state.screen.live(session.name)
         before = session.describe()
-        interrupted = self.bench.client.Interrupted
+        interrupted = self.state.client.Interrupted
         try:
             outcome = go(lambda event: live.gained(event.text))
         except interrupted as broken:
             stop = broken.stop
-            self.bench.outcomes[stop.session.name] = stop
-            live.end(outcome_view(stop), stop.reply.stop, self.bench.engine.channel)
+            self.state.outcomes[stop.session.name] = stop
+            live.end(outcome_view(stop), stop.reply.stop, self.state.engine.channel)
             raise UsageError(f"Interrupted. {sentence(stop)}") from None
         except DjinnError as error:
             live.broken_off(str(error))
@@ -163,10 +163,10 @@ class RunningMagics(Group):
         except KeyboardInterrupt:
             live.broken_off("Interrupted twice: nobody waited for the run any more.")
             raise
-        self.bench.outcomes[outcome.session.name] = outcome
-        self.bench.keep(args.keep, outcome)
+        self.state.outcomes[outcome.session.name] = outcome
+        self.state.keep(args.keep, outcome)
         view = outcome_view(outcome, effect=effect_asked(args), restored=restored_by(session, before))
-        live.end(view, outcome.reply.stop, self.bench.engine.channel)
+        live.end(view, outcome.reply.stop, self.state.engine.channel)
 
 
 def _count(args: argparse.Namespace) -> int:

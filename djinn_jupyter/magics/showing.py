@@ -13,7 +13,7 @@ from djinn_jupyter.magics.lazily import naming, stops, views
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.client.stops import Finished, Paused, Stop
-    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.widgets.diff import Line
     from djinn_jupyter.widgets.look import Look
     from djinn_jupyter.widgets.view import View
@@ -114,13 +114,13 @@ def look_of(session: RemoteSession, snapshot: Any) -> Look:
     )
 
 
-def line_of(bench: Workbench, name: str) -> Line:
+def line_of(state: KernelState, name: str) -> Line:
     """What a session has to compare: its stop, or the end of its last run in this notebook."""
-    session = bench.find(name)
+    session = state.find(name)
     try:
         return _stopped_line(session.stop)
     except IllegalMove:
-        outcome = bench.outcomes.get(session.name)
+        outcome = state.outcomes.get(session.name)
     if not isinstance(outcome, stops.Finished):
         raise UsageError(f"Session {session.label!r} neither stands at a stop nor has finished a run in this notebook.")
     return _finished_line(session.name, outcome)
@@ -155,10 +155,10 @@ def _finished_line(name: str, done: Finished) -> Line:
     )
 
 
-def residuals_of_both(bench: Workbench, a: str, b: str) -> tuple[tuple[int, ...], dict[str, tuple[Any, Any]]]:
+def residuals_of_both(state: KernelState, a: str, b: str) -> tuple[tuple[int, ...], dict[str, tuple[Any, Any]]]:
     """The last positions that the stopped passes of two sessions share, and by site the residuals of both there, after
     every layer that both have run."""
-    sessions = (bench.find(a), bench.find(b))
+    sessions = (state.find(a), state.find(b))
     stopped = tuple(session.stop for session in sessions)
     shared = tuple(sorted(set(stopped[0].positions) & set(stopped[1].positions)))[-POSITIONS_COMPARED:]
     depth = min(stop.layer for stop in stopped)

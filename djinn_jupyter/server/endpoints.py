@@ -15,13 +15,13 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.server import as_json
-from djinn_jupyter.server.asking import Desk
+from djinn_jupyter.server import json_codec
+from djinn_jupyter.server.http_errors import NoSuchEngine
 from djinn_jupyter.server.live import LivePicture
-from djinn_jupyter.server.lookout import Lookout
 from djinn_jupyter.server.messages import Accepted, Engines, Focus
+from djinn_jupyter.server.monitor import Monitor
+from djinn_jupyter.server.proxy import Proxy
 from djinn_jupyter.server.reader import Reader
-from djinn_jupyter.server.refusals import NoSuchEngine
 from djinn_jupyter.server.statuses import status_of
 from djinn_jupyter.wire.replies import Failed
 
@@ -33,22 +33,22 @@ REASON_BYTES = 123  # the room in a closing frame, RFC 6455 section 5.5
 class EnginesEndpoint(APIHandler):
     auth_resource = RESOURCE
 
-    def initialize(self, lookout: Lookout) -> None:
-        self._lookout = lookout
+    def initialize(self, monitor: Monitor) -> None:
+        self._monitor = monitor
 
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        await self._lookout.ready()
-        found = tuple(link.found() for link in self._lookout.links)
-        self.finish(as_json.write(Engines(version=__version__, engines=found)))
+        await self._monitor.ready()
+        found = tuple(link.found() for link in self._monitor.links)
+        self.finish(json_codec.write(Engines(version=__version__, engines=found)))
 
 
 class AskEndpoint(APIHandler):
     auth_resource = RESOURCE
 
-    def initialize(self, lookout: Lookout, desk: Desk) -> None:
-        self._lookout, self._desk = lookout, desk
+    def initialize(self, monitor: Monitor, proxy: Proxy) -> None:
+        self._monitor, self._proxy = monitor, proxy
 
     @web.authenticated
     @authorized
@@ -58,24 +58,24 @@ class AskEndpoint(APIHandler):
             status, body = await self._ask(engine)
         except DjinnError as error:
             status = HTTPStatus.OK if refused_as == "200" else status_of(error)
-            body = as_json.write(Failed(code=error.code, message=str(error)))
+            body = json_codec.write(Failed(code=error.code, message=str(error)))
         self.set_status(status)
         self.finish(body)
 
     async def _ask(self, engine: str) -> tuple[HTTPStatus, bytes]:
-        await self._lookout.ready()
-        link = self._lookout.find(engine)
+        await self._monitor.ready()
+        link = self._monitor.find(engine)
         if link is None:
             raise NoSuchEngine(f"No engine {engine!r} runs here; load its model again.")
-        answer = await self._desk.ask(link, as_json.read_request(self.request.body))
-        return HTTPStatus.ACCEPTED if isinstance(answer, Accepted) else HTTPStatus.OK, as_json.write(answer)
+        answer = await self._proxy.ask(link, json_codec.read_request(self.request.body))
+        return HTTPStatus.ACCEPTED if isinstance(answer, Accepted) else HTTPStatus.OK, json_codec.write(answer)
 
 
 class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
     auth_resource = RESOURCE
 
-    def initialize(self, lookout: Lookout, picture: LivePicture) -> None:
-        self._lookout, self._picture = lookout, picture
+    def initialize(self, monitor: Monitor, picture: LivePicture) -> None:
+        self._monitor, self._picture = monitor, picture
         self._reader = Reader(send=self._send, snapshot=picture.snapshot)
         self._sending: asyncio.Task[None] | None = None
 
@@ -84,7 +84,7 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
 
     @property
     def max_message_size(self) -> int:
-        return as_json.MAX_SAID_BYTES
+        return json_codec.MAX_SAID_BYTES
 
     def get_compression_options(self) -> Any:
         return self.settings.get("websocket_compression_options")
@@ -93,8 +93,8 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
     async def get(self, *args: Any, **kwargs: Any) -> None:
         if not await ensure_async(self.authorizer.is_authorized(self, self.current_user, "read", RESOURCE)):
             raise web.HTTPError(403)
-        await self._lookout.ready()
-        await self._lookout.read()  # so that the snapshot is current
+        await self._monitor.ready()
+        await self._monitor.read()  # so that the snapshot is current
         await super().get(*args, **kwargs)
 
     def open(self, *args: str, **kwargs: str) -> None:
@@ -102,17 +102,17 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._picture.readers.add(self._reader)
         self._sending = asyncio.ensure_future(self._reader.run())
         self._sending.add_done_callback(_seen)
-        self._lookout.hurry()
+        self._monitor.hurry()
 
     def on_message(self, message: str | bytes) -> None:
         try:
-            said = as_json.read_said(message)
+            said = json_codec.read_said(message)
         except DjinnError as error:
             self.close(NOT_OURS, closing_reason(str(error)))
             return
         if isinstance(said, Focus):
             self._reader.focus = said.notebook
-            self._lookout.hurry()
+            self._monitor.hurry()
         else:
             self._reader.resync()
 
@@ -120,7 +120,7 @@ class LiveEndpoint(WebSocketMixin, WebSocketHandler, JupyterHandler):
         self._picture.readers.discard(self._reader)
         if self._sending is not None:
             self._sending.cancel()
-        self._lookout.hurry()
+        self._monitor.hurry()
 
     async def _send(self, message: bytes) -> None:
         await self.write_message(message.decode())

@@ -7,11 +7,11 @@ from typing import Any
 from jupyter_server.extension.application import ExtensionApp
 from traitlets import Float
 
-from djinn_jupyter.server.asking import Desk
 from djinn_jupyter.server.endpoints import AskEndpoint, EnginesEndpoint, LiveEndpoint
 from djinn_jupyter.server.kernels import Kernels, read_kernels
 from djinn_jupyter.server.live import LivePicture
-from djinn_jupyter.server.lookout import Lookout
+from djinn_jupyter.server.monitor import Monitor
+from djinn_jupyter.server.proxy import Proxy
 
 KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 ENGINE = "([A-Za-z0-9.-]+)"
@@ -27,24 +27,24 @@ class DjinnServer(ExtensionApp):
 
     def initialize_handlers(self) -> None:
         self.picture = LivePicture()
-        self.lookout = Lookout(self.picture, read_kernels=self._read_kernels)
-        desk = Desk(self.picture, self.ask_seconds)
+        self.monitor = Monitor(self.picture, read_kernels=self._read_kernels)
+        proxy = Proxy(self.picture, self.ask_seconds)
         self.handlers.extend(
             [
-                ("djinn/api/engines", EnginesEndpoint, {"lookout": self.lookout}),
-                (f"djinn/api/engines/{ENGINE}/ask", AskEndpoint, {"lookout": self.lookout, "desk": desk}),
-                ("djinn/api/live", LiveEndpoint, {"lookout": self.lookout, "picture": self.picture}),
+                ("djinn/api/engines", EnginesEndpoint, {"monitor": self.monitor}),
+                (f"djinn/api/engines/{ENGINE}/ask", AskEndpoint, {"monitor": self.monitor, "proxy": proxy}),
+                ("djinn/api/live", LiveEndpoint, {"monitor": self.monitor, "picture": self.picture}),
             ]
         )
 
     async def _start_jupyter_server_extension(self, serverapp: Any) -> None:
-        """Start the lookout once the server's loop runs. A server too old to call this starts it at the first
+        """Start the monitor once the server's loop runs. A server too old to call this starts it at the first
         request."""
         serverapp.event_logger.add_listener(schema_id=KERNEL_ACTIONS, listener=self._kernel_acted)
-        self.lookout.start()
+        self.monitor.start()
 
     async def stop_extension(self) -> None:
-        await self.lookout.stop()
+        await self.monitor.stop()
 
     async def _read_kernels(self) -> Kernels:
         server = self.serverapp
@@ -54,4 +54,4 @@ class DjinnServer(ExtensionApp):
 
     async def _kernel_acted(self, logger: Any, schema_id: str, data: dict[str, Any]) -> None:
         if data.get("action") == "restart" and data.get("kernel_id"):
-            self.lookout.kernel_restarted(data["kernel_id"])
+            self.monitor.kernel_restarted(data["kernel_id"])

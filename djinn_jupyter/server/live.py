@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from djinn_jupyter._version import __version__
-from djinn_jupyter.server import as_json
-from djinn_jupyter.server.differences import change, settled
+from djinn_jupyter.server import json_codec
+from djinn_jupyter.server.delta import change, settled
 from djinn_jupyter.server.messages import (
     Live,
     LiveDelta,
@@ -77,7 +77,7 @@ class LivePicture:
         self._tell(outcome)
 
     def snapshot(self) -> bytes:
-        return as_json.write(
+        return json_codec.write(
             LiveSnapshot(
                 sequence=self._sequence,
                 at=self._clock(),
@@ -93,6 +93,6 @@ class LivePicture:
 
     def _tell(self, message: Live) -> None:
         if self.readers:
-            written = as_json.write(message)
+            written = json_codec.write(message)
             for reader in self.readers:
                 reader.post(written)

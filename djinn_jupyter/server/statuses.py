@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Final
 
 from djinn_jupyter import errors
-from djinn_jupyter.server.refusals import NoSuchEngine, NotForBrowsers, TookTooLong
+from djinn_jupyter.server.http_errors import NoSuchEngine, NotForBrowsers, TookTooLong
 
 STATUSES: Final[dict[type[errors.DjinnError], HTTPStatus]] = {
     errors.DjinnError: HTTPStatus.INTERNAL_SERVER_ERROR,

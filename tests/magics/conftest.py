@@ -16,7 +16,7 @@ class Notebook:
 
     def __init__(self, shell: InteractiveShell, engine: EngineDouble, client: Any) -> None:
         self.shell, self.engine, self.client = shell, engine, client
-        self.bench = shell.magics_manager.registry["LoadingMagics"].bench
+        self.state = shell.magics_manager.registry["LoadingMagics"].state
         self.error = ""
         self.outputs: list[RichOutput] = []
 

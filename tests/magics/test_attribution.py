@@ -45,5 +45,5 @@ def test_bad_input_is_answered_in_one_sentence(notebook: Notebook, line: str, sa
 
 
 def test_the_points_complete(notebook: Notebook) -> None:
-    found = [completion.text for completion in Matcher(notebook.bench).matches("%djinn_lens attn")]
+    found = [completion.text for completion in Matcher(notebook.state).matches("%djinn_lens attn")]
     assert "attn_out" in found

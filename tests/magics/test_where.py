@@ -42,7 +42,7 @@ def test_where_works_in_a_kernel_that_did_not_run_the_prompt(notebook: Notebook)
 def test_where_draws_the_result_of_a_run_that_has_ended_here(notebook: Notebook) -> None:
     notebook.cell("%djinn_run The capital of France is")
     assert "finished: 3 new tokens" in notebook.cell("%djinn_where")
-    notebook.bench.outcomes.clear()
+    notebook.state.outcomes.clear()
     assert notebook.cell("%djinn_where") == "paris is idle: 8 tokens\n"
 
 

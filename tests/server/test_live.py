@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from djinn_jupyter.engine.process.registration import Registration
-from djinn_jupyter.server import lookout, reader
+from djinn_jupyter.server import monitor, reader
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.live import OUTCOMES_KEPT
 from tests.process.served import Served, served
@@ -53,7 +53,7 @@ async def test_a_delta_has_what_changed_and_nothing_else(engine: Served, jupyter
 async def test_clocks_that_go_on_are_no_change(engine: Served, jupyter: Jupyter) -> None:
     """Rounds of reading pass, each with other clocks; the next message is the one that was provoked."""
     window, _ = await opened(jupyter, "paris")
-    read = jupyter.extension.lookout.read
+    read = jupyter.extension.monitor.read
     for seconds in range(1, 6):
         _age(engine, float(seconds))
         await read()
@@ -169,7 +169,7 @@ async def test_focus_is_noted_at_the_engine(engine: Served, root: Path) -> None:
         await noted(engine, (name, "focused"))
         await other.say(say="focus", notebook="work/paris.ipynb")
         await window.say(say="focus", notebook="work/rome.ipynb")
-        await jupyter.extension.lookout.read()
+        await jupyter.extension.monitor.read()
         assert engine.engine.notes == [(name, "focused")]  # the other window still shows it
         await other.close()
         await noted(engine, (name, "focused"), (name, "blurred"))
@@ -179,10 +179,10 @@ async def test_focus_is_noted_at_the_engine(engine: Served, root: Path) -> None:
 async def test_what_a_kernel_does_is_noted_at_the_engine(
     engine: Served, jupyter: Jupyter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lookout, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(monitor, "LOOK_SECONDS", 0.02)
     window, fake = await opened(jupyter, "paris")
     engine.engine.sessions["paris"].holder = "kernel-k1"
-    looking = jupyter.extension.lookout
+    looking = jupyter.extension.monitor
     states: dict[str, str] = {}
 
     async def read_kernels() -> Kernels:

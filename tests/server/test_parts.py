@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from djinn_jupyter import errors
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.parsing import read
-from djinn_jupyter.server import answers, as_json, reader
+from djinn_jupyter.server import answers, json_codec, reader
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
 from djinn_jupyter.server.link import load_words
@@ -200,27 +200,27 @@ def test_a_notebook_is_found_by_its_kernel_or_by_the_name_of_the_session() -> No
 
 
 def test_numbers_that_json_has_no_word_for_are_null() -> None:
-    row = json.loads(as_json.write(TopToken(token=1, text="a", probability=math.nan, logit=-math.inf)))
+    row = json.loads(json_codec.write(TopToken(token=1, text="a", probability=math.nan, logit=-math.inf)))
     assert (row["probability"], row["logit"]) == (None, None)
 
 
 def test_an_answer_with_too_many_bytes_is_refused() -> None:
     half = Array(dtype="uint8", shape=(2**24 + 1,), data=bytes(2**24 + 1))
     value = Snapshot(site="z.1", value=half, axes="T", positions=(), dtype="uint8", exactness="exact", stop=STOP)
-    assert len(as_json.write(Inspected(snapshot=value))) > 2**24
+    assert len(json_codec.write(Inspected(snapshot=value))) > 2**24
     with pytest.raises(errors.MessageTooLarge, match="ask for fewer positions"):
-        as_json.write([value, value])
+        json_codec.write([value, value])
 
 
 def test_a_request_with_too_many_bytes_is_refused() -> None:
     with pytest.raises(errors.MessageTooLarge):
-        as_json.read_request(b" " * (as_json.MAX_REQUEST_BYTES + 1))
+        json_codec.read_request(b" " * (json_codec.MAX_REQUEST_BYTES + 1))
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_whatever_comes_is_read_or_refused_in_one_sentence(body: bytes) -> None:
     with pytest.raises(errors.MalformedMessage, match=r"^Not a request of this protocol: [^\n]*\.$"):
-        as_json.read_request(body)
+        json_codec.read_request(body)
 
 
 def test_every_request_is_either_answered_or_not_for_browsers() -> None:

@@ -125,7 +125,7 @@ async def test_a_session_is_paused_over_rest_while_its_kernel_is_busy(jupyter: J
     await window.until_seen(lambda engines: engines[engine]["sessions"][name]["described"]["state"] == "paused")
     await window.until_seen(lambda engines: engines[engine]["sessions"][name]["kernel"]["state"] == "idle")
     restarted: asyncio.Queue[str] = asyncio.Queue()
-    jupyter.extension.lookout.kernel_restarted = restarted.put_nowait  # type: ignore[method-assign]
+    jupyter.extension.monitor.kernel_restarted = restarted.put_nowait  # type: ignore[method-assign]
     await jupyter.fetch(f"api/kernels/{kernel.number}/restart", "")
     assert await restarted.get() == kernel.number
     status, resumed = await jupyter.ask(engine, "Step", session=name)
@@ -145,7 +145,7 @@ async def test_a_browser_sees_what_the_verbs_in_python_see(jupyter: Jupyter, mod
     assert engine.entry is not None
     number = engine_id(engine.entry)
     session = await asyncio.to_thread(engine.session, "paris")
-    jupyter.extension.lookout._look()
+    jupyter.extension.monitor._look()
     _, breakpoint_set = await jupyter.ask(number, "SetBreakpoint", session="paris", site="4", when="step == 0")
     assert breakpoint_set["breakpoint"]["site"] == "resid_post.4"
     stop = await asyncio.to_thread(session.run, PROMPT, max_new_tokens=4)

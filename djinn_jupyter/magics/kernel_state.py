@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.wire.nouns import SessionDescription
 
 
-class Workbench:
+class KernelState:
     """One per kernel, made by `%load_ext` and handed to every group of magics."""
 
     def __init__(self, shell: InteractiveShell, client: Any = None) -> None:

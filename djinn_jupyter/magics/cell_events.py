@@ -14,7 +14,7 @@ from djinn_jupyter.magics.lazily import requests
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
-    from djinn_jupyter.magics.workbench import Workbench
+    from djinn_jupyter.magics.kernel_state import KernelState
 
 _USING: Final = "run|resume|step|back|where|inspect|lens|edit|diff|fork|checkpoint"
 """The magics that need what a session has on the device. For all others it stays where it was sent."""
@@ -23,15 +23,15 @@ _SESSION: Final = re.compile(r"--session[ =](\"[^\"]*\"|\S+)")
 _NAME: Final = re.compile(r"\b[^\W\d]\w*\b")
 
 
-class Telling:
+class CellEvents:
     """The hooks of one kernel. `used` are the sessions that the present cell was said to use."""
 
-    def __init__(self, bench: Workbench) -> None:
-        self._bench = bench
+    def __init__(self, state: KernelState) -> None:
+        self._state = state
         self._used: tuple[str, ...] = ()
 
     def pre_run_cell(self, execution: Any) -> None:
-        if self._bench.loaded is None:
+        if self._state.loaded is None:
             return
         try:
             self._used = tuple(self._mentioned(execution.raw_cell or ""))
@@ -57,30 +57,30 @@ class Telling:
     def _used_by(self, verb: str, line: str) -> set[str]:
         named = line.split() if verb == "diff" else _SESSION.findall(line)
         asked = {name.strip('"') for name in named}
-        found = {full for full, session in self._bench.held.items() if asked & {full, session.label}}
-        if self._bench.present is not None and (len(found) < 2 if verb == "diff" else not asked):
-            found.add(self._bench.present)
+        found = {full for full, session in self._state.held.items() if asked & {full, session.label}}
+        if self._state.present is not None and (len(found) < 2 if verb == "diff" else not asked):
+            found.add(self._state.present)
         return found
 
     def _objects(self, cell: str) -> set[str]:
         from djinn_jupyter.client.session import RemoteSession
 
-        values = (self._bench.shell.user_ns.get(name) for name in set(_NAME.findall(cell)))
+        values = (self._state.shell.user_ns.get(name) for name in set(_NAME.findall(cell)))
         return {value.name for value in values if isinstance(value, RemoteSession)}
 
     def _tell(self, session: str, activity: Any) -> None:
         """The answer is not waited for, and a refusal (the session was closed meanwhile) is nobody's concern."""
-        self._bench.engine.channel.ask(requests.Note(session=session, activity=activity))
+        self._state.engine.channel.ask(requests.Note(session=session, activity=activity))
 
 
-def register(shell: InteractiveShell, telling: Telling) -> None:
+def register(shell: InteractiveShell, events: CellEvents) -> None:
     unregister(shell)
-    shell.events.register("pre_run_cell", telling.pre_run_cell)
-    shell.events.register("post_run_cell", telling.post_run_cell)
+    shell.events.register("pre_run_cell", events.pre_run_cell)
+    shell.events.register("post_run_cell", events.post_run_cell)
 
 
 def unregister(shell: InteractiveShell) -> None:
     for event in ("pre_run_cell", "post_run_cell"):
         for told in list(shell.events.callbacks[event]):
-            if isinstance(getattr(told, "__self__", None), Telling):
+            if isinstance(getattr(told, "__self__", None), CellEvents):
                 shell.events.unregister(event, told)

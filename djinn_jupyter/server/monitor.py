@@ -28,7 +28,7 @@ QUICK_SECONDS = 0.01
 CLOSE_SECONDS = 5.0
 
 
-class Lookout:
+class Monitor:
     """Polls in one event loop, from `start` to `stop`. If `read_kernels` raises, the last reading stays."""
 
     def __init__(self, picture: LivePicture, *, read_kernels: Callable[[], Awaitable[Kernels]]) -> None:

@@ -7,15 +7,15 @@ import asyncio
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.server.answers import ANSWERS, MOVES, OPENING
+from djinn_jupyter.server.http_errors import NotForBrowsers, TookTooLong
 from djinn_jupyter.server.link import EngineLink
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import Accepted
-from djinn_jupyter.server.refusals import NotForBrowsers, TookTooLong
 from djinn_jupyter.wire.replies import Failed, Opened, Reply
 from djinn_jupyter.wire.requests import Back, Detach, Request, Resume, Run, Step
 
 
-class Desk:
+class Proxy:
     """Forwards requests. `seconds` is the time limit of a request, and of a move until the engine has accepted it."""
 
     def __init__(self, picture: LivePicture, seconds: float) -> None:
