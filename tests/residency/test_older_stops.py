@@ -142,6 +142,7 @@ def test_on_a_full_disk_the_oldest_stops_are_dropped_for_newer_ones() -> None:
     assert 0 < history.on_disk < desk.layers - 3
     with pytest.raises(UsageError, match=rf"{history.dropped} before are gone.*The disk tier has no room"):
         desk.back(len(history.stops) + 1)
+    assert (history.on_disk, history.beyond) == (3, 0), "no stop is dropped for whose place none is gained"
     assert isinstance(desk.back(len(history.stops)), Paused)
     del history
     desk.close_all()

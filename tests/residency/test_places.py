@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from djinn_jupyter.engine.memory.offload.disk import GROWTH_BYTES, DiskPlace, DiskTier
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.host import SEGMENT_BYTES, HostTier
-from djinn_jupyter.engine.memory.offload.mover import Batch, Copy, perform
+from djinn_jupyter.engine.memory.offload.mover import Batch, Copy, Moved, Write, perform
 from djinn_jupyter.engine.memory.offload.page_file import BLOCK, DirectFile
 from djinn_jupyter.engine.memory.offload.spans import Span, coalesced
 from djinn_jupyter.engine.system.books_broken import BooksBroken
@@ -204,3 +205,19 @@ def test_bytes_are_copied_wherever_they_begin(source, target, nbytes):
     expected = torch.zeros(96, dtype=torch.uint8)
     expected[target : target + nbytes] = bytes_out[source : source + nbytes]
     assert torch.equal(bytes_in, expected)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_batch_that_has_ended_holds_no_memory(fails: bool) -> None:
+    """Neither does its error: the thread may still hold both when the engine frees what was copied."""
+    file = FileInMemory()
+    tier = DiskTier(file, GROWTH_BYTES)
+    (place,) = tier.allocate([BLOCK])
+    source = span(BLOCK)
+    storage = weakref.ref(source.memory)
+    file.full = fails
+    batch = Batch(moves=(Write(source=source, disk=tier, place=place),), urgent=False)
+    del source
+    moved: Moved = perform(batch)
+    assert (moved.error is not None) == fails
+    assert storage() is None

@@ -109,7 +109,11 @@ class OlderStops:
         if moved.batch in self._loading:
             self._loading.discard(moved.batch)
             self._failed.update({} if moved.error is None else {moved.batch: moved.error})
-        return self._end(moved.error)
+        freed = self._end(moved.error)
+        for session in self._sessions.values():
+            if session.history.beyond:
+                self.bound(session)
+        return freed
 
     def _end(self, error: DjinnError | None) -> int:
         ended = [key for key, (blob, _) in self._going.items() if not blob.moving]
@@ -176,13 +180,16 @@ class OlderStops:
 
     def bound(self, session: Session) -> None:
         """Send the stops beyond those that the session keeps in memory to the disk. Where the disk is off or full, or a
-        write to it failed, the oldest are dropped, and the history says why."""
+        write to it failed, the oldest are dropped, and the history says why. A stop that finds the disk full while
+        others are being written waits for them: dropping one of those would free no place yet."""
         history = session.history
         self._drop_unwritten(session)
         while history.beyond:
             try:
                 self._send_to_disk(history.stops[history.on_disk])
             except TierFull as full:
+                if any(blob.moving for blob, _ in self._going.values()):
+                    return
                 history.drop_oldest(str(full))
                 self._blobs.purge()
             else:

@@ -52,10 +52,11 @@ class Read:
 Move = Copy | Write | Read
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Batch:
     """Moves that succeed or fail together. `ready` is the compute stream's event, None on the CPU. `urgent` batches,
-    for which a session waits, go before the others."""
+    for which a session waits, go before the others. A batch that has ended has no moves any more: the memory at their
+    two sides can be freed at once, while the mover's thread may still hold the batch."""
 
     moves: tuple[Move, ...]
     urgent: bool
@@ -131,11 +132,19 @@ def perform(batch: Batch, stream: Any = None) -> Moved:
     try:
         checksums = _on(stream, batch)
     except DjinnError as error:
-        return Moved(batch=batch, error=error)
+        return Moved(batch=batch, error=_without_frames(error))
     except Exception as error:  # the thread's edge: the error goes into `Moved`, and other batches go on
         log.exception("A copy failed")
         return Moved(batch=batch, error=StorageFailed(f"A copy failed: {type(error).__name__}: {error}."))
+    finally:
+        batch.moves = ()
     return Moved(batch=batch, checksums=checksums, seconds=time.perf_counter() - begun)
+
+
+def _without_frames(error: DjinnError) -> DjinnError:
+    """Return the error with its sentence alone: the frames of a traceback hold the memory at both sides of a move."""
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    return error
 
 
 def _on(stream: Any, batch: Batch) -> tuple[int | None, ...]:
