@@ -16,7 +16,7 @@ DjinnError
 ├── SessionsWouldSuffer      a verb that hurts sessions of others, without --force
 ├── ModelError
 │   ├── ModelNotFound        neither the demo, nor a folder, nor a cached hub name
-│   ├── ModelRefused         a family that cannot be served exactly, with the reason
+│   ├── ModelRefused         a family that cannot be served exactly: the reason, and what to do
 │   └── ModelDoesNotFit      weights larger than the device memory
 ├── MemoryShortage
 │   ├── SlabFull             no free page for what was asked
@@ -40,6 +40,11 @@ Every class has a stable `code`, its own name, by which a `Failed` reply is rais
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 class DjinnError(Exception):
@@ -95,7 +100,15 @@ class ModelError(DjinnError): ...
 class ModelNotFound(ModelError): ...
 
 
-class ModelRefused(ModelError): ...
+HOOKS: Final = "read it in plain transformers, with forward hooks that are set before the pass."
+
+
+class ModelRefused(ModelError):
+    @classmethod
+    def inexact(cls, name: str, reason: str, instead: str = HOOKS.capitalize()) -> Self:
+        """Return the refusal of a model that cannot be stopped and resumed exactly: the reason, and what to do
+        instead."""
+        return cls(f"{name} cannot be served exactly: {reason}. {instead}")
 
 
 class ModelDoesNotFit(ModelError): ...

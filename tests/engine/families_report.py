@@ -62,14 +62,13 @@ language model alone (llama4, qwen3_5 and others) is loaded as that where the ch
 NOT_BUILT_HEAD = """The auto classes of transformers list these too, and the tests make no tiny one of them: nothing is
 known of whether they are served. An engine that is given one finds out at load, as of any other.
 """
-REFUSED_HEAD = """An engine says this at load, before any session. Such a model can still be looked into with plain
-transformers, by hooks that are set before the pass.
+REFUSED_HEAD = """An engine says this at load, before any session: the reason, and what to do instead.
 """
 Row = tuple[bool, str]
 
 
 def row(name: str) -> Row:
-    """Whether a family is served, and its row in the table."""
+    """Return whether a family is served, and its row in the table."""
     model = build(name)
     towers = ", ".join(other_parts(model))
     try:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
-from transformers import T5Config, T5ForConditionalGeneration
+from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.forward.pass_controller import PassCrossing
@@ -24,7 +25,8 @@ def refused(model: Any) -> str:
     with pytest.raises(ModelRefused) as raised:
         build_desk(model)
     text = str(raised.value)
-    assert type(model).__name__ in text, text
+    assert text.startswith(f"{type(model).__name__} cannot be served exactly: "), text
+    assert any(what_to_do in text for what_to_do in ("forward hooks", "--attn eager", "config.json")), text
     assert text.endswith("."), text
     return text
 
@@ -67,6 +69,28 @@ def test_a_layer_that_is_called_twice() -> None:
 
 def test_a_module_that_remembers() -> None:
     assert "depends on" in refused(remembering(build("llama")))
+
+
+@pytest.mark.parametrize("width", [6, 10])
+def test_heads_of_uneven_width_are_served_under_eager_attention(width: int) -> None:
+    model = small_llama(head_dim=width)
+    assert f"heads are {width} numbers wide" in refused(model)
+    model.set_attn_implementation("eager")
+    build_desk(model)
+
+
+def test_a_model_with_fewer_positions_than_the_self_test_takes() -> None:
+    assert "it has 12 positions, and the load-time self-test takes 13" in refused(
+        small_llama(max_position_embeddings=12)
+    )
+    build_desk(small_llama(max_position_embeddings=13))
+
+
+def small_llama(**fields: int) -> Any:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 8, "num_attention_heads": 4}
+    sizes["num_key_value_heads"] = 2
+    return LlamaForCausalLM(LlamaConfig(**{**sizes, "vocab_size": 128, **fields})).eval()
 
 
 def test_an_encoder_decoder() -> None:

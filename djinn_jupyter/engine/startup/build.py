@@ -24,8 +24,8 @@ from djinn_jupyter.engine.persistence.persistence import Keeping
 from djinn_jupyter.engine.persistence.recovery import Recovery
 from djinn_jupyter.engine.process_memory import Footprint, footprint_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
-from djinn_jupyter.engine.startup.describe import describe
-from djinn_jupyter.engine.startup.selftest import Proof, prove
+from djinn_jupyter.engine.startup.describe import describe, positions_of
+from djinn_jupyter.engine.startup.selftest import LEAST_POSITIONS, Proof, prove
 from djinn_jupyter.engine.startup.weight_plan import (
     LEAST_PAGES,
     Settled,
@@ -96,6 +96,7 @@ def build_engine(
     where = torch.device(loaded.device)
     settled = settled or settle(config, loaded, progress)
     weights = settled.weights
+    _require_positions(loaded)
     progress("finding the layers and the points")
     geometry = probe_geometry(loaded.model, where, page_positions(config))
     _require_pages(loaded.name, geometry, settled)
@@ -146,6 +147,18 @@ def _require_tellable(model: ModelDescription) -> None:
         encode(0, Welcome(version=__version__, model=model, attached=()))
     except WireError as error:
         raise ModelRefused(f"{model.name} cannot be described to anybody: {error}") from None
+
+
+def _require_positions(loaded: LoadedModel) -> None:
+    """Raise ModelRefused where the model has fewer positions than the self-test takes."""
+    have = positions_of(loaded.model.config.get_text_config())
+    if have is not None and have < LEAST_POSITIONS:
+        raise ModelRefused.inexact(
+            type(loaded.model).__name__,
+            f"it has {have} positions, and the load-time self-test takes {LEAST_POSITIONS}",
+            "Load a model with more; where positions are computed (rotary, ALiBi) and not learned, raise "
+            "max_position_embeddings in its config.json.",
+        )
 
 
 def _require_pages(name: str, geometry: CacheGeometry, settled: Settled) -> None:

@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache, PreTrainedModel, cache_utils
 
 from djinn_jupyter.engine.memory.kv import own_layers, states
-from djinn_jupyter.errors import ModelRefused, UsageError
+from djinn_jupyter.errors import HOOKS, ModelRefused, UsageError
 from djinn_jupyter.wire.nouns import CacheGroup
 
 GroupKind = Literal["full", "window", "index", "positions"]
@@ -247,7 +247,8 @@ def _forward_one_token(
         output = model(token, **options)
     except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         of_its_own = "; it wants a cache of its own" if "DynamicCache" in str(error) else ""
-        raise _refused(model, f"its forward does not run on a standard cache ({error!r}){of_its_own}") from error
+        said = str(error).rstrip(".") or type(error).__name__
+        raise _refused(model, f"its forward does not run on a standard cache ({said}){of_its_own}") from error
     if output.get(argument) not in (None, cache):
         raise _refused(model, f"it returned a {type(output.get(argument)).__name__} for the cache it was given")
     if len(cache.layers) != count:
@@ -337,4 +338,11 @@ def _list(names: set[str]) -> str:
 
 
 def _refused(model: PreTrainedModel, reason: str) -> ModelRefused:
-    return ModelRefused(f"{type(model).__name__} cannot be served exactly: {reason}.")
+    return ModelRefused.inexact(type(model).__name__, reason, *_wants_more_than_text(model))
+
+
+def _wants_more_than_text(model: PreTrainedModel) -> tuple[str, ...]:
+    """Return the advice for a model whose forward also takes images or sound; empty for others."""
+    if not {"pixel_values", "input_features", "flattened_patches"} & set(inspect.signature(model.forward).parameters):
+        return ()
+    return (f"Djinn gives a model text alone. With images or sound {HOOKS}",)

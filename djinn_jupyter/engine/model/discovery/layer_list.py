@@ -86,11 +86,9 @@ def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tup
             keep_last=keep_last,
         )
     except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelRefused(f"{name} does not run with the standard cache of transformers: {error}") from error
+        raise ModelRefused.inexact(name, f"it does not run with the standard cache of transformers: {error}") from error
     if not recording.cache_calls:
-        raise ModelRefused(
-            f"{name} keeps nothing in the cache it is given, so it cannot be stopped and resumed exactly."
-        )
+        raise ModelRefused.inexact(name, "it keeps nothing in the cache it is given")
     path, group = _with_cache(name, lists, recording)
     elements_by_path = {f"{path}.{index}": element for index, element in enumerate(group)}
     run = {where: element for where, element in elements_by_path.items() if recording.of(element)}
@@ -124,8 +122,8 @@ def _with_cache(name: str, lists: list[tuple[str, nn.ModuleList]], recording: Re
     found = [(path, group) for path, group in lists if any(element in users for element in group)]
     if len(found) != 1:
         spelled = ", ".join(path for path, _ in found) or "none"
-        raise ModelRefused(
-            f"{name} has no single list of decoder layers (lists with layers that use the cache: {spelled})."
+        raise ModelRefused.inexact(
+            name, f"it has no single list of decoder layers (lists with layers that use the cache: {spelled})"
         )
     return found[0]
 
@@ -142,13 +140,14 @@ def _spans(name: str, path: str, layers: dict[str, nn.Module], recording: Record
     for where, layer in layers.items():
         calls = recording.of(layer)
         if len(calls) != 1:
-            raise ModelRefused(
-                f"{name} runs its layer {where} {len(calls)} times in one pass; "
-                "only layers that run once can be stopped at."
+            raise ModelRefused.inexact(
+                name,
+                f"it runs its layer {where} {len(calls)} times in one pass, and only layers that run once can be "
+                "stopped at",
             )
         spans.append(calls[0])
     if any(before.left > after.entered for before, after in pairwise(spans)):
-        raise ModelRefused(f"{name} does not run {path} in order.")
+        raise ModelRefused.inexact(name, f"it does not run {path} in order")
     return spans
 
 
@@ -172,9 +171,10 @@ def _check_gathered(name: str, paths: list[str], spans: list[Call], forms: tuple
         for pile in span.inputs.values():
             earlier = (one for one in range(1, at) if _piled(entered[one].value, pile.value))
             if (found := next(earlier, None)) is not None:
-                raise ModelRefused(
-                    f"{name} cannot be served exactly: it gives its layer {paths[at]} what entered {paths[found]} too, "
-                    "and a pass that goes on from a stop between the two has not computed that."
+                raise ModelRefused.inexact(
+                    name,
+                    f"its layer {paths[at]} is also given the input of {paths[found]}, "
+                    "which a pass resumed from a stop between the two has not computed",
                 )
 
 
@@ -206,8 +206,8 @@ def _chained(name: str, between: str, before: Call, after: Call) -> int | str:
     if slots:
         return slots[0]
     if any(handed and _is_end_of(given.value, handed.value) for given in after.inputs.values()):
-        raise _Thinned(f"{name} drops all positions but the last between {between}.")
-    raise ModelRefused(f"{name} changes the hidden state between {between}.")
+        raise _Thinned.inexact(name, f"it drops all positions but the last between {between}")
+    raise ModelRefused.inexact(name, f"it changes the hidden state between {between}")
 
 
 def _is_end_of(part: Tensor | None, whole: Tensor | None) -> bool:
@@ -227,7 +227,9 @@ def _length(name: str, path: str, span: Call) -> int | None:
         return None
     if issubclass(kind, tuple) and 0 in span.outputs:
         return int(length)
-    raise ModelRefused(f"{name}: {path} returns {kind.__name__}, neither a tensor nor a tuple that begins with one.")
+    raise ModelRefused.inexact(
+        name, f"{path} returns {kind.__name__}, neither a tensor nor a tuple that begins with one"
+    )
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:

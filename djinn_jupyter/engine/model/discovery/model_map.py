@@ -136,8 +136,8 @@ def _check_cache(name: str, held: Sequence[int], filled: tuple[tuple[int, ...], 
     for layer in held:
         fillers = [index for index, layers in enumerate(filled) if layer in layers]
         if len(fillers) != 1:
-            raise ModelRefused(
-                f"{name} fills layer {layer} of its cache in {len(fillers)} of its decoder layers; it has to be one."
+            raise ModelRefused.inexact(
+                name, f"{len(fillers)} of its decoder layers fill layer {layer} of its cache, and it has to be one"
             )
 
 

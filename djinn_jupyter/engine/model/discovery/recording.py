@@ -240,7 +240,7 @@ def cache_argument(model: PreTrainedModel) -> str:
     for name in ("past_key_values", "cache_params"):
         if name in parameters:
             return name
-    raise ModelRefused(f"{type(model).__name__} takes no cache from its caller, so it cannot be stopped and resumed.")
+    raise ModelRefused.inexact(type(model).__name__, "its forward takes no cache from its caller")
 
 
 def ways_to_keep_last(model: PreTrainedModel) -> tuple[KeepLast, ...]:

@@ -40,7 +40,7 @@ from djinn_jupyter.engine.model.discovery.recording import (
 from djinn_jupyter.engine.model.discovery.shapes import Probes, rows_of
 from djinn_jupyter.engine.model.hooks.layout import Rows
 from djinn_jupyter.engine.model.hooks.taps import Tap
-from djinn_jupyter.errors import ModelRefused
+from djinn_jupyter.errors import HOOKS, ModelRefused
 from djinn_jupyter.wire.sites import Site
 
 Taps = dict[tuple[str, int | None], Tap | str]
@@ -81,9 +81,10 @@ class Study:
         allowed = max(CAUSAL, 4 * torch.finfo(one.dtype).eps)
         one, two = (value.narrow(axis, 0, LENGTHS[0] - 1).float() for value in (one, two))
         if float((one - two).norm()) > allowed * float(one.norm()):
-            raise ModelRefused(
-                f"{type(self.model).__name__}: what a position holds depends on tokens after it; "
-                f"it is no causal language model.{_meant_as_encoder(self.model)}"
+            raise ModelRefused.inexact(
+                type(self.model).__name__,
+                "what a position holds depends on tokens after it, so it is no causal language model",
+                *_meant_as_encoder(self.model),
             )
 
     def _check_absent(self) -> None:
@@ -91,8 +92,8 @@ class Study:
         run = {call.module for recording in self.probes.recordings for call in recording.calls}
         changing = next((path for path in self.stack.absent if self.model.get_submodule(path) in run), None)
         if changing is not None:
-            raise ModelRefused(
-                f"{type(self.model).__name__} runs its layer {changing} for some texts and not for others."
+            raise ModelRefused.inexact(
+                type(self.model).__name__, f"it runs its layer {changing} for some texts and not for others"
             )
 
     def _position_axis(self, first: Recording, longer: Recording) -> int:
@@ -101,9 +102,10 @@ class Study:
         assert short is not None and long is not None
         sizes = list(zip(short.shape, long.shape, strict=True))
         if sizes.count(LENGTHS) != 1:
-            raise ModelRefused(
-                f"{type(self.model).__name__}: its hidden state has no axis with one row a token: "
-                f"{LENGTHS[0]} tokens make {short.shape} of it and {LENGTHS[1]} tokens {long.shape}."
+            raise ModelRefused.inexact(
+                type(self.model).__name__,
+                "its hidden state has no axis with one row a token: "
+                f"{LENGTHS[0]} tokens make {short.shape} of it and {LENGTHS[1]} tokens {long.shape}",
             )
         return sizes.index(LENGTHS)
 
@@ -214,7 +216,7 @@ class Study:
             shapes = self.probes.border(layer, None, side, slot)
             rows = "it is not there in every pass" if shapes is None else rows_of(shapes)
             if isinstance(rows, str) or shapes is None:
-                raise ModelRefused(f"{type(self.model).__name__}: the hidden state cannot be read: {rows}.")
+                raise ModelRefused.inexact(type(self.model).__name__, f"its hidden state cannot be read: {rows}")
             site = Site(point="resid_pre", layer=index)
             form = form_of(site, rows, shapes[0])
             taps.append(
@@ -278,8 +280,8 @@ def _changing(slot: Any) -> Callable[[nn.Module, Any, dict[str, Any]], None]:
     return change
 
 
-def _meant_as_encoder(model: PreTrainedModel) -> str:
-    """Return a hint for a model that could be an encoder or a decoder."""
+def _meant_as_encoder(model: PreTrainedModel) -> tuple[str, ...]:
+    """Return the advice for a model that could be an encoder or a decoder; empty for others."""
     if getattr(model.config, "is_decoder", None) is not False:
-        return ""
-    return " If it was trained as a decoder, its config.json lacks is_decoder: true."
+        return ()
+    return (f"If it was trained as a decoder, add is_decoder: true to its config.json. Else {HOOKS}",)
