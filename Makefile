@@ -72,7 +72,7 @@ sidebar: setup
 	DJINN_JEST_REPORT=$(CURDIR)/$(REPORTS)/sidebar.xml npm --prefix labextension run --silent test
 
 alone: setup
-	$(BIN)/pytest tests notebooks --nbval -m '(alone or browser) and not slow' --junit-xml $(REPORTS)/alone.xml
+	$(BIN)/pytest tests notebooks --nbval --nbval-sanitize-with notebooks/sanitize.cfg -m '(alone or browser) and not slow' --junit-xml $(REPORTS)/alone.xml
 
 # A browser for the tests: $DJINN_CHROMIUM, or `chromium` on the path, or Debian's package when we may install it.
 chromium:

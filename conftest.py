@@ -13,6 +13,8 @@ import psutil
 import pytest
 import zmq
 
+from djinn_jupyter.experiments.devices import computed_on
+
 # Short, because the path of an ipc socket may have no more than about a hundred characters.
 HOME = Path(tempfile.mkdtemp(prefix="djt-"))
 
@@ -40,8 +42,16 @@ os.environ.update(
 )
 
 
+NEEDS_A_GPU = "_on_a_gpu"
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test that needs a GPU says so in its name; it is deselected, and counted as such, where none is computed on."""
+    if not computed_on().startswith("cuda"):
+        gone = [item for item in items if NEEDS_A_GPU in item.name]
+        config.hook.pytest_deselected(items=gone)
+        items[:] = [item for item in items if item not in gone]
     for item in items:
         if item.path.suffix == ".ipynb" or item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.alone)

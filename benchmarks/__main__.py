@@ -9,6 +9,7 @@ import traceback
 
 from benchmarks import machine, results
 from benchmarks.setting import setting
+from djinn_jupyter.experiments.devices import computed_on
 
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
@@ -21,11 +22,12 @@ def main() -> int:
     options = _parser().parse_args()
     folder = results.HERE / "quick" if options.quick else results.HERE
     failed = []
+    device = computed_on()
     for name in options.names or NAMES:
-        begun = machine.describe(threads=options.threads)
+        begun = machine.describe(threads=options.threads, device=device)
         print(f"{name} (load {begun.load_before[0]})", flush=True)
         try:
-            with setting(quick=options.quick, threads=options.threads) as place:
+            with setting(quick=options.quick, threads=options.threads, device=device) as place:
                 found = importlib.import_module(f"benchmarks.{name}").run(place)
         except Exception:  # noqa: BLE001  the others still run; this one has no result
             traceback.print_exc()

@@ -5,7 +5,6 @@ On a GPU with random weights of 13 billion parameters in 12 GiB; without one thi
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -16,25 +15,21 @@ import djinn_jupyter as dj
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure
 from djinn_jupyter.experiments.configuration.architecture import architecture
+from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.experiments.serving import random_tokens
 
 FAST = 20e9  # bytes a second
-
-
 THIRTEEN = "Llama-2-13b-hf"
 
 
-def gpu_is_there() -> bool:
-    return shutil.which("nvidia-smi") is not None
-
-
 def on_gpu() -> list[Figure]:
-    """Of the large model, where there is a GPU; else two figures that say why they are not there."""
+    """Of the large model, where a GPU is computed on; else two figures that say why they are not there."""
     what = "13B in 12 GiB on a GPU"
-    if gpu_is_there():
-        return measured(THIRTEEN, what, device="cuda", budget="12GiB", seconds=10)
+    device = computed_on()
+    if device.startswith("cuda"):
+        return measured(THIRTEEN, what, device=device, budget="12GiB", seconds=10)
     speed, share = _figures(what, None)
-    return [replace(figure, not_run="no NVIDIA GPU here") for figure in (speed, share)]
+    return [replace(figure, not_run="no GPU is computed on here") for figure in (speed, share)]
 
 
 def measured(

@@ -30,9 +30,9 @@ class Machine:
     load_after: tuple[float, float, float] | None
 
 
-def describe(*, threads: int) -> Machine:
+def describe(*, threads: int, device: str) -> Machine:
     return Machine(
-        device="cpu",
+        device=device,
         cpu=processor(),
         cores=cores(),
         memory_gib=round(memory_gib(), 1),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.worker import Worker
 from djinn_jupyter.experiments.serving import PLACES, private_jupyter
+from djinn_jupyter.machine import DEVICE_VARIABLE
 
 FOLDERS = (*PLACES, "JUPYTER_CONFIG_DIR", "IPYTHONDIR", "HF_HOME")
 
@@ -52,9 +53,14 @@ class Setting:
 
 
 @contextmanager
-def setting(*, quick: bool, threads: int) -> Iterator[Setting]:
+def setting(*, quick: bool, threads: int, device: str) -> Iterator[Setting]:
     """The environment that engines, kernels and workers inherit. Engines of the user are neither seen nor met."""
-    variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": str(threads)}
+    variables = {
+        DEVICE_VARIABLE: device,
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(threads),
+    }
     os.environ.pop("JPY_SESSION_NAME", None)
     with private_jupyter(FOLDERS, **variables) as home:
         yield Setting(quick=quick, threads=threads, home=home)

@@ -1,5 +1,6 @@
-"""How much main memory there is for this process: the machine's, or less where its control groups (a container, a job
-of a cluster) hold it to less. The one place that asks; everybody's budgets and refusals come from here.
+"""What this process may have of the machine: the device that DJINN_DEVICE names, and its share of main memory, which
+is the machine's, or less where its control groups (a container, a job of a cluster) hold it to less. The one place that
+asks; everybody's budgets and refusals come from here.
 
 Linux kills a process that goes beyond its group's limit, and `/proc/meminfo` does not know of it. Both versions of
 control groups are read, from the process's own group up to the topmost that it can see; other systems have none.
@@ -7,12 +8,34 @@ control groups are read, from the process's own group up to the topmost that it 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 import psutil
+
+DEVICE_VARIABLE = "DJINN_DEVICE"
+DEV = Path("/dev")
+# Device files of the GPU drivers behind PyTorch's CUDA: NVIDIA's cards (nvidiactl is there without one, too), those of
+# its boards, Windows' in WSL, AMD's.
+_GPUS: Final = ("nvidia[0-9]*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
+
+
+def device_of_environment() -> str | None:
+    """Return the device that is computed on where nobody names one; None where that is the best there is. Tests,
+    benchmarks and notebooks take theirs from here too."""
+    return os.environ.get(DEVICE_VARIABLE) or None
+
+
+def why_no_gpu() -> str | None:
+    """Return why this process can see no GPU; None where it may see one. Neither torch nor a driver is asked, which
+    would take seconds, and memory on each card."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
+    return None if any(True for one in _GPUS for _ in DEV.glob(one)) else "the system shows no GPU"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from djinn_jupyter.experiments.baselines.weights import device_for
+
 
 def load(folder: str, shape: dict[str, int], threads: int) -> GPT2LMHeadModel:
-    """The model of a folder; drawn and saved there if it is not yet."""
+    """The model of a folder, on the device; drawn and saved there if it is not yet."""
     torch.set_num_threads(threads)
     if not (Path(folder) / "config.json").is_file():
         _draw(shape).save_pretrained(folder)
     model: Any = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32)
-    loaded: GPT2LMHeadModel = model.eval().requires_grad_(False)
+    loaded: GPT2LMHeadModel = model.eval().requires_grad_(False).to(device_for(None))
     return loaded
 
 

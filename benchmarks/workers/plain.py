@@ -18,7 +18,7 @@ from transformers import DynamicCache, GPT2LMHeadModel
 from benchmarks.workers import gpt2
 from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
-from djinn_jupyter.experiments.baselines.weights import digest, leaving_after
+from djinn_jupyter.experiments.baselines.weights import digest, leaving_after, settle
 
 SHOWN = 8  # logits of a row that cross the line, to be compared with those of tools that compute other bits
 
@@ -70,6 +70,14 @@ class Plain:
         self.model = gpt2.load(folder, shape, threads)
         return {"threads": torch.get_num_threads()}
 
+    def _row(self, tokens: list[int]) -> Tensor:
+        return torch.tensor([tokens], device=self.model.device)
+
+    def _since(self, begun: float) -> float:
+        """Seconds until the device has done what it was told since."""
+        settle(self.model.device)
+        return perf_counter() - begun
+
     @torch.inference_mode()
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
         """`decoding` are the seconds from the first new token to the last."""
@@ -81,7 +89,7 @@ class Plain:
     def remember(self, tokens: list[int]) -> dict[str, Any]:
         """Keep the hidden state at every boundary of a pass over `tokens`, and the cache after it less its last token;
         the digest of the logits of the last position."""
-        self._tokens_1T = torch.tensor([tokens])
+        self._tokens_1T = self._row(tokens)
         self._filled = DynamicCache(config=self.model.config)
         self.model(self._tokens_1T[:, :-1], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
         hidden: list[Tensor] = []
@@ -100,7 +108,7 @@ class Plain:
         begun = perf_counter()
         with leaving_after(self._blocks[count - 1]):
             self._forward(self._tokens_1T)
-        return {"seconds": perf_counter() - begun}
+        return {"seconds": self._since(begun)}
 
     @torch.inference_mode()
     def from_layer(self, layer: int) -> dict[str, Any]:
@@ -115,6 +123,7 @@ class Plain:
     def from_layer_in_decode(self, layer: int) -> dict[str, Any]:
         """The same for the last token alone, over the cache of those before it."""
         hidden = self._step_hidden(layer)
+        settle(self.model.device)
         begun = perf_counter()
         logits = self._rest(hidden, layer, self._filled)
         token = int(logits[0, -1].argmax())
@@ -146,7 +155,7 @@ class Plain:
         row = self._hidden[-1][:, -1:]
         begun = perf_counter()
         self.model.lm_head(self.model.transformer.ln_f(row))
-        return {"seconds": perf_counter() - begun}
+        return {"seconds": self._since(begun)}
 
     def copy(self, nbytes: int, slot: int) -> dict[str, Any]:
         """So many bytes from memory, `slot` at a time into two slots in turn: what streaming them cannot beat."""
@@ -173,7 +182,7 @@ class Plain:
         """A whole pass over the remembered tokens."""
         begun = perf_counter()
         self._forward(self._tokens_1T)
-        return {"seconds": perf_counter() - begun}
+        return {"seconds": self._since(begun)}
 
     def _forward(self, tokens_1T: Tensor, use_cache: bool = True) -> Tensor:
         logits: Tensor = self.model(tokens_1T, use_cache=use_cache, logits_to_keep=1).logits
@@ -188,10 +197,10 @@ class Plain:
             b.register_forward_hook(lambda _, args, out: self._clean.append(_hidden_of(out).clone()))
             for b in self._blocks
         ]
-        self._forward(torch.tensor([clean]))
+        self._forward(self._row(clean))
         for hook in keep:
             hook.remove()
-        self._corrupted_1T = torch.tensor([corrupted])
+        self._corrupted_1T = self._row(corrupted)
         return {}
 
     @torch.inference_mode()
@@ -203,7 +212,7 @@ class Plain:
             hook = self._blocks[layer].register_forward_hook(self._patch(layer, position))
             found.append(self._forward(self._corrupted_1T, use_cache=False)[0, -1])
             hook.remove()
-        seconds = perf_counter() - begun
+        seconds = self._since(begun)
         digests = [digest(row) for row in found]
         return {"seconds": seconds, "rows": [row[:SHOWN].tolist() for row in found], "digests": digests}
 
@@ -211,7 +220,7 @@ class Plain:
     def patch_layer_batched(self, layer: int) -> dict[str, Any]:
         """All positions of a layer as one batch: not bit for bit the same as one at a time."""
         length = self._corrupted_1T.shape[1]
-        places = torch.arange(length)
+        places = torch.arange(length, device=self.model.device)
 
         def patch(_: Any, args: Any, output: Any) -> Any:
             hidden = _hidden_of(output).clone()
@@ -222,7 +231,7 @@ class Plain:
         hook = self._blocks[layer].register_forward_hook(patch)
         self._forward(self._corrupted_1T.expand(length, -1), use_cache=False)
         hook.remove()
-        return {"seconds": perf_counter() - begun}
+        return {"seconds": self._since(begun)}
 
     def _patch(self, layer: int, position: int) -> Callable[..., Any]:
         def patch(_: Any, args: Any, output: Any) -> Any:

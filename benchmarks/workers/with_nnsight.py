@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.workers import gpt2
 from djinn_jupyter.experiments.baselines.answering import serve
-from djinn_jupyter.experiments.baselines.weights import digest
+from djinn_jupyter.experiments.baselines.weights import digest, settle
 
 SHOWN = 8
 
@@ -24,13 +24,14 @@ class Sight:
     _corrupted_1T: Tensor
 
     def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
-        self.model = NNsight(gpt2.load(folder, shape, threads))
+        loaded = gpt2.load(folder, shape, threads)
+        self.model, self._device = NNsight(loaded), loaded.device
         return {}
 
     @torch.inference_mode()
     def prepare_patching(self, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
-        self._corrupted_1T = torch.tensor([corrupted])
-        self._clean = self._residuals(torch.tensor([clean]))
+        self._corrupted_1T = torch.tensor([corrupted], device=self._device)
+        self._clean = self._residuals(torch.tensor([clean], device=self._device))
         self._below = self._residuals(self._corrupted_1T)
         return {}
 
@@ -55,6 +56,7 @@ class Sight:
     def _each_position(self, patched: Callable[[int], Tensor]) -> dict[str, Any]:
         begun = perf_counter()
         found = [patched(position) for position in range(self._corrupted_1T.shape[1])]
+        settle(self._device)
         seconds = perf_counter() - begun
         digests = [digest(row) for row in found]
         return {"seconds": seconds, "rows": [row[:SHOWN].tolist() for row in found], "digests": digests}

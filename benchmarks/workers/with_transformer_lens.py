@@ -12,6 +12,7 @@ from transformer_lens.model_bridge import TransformerBridge
 from transformer_lens.patching import generic_activation_patch, layer_pos_patch_setter
 
 from djinn_jupyter.experiments.baselines.answering import serve
+from djinn_jupyter.experiments.baselines.weights import device_for, settle
 
 SHOWN = 8
 
@@ -23,13 +24,14 @@ class Lens:
 
     def load(self, folder: str, shape: dict[str, int], threads: int) -> dict[str, Any]:
         torch.set_num_threads(threads)
-        self.model = TransformerBridge.boot_transformers(folder).eval()
+        self._device = device_for(None)
+        self.model = TransformerBridge.boot_transformers(folder, device=self._device).eval()
         return {}
 
     @torch.inference_mode()
     def prepare_patching(self, clean: list[int], corrupted: list[int]) -> dict[str, Any]:
-        self._clean = self.model.run_with_cache(torch.tensor([clean]))[1]
-        self._corrupted_1T = torch.tensor([corrupted])
+        self._clean = self.model.run_with_cache(torch.tensor([clean], device=self._device))[1]
+        self._corrupted_1T = torch.tensor([corrupted], device=self._device)
         return {}
 
     @torch.inference_mode()
@@ -52,6 +54,7 @@ class Lens:
             "resid_post",
             index_df=places,
         )
+        settle(self._device)
         return {"seconds": perf_counter() - begun, "rows": [row[:SHOWN].tolist() for row in found]}
 
 

@@ -1,4 +1,5 @@
-"""Which GPUs there are, asked in a process of its own: asking takes memory on each of them."""
+"""Which GPUs there are, and which device is computed on. torch is asked in a process of its own: asking takes memory on
+each of them."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import subprocess
 import sys
 
 from djinn_jupyter.errors import DjinnError, UsageError
+from djinn_jupyter.machine import device_of_environment, why_no_gpu
 
 _ASK = """
 import json, torch
@@ -25,6 +27,17 @@ def device_of(index: int | None) -> str | None:
         raise UsageError(f"There is no GPU {index}: torch finds none here; without an index the CPU computes.")
     listed = ", ".join(f"{number} ({name})" for number, name in enumerate(there))
     raise UsageError(f"There is no GPU {index}: there are {listed}.")
+
+
+def computed_on() -> str:
+    """Return the device of DJINN_DEVICE, else the first GPU, else the CPU, as engines and baselines choose theirs."""
+    return device_of_environment() or ("cpu" if why_no_gpu() or not gpus() else "cuda:0")
+
+
+def card_of(device: str) -> str:
+    """Return the name of a GPU, as its driver has it; of any other device its own."""
+    kind, _, index = device.partition(":")
+    return gpus()[int(index or 0)] if kind == "cuda" else kind
 
 
 def gpus() -> list[str]:

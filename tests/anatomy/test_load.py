@@ -17,6 +17,8 @@ from djinn_jupyter.engine.model.loading import hub
 from djinn_jupyter.engine.model.loading.load import choose_device, load_model
 from djinn_jupyter.engine.startup.describe import describe
 from djinn_jupyter.errors import DjinnError, ModelNotFound, ModelRefused, UsageError
+from djinn_jupyter.experiments.baselines.weights import device_for
+from djinn_jupyter.experiments.devices import computed_on
 from tests.families import build
 
 
@@ -94,6 +96,7 @@ def test_the_description_says_what_is_served(folder: str) -> None:
 
 def test_a_gpu_is_known_by_its_index_as_tensors_have_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cuda` and `cuda:0` are two devices when they are compared, and some of CUDA's calls need the index."""
+    monkeypatch.delenv("DJINN_DEVICE", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [choose_device(name) for name in (None, "cuda", "cuda:1", "cpu")] == [
@@ -102,6 +105,14 @@ def test_a_gpu_is_known_by_its_index_as_tensors_have_it(monkeypatch: pytest.Monk
         torch.device("cuda", 1),
         torch.device("cpu"),
     ]
+
+
+def test_without_a_name_the_device_of_the_environment_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("DJINN_DEVICE", "cpu")
+    assert [choose_device(None), choose_device("cuda:1")] == [torch.device("cpu"), torch.device("cuda", 1)]
+    assert [device_for(None).type, computed_on()] == ["cpu", "cpu"]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 import torch
 
+from djinn_jupyter import machine
 from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.client import loading
-from djinn_jupyter.client.engines import spelling
 from djinn_jupyter.client.engines.amounts import parse_bytes
 from djinn_jupyter.client.engines.launcher import _require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
@@ -46,7 +46,8 @@ def test_who_names_the_gpu_means_the_engine_that_found_itself_there(
     written: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "nvidia0").touch()
-    monkeypatch.setattr(spelling, "DEV", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(machine, "DEV", tmp_path)
     found = choose_device_of_a_machine_with_a_gpu(monkeypatch)
     running = msgspec.structs.replace(entry_for("c", "e"), found=Identity(model="fake", device=str(found)))
     wanted: list[Identity] = []
@@ -57,6 +58,7 @@ def test_who_names_the_gpu_means_the_engine_that_found_itself_there(
 
 
 def choose_device_of_a_machine_with_a_gpu(monkeypatch: pytest.MonkeyPatch) -> torch.device:
+    monkeypatch.delenv("DJINN_DEVICE", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     return choose_device(None)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter import machine
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engines import launcher, spelling
 from djinn_jupyter.errors import DjinnError, MissingDependency, ModelNotFound, ModelRefused, UsageError
@@ -49,7 +50,8 @@ def test_what_cannot_be_meant_is_refused_without_an_engine(
     model: str, options: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_an_engine(monkeypatch)
-    monkeypatch.setattr(spelling, "DEV", Path("no such folder"))
+    monkeypatch.setattr(machine, "DEV", Path("no such folder"))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(spelling.sys, "platform", "linux")
     with pytest.raises(DjinnError) as refused:
         loading.load(model, **options)
@@ -75,8 +77,9 @@ def test_what_may_be_meant_is_the_engines_to_judge(
     wanted: list[Any] = []
     monkeypatch.setattr(loading, "attach", lambda entry: entry)
     monkeypatch.setattr(loading, "adopt_or_start", lambda identity, *_, **__: wanted.append(identity))
-    monkeypatch.setattr(spelling, "DEV", tmp_path)
-    (tmp_path / "nvidiactl").touch()
+    monkeypatch.setattr(machine, "DEV", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    (tmp_path / "nvidia0").touch()
     loading.load(model, **options)
     assert getattr(wanted[0], means[0]) == means[1]
 
@@ -147,3 +150,27 @@ sys.exit(main(["--model", "demo"]))
     assert ended.returncode == 1
     assert "MissingDependency: An engine needs torch, which is not installed" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("files", "visible", "why"),
+    [
+        (("nvidia0", "nvidiactl", "nvidia-uvm"), None, None),
+        (("dxg",), "0", None),
+        (("nvidia0",), "", "CUDA_VISIBLE_DEVICES hides every GPU"),
+        (("nvidia0",), "-1", "CUDA_VISIBLE_DEVICES hides every GPU"),
+        (("nvidiactl", "nvidia-uvm"), None, "the system shows no GPU"),  # a driver, and no card in this container
+        ((), None, "the system shows no GPU"),
+    ],
+)
+def test_a_gpu_that_this_process_cannot_see_is_refused_with_the_reason(
+    files: tuple[str, ...], visible: str | None, why: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(machine, "DEV", tmp_path)
+    for name in files:
+        (tmp_path / name).touch()
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.why_no_gpu() == why

@@ -27,7 +27,7 @@ class LayerCount:
             if module is not layer
         ]
         with torch.inference_mode():
-            model(torch.tensor([[5, 6, 7]]), use_cache=False)
+            model(torch.tensor([[5, 6, 7]], device=next(model.parameters()).device), use_cache=False)
         for hook in hooks:
             hook.remove()
         return next(module for module, times in calls.items() if times == 1)

@@ -28,6 +28,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit, Scale
 from djinn_jupyter.wire.nouns import ModelDescription, SessionDescription
+from tests.device import DEVICE
 from tests.families import build
 
 ME = Holder(name="tester", user="tester")
@@ -175,12 +176,12 @@ def build_desk(model: Any, tokenizer: Any = None, **config: Any) -> Desk:
     desk.engine = build_engine(
         EngineConfig(**{"model": "tiny", "page_positions": PAGE, **config}),
         LoadedModel(
-            model=model,
+            model=model.to(DEVICE),
             tokenizer=tokenizer,
             name="tiny",
             revision=None,
             dtype=model.dtype,
-            device=torch.device("cpu"),
+            device=DEVICE,
         ),
         lambda event: desk.hears(event),
         lambda text: None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.device import DEVICE
 from tests.engine.desk import Outcome
 from tests.families import build
 
@@ -14,7 +15,7 @@ from tests.families import build
 @functools.lru_cache(maxsize=6)
 def plain_of(family: str, dtype: torch.dtype = torch.float32, attention: str | None = None, layers: int = 8) -> Any:
     """A model of its own, with the same weights."""
-    return build(family, dtype=dtype, attention=attention, layers=layers)
+    return build(family, dtype=dtype, attention=attention, layers=layers).to(DEVICE)
 
 
 def generate(model: Any, prompt: tuple[int, ...], new: int, seed: int | None = None, **settings: Any) -> Outcome:
@@ -22,8 +23,8 @@ def generate(model: Any, prompt: tuple[int, ...], new: int, seed: int | None = N
     if seed is not None:
         torch.manual_seed(seed)
     made = model.generate(
-        torch.tensor([prompt]),
-        attention_mask=torch.ones((1, len(prompt)), dtype=torch.long),
+        torch.tensor([prompt], device=model.device),
+        attention_mask=torch.ones((1, len(prompt)), dtype=torch.long, device=model.device),
         max_new_tokens=new,
         use_cache=True,
         eos_token_id=None,
@@ -32,4 +33,4 @@ def generate(model: Any, prompt: tuple[int, ...], new: int, seed: int | None = N
         output_logits=True,
         **{"do_sample": seed is not None, **settings},
     )
-    return Outcome(tuple(made.sequences[0, len(prompt) :].tolist()), made.logits[-1][0].to(torch.float32))
+    return Outcome(tuple(made.sequences[0, len(prompt) :].tolist()), made.logits[-1][0].to(torch.float32).cpu())

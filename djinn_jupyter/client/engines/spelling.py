@@ -11,10 +11,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
+from djinn_jupyter.machine import why_no_gpu
 from djinn_jupyter.model_files import folder_called
 from djinn_jupyter.wire.registry import Identity
 
@@ -29,9 +29,6 @@ _HUB_NAME: Final = re.compile(r"(?!.*(--|\.\.))(\w[\w.-]*/)?\w[\w.-]{0,94}", re.
 _LISTEN: Final = re.compile(r"tcp://(\S+):(\d+|\*)")
 _NO_NUMBER: Final = re.compile(r"^argument (?P<option>.*): invalid (?P<kind>int|float) value: (?P<value>.*)$")
 _NEEDED: Final = ("torch", "transformers", "tokenizers", "safetensors")
-DEV = Path("/dev")
-# Device files of the GPU drivers behind PyTorch's CUDA: NVIDIA's, that of its boards, Windows' in WSL, AMD's.
-_GPUS: Final = ("nvidia*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
 
 
 def spell_dtype(dtype: object) -> str | None:
@@ -125,5 +122,5 @@ def _check_device(device: str | None) -> None:
     index of a GPU is left for torch to check."""
     if device == "mps" and sys.platform != "darwin":
         raise UsageError("mps is the GPU of a Mac, which this machine is not. Write cpu, cuda or cuda:1.")
-    if device is not None and device.startswith("cuda") and not any(True for one in _GPUS for _ in DEV.glob(one)):
-        raise UsageError(f"There is no device {device}: the system shows no GPU. Write cpu, or leave the device out.")
+    if device is not None and device.startswith("cuda") and (why := why_no_gpu()):
+        raise UsageError(f"There is no device {device}: {why}. Write cpu, or leave the device out.")

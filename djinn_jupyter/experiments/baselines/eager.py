@@ -192,8 +192,7 @@ class Eager:
         return torch.cuda.mem_get_info(self.device)[0] / GIB if self.device.type == "cuda" else None
 
     def _synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        weights.settle(self.device)
 
 
 def _passing(forward: Any, instead: Tensor | None) -> Any:

@@ -15,6 +15,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from djinn_jupyter.experiments import digest as digests
 from djinn_jupyter.experiments.baselines.sources import source_of
+from djinn_jupyter.machine import device_of_environment
 
 SEED = 0
 HEADROOM = 9 / 10  # of what a GPU has free
@@ -59,7 +60,9 @@ def size_of(model: Any) -> int:
 
 
 def device_for(name: str | None, nbytes: int = 0) -> torch.device:
-    """The device of that name; else a GPU that has room for so many bytes, else the host. ValueError for none."""
+    """The device of that name, else that of DJINN_DEVICE; else a GPU that has room for so many bytes, else the host.
+    ValueError for none."""
+    name = name or device_of_environment()
     if name is not None and torch.device(name).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"there is no device {name}")
     device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -119,3 +122,9 @@ def greedy(
 def digest(logits: Tensor) -> str:
     """Of the bits of logits as fp32."""
     return digests.digest(logits.to(torch.float32).contiguous().cpu().numpy())
+
+
+def settle(device: torch.device) -> None:
+    """Wait until the device has done all that it was told, as a clock that is read next expects."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

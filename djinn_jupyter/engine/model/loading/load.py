@@ -24,7 +24,7 @@ from djinn_jupyter.engine.model.loading.source import (
     read_configuration,
 )
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, UsageError
-from djinn_jupyter.machine import main_memory
+from djinn_jupyter.machine import device_of_environment, main_memory
 from djinn_jupyter.model_files import fault_of
 
 DTYPES: Final = {
@@ -89,9 +89,9 @@ def empty_model(config: EngineConfig) -> PreTrainedModel:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """Return `name` as an existing device, a GPU with its index as tensors have it; without a name the GPU if there is
-    one."""
-    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    """Return `name` as an existing device, a GPU with its index as tensors have it; without a name the one that
+    DJINN_DEVICE names, else the GPU if there is one."""
+    name = name or device_of_environment() or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
