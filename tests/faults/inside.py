@@ -192,6 +192,7 @@ class Inside:
                 patch.setattr(module, "engine_for", self.engine_for)
             for module in (whitebox, resume_latency):
                 patch.setattr(module, "baseline", self.baseline)
+            patch.setattr(pressure, "LEAST_HERTZ", 1)  # one process: its samples wait for the engine's thread
             breakpoint_at, run = RemoteSession.breakpoint, RemoteSession.run
 
             def noted_breakpoint(session: RemoteSession, site: Any, **options: Any) -> Any:
