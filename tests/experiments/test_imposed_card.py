@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import djinn_jupyter.cli.main as cli
-from djinn_jupyter.client.engines import launcher, spelling
+from djinn_jupyter import machine
+from djinn_jupyter.client.engines import launcher
 from djinn_jupyter.engine.__main__ import engine_config, parser
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.startup import build
@@ -34,7 +35,9 @@ class Started(Exception):
 def a_gpu(monkeypatch: Patch, tmp_path_factory: pytest.TempPathFactory) -> None:
     devices_of_linux = tmp_path_factory.mktemp("dev")
     (devices_of_linux / "nvidia0").touch()
-    monkeypatch.setattr(spelling, "DEV", devices_of_linux)
+    monkeypatch.setattr(machine, "DEV", devices_of_linux)
+    for name in ("CUDA_VISIBLE_DEVICES", "DJINN_DEVICE"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (CARD - TAKEN, CARD))
