@@ -22,12 +22,12 @@ from benchmarks.results import Bar, Checks, Figure, Result, at_most
 from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.serving import random_tokens
+from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import Reply
-from djinn_jupyter.wire.requests import Hello, Tokenize
+from djinn_jupyter.wire.requests import Tokenize
 
 IDLE_MILLISECONDS, DECODE_MILLISECONDS = 0.3, 1.0
 REQUESTS, PASSES = 300, 5
@@ -123,7 +123,7 @@ def _unbounded_demo() -> Iterator[str]:
 
 def _while_tokenizing(engine: RemoteEngine, texts: int, checks: Checks) -> list[Figure]:
     session = engine.session("asking", fresh=True)
-    hello = Hello(version=__version__, holder=engine.holder, user="benchmark")
+    hello = protocol.hello(holder=engine.holder, user="benchmark")
     kinds: dict[str, Ask] = {
         "ping": engine.ping,
         "pause": session.pause,

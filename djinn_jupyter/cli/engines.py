@@ -10,13 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from djinn_jupyter._version import __version__
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.doctor import findings
 from djinn_jupyter.client.engines.logs import last_lines, log_of, logs
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.terminal import TerminalProgress
+from djinn_jupyter.client.engines.versions import difference
 from djinn_jupyter.client.loading import attach, load
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
 from djinn_jupyter.wire.names import told_apart
@@ -106,8 +106,9 @@ def _needs_force(entry: Entry, error: DjinnError) -> DjinnError:
 
 def _cannot_be_asked(entry: Entry, error: DjinnError) -> str:
     said = str(error).rstrip(".")
-    if entry.version != __version__:
-        said = f"it runs djinn-jupyter {entry.version}, this is {__version__}"
+    different = difference(entry)
+    if different is not None:
+        said = f"it {different}"
     return f"The engine of {entry.identity} (process {entry.pid}) could not be asked to end ({said})"
 
 

@@ -13,11 +13,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines.naming import holder_name, user_name
 from djinn_jupyter.client.engines.registry import is_alive
+from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
 from djinn_jupyter.wire.host import host_name
@@ -212,9 +212,4 @@ def _refusal(entry: Entry) -> str | None:
     """Return the reason to refuse this engine by its entry alone (another host or version), or None."""
     if entry.host != host_name():
         return f"The engine of {entry.identity} runs on {entry.host}; open a Jupyter server there to see its sessions."
-    if entry.version != __version__:
-        return (
-            f"The engine of {entry.identity} runs djinn-jupyter {entry.version}, this server {__version__}: "
-            "stop it with `djinn stop --force` and load the model again."
-        )
-    return None
+    return refusal_of(entry)

@@ -47,7 +47,7 @@ class Envelope(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, forbid_
     body: Body
 
 
-class _ArrayHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ArrayHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dtype: str
     shape: tuple[int, ...]
     frame: int
@@ -67,7 +67,7 @@ class _FrameReader:
     def __call__(self, kind: type, value: Any) -> Any:
         if kind is not Array:
             raise NotImplementedError(f"{kind} does not cross the wire")
-        header = msgspec.convert(value, _ArrayHeader)
+        header = msgspec.convert(value, ArrayHeader)
         if not 0 <= header.frame < len(self.frames) or header.frame in self.taken:
             raise MalformedMessage(f"Array frame {header.frame} is missing or used twice.")
         self.taken.add(header.frame)
@@ -81,7 +81,7 @@ def encode(number: int, body: Request | Reply) -> list[Frame]:
     def place(value: Any) -> Any:
         if isinstance(value, Array):
             arrays.append(memoryview(value.data).cast("B"))
-            return _ArrayHeader(dtype=value.dtype, shape=value.shape, frame=len(arrays) - 1)
+            return ArrayHeader(dtype=value.dtype, shape=value.shape, frame=len(arrays) - 1)
         raise NotImplementedError(f"{type(value)} does not cross the wire")
 
     with _sayable(body):

@@ -81,6 +81,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     `mark` is the process's mark and `boot` the id of the host's boot: together with `pid` they tell a living engine
     from another process that was given its number. `identity` is what was asked for, `found` what came of it.
+    `protocol` is the digest of its messages (wire/protocol.py), empty before there was one.
     """
 
     version: str
@@ -96,6 +97,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     events: str
     log: str | None = None
     keys: CurveKeys | None = None
+    protocol: str = ""
 
     def file_stem(self) -> str:
         """What the engine's files in the registry are called, before their suffixes."""

@@ -76,14 +76,17 @@ Steer = interventions.Steer
 Unsteer = interventions.Unsteer
 
 
-class Hello(RequestBase, frozen=True, tag="Hello"):
+class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
-    An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle."""
+    An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
+    `protocol` is the digest of the client's messages, empty before there was one. Unknown fields are read over, so that
+    a client of another version is told so."""
 
     version: Name
     holder: Name
     user: Name
     observer: bool = False
+    protocol: Annotated[str, Meta(max_length=256)] = ""
 
 
 class Goodbye(RequestBase, frozen=True, tag="Goodbye"):

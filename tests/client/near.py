@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import Reply, Welcome
-from djinn_jupyter.wire.requests import Hello
 from tests.client.direct import DirectChannel
 from tests.process.fake_engine import FakeEngine
 
@@ -24,7 +23,7 @@ class Near:
     def kernel(self, holder: str = "kernel-1") -> RemoteEngine:
         peer = f"{holder}-{len(self.channels)}".encode()
         answers: list[Reply] = []
-        self.clients.receive(peer, Hello(version=__version__, holder=holder, user="ada"), answers.append)
+        self.clients.receive(peer, protocol.hello(holder=holder, user="ada"), answers.append)
         welcome = answers[0]
         assert isinstance(welcome, Welcome)
         channel = DirectChannel(

@@ -8,8 +8,7 @@ from typing import Any
 
 import zmq
 
-from djinn_jupyter._version import __version__
-from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Pong
@@ -21,7 +20,7 @@ class Peer:
     """A DEALER. `replies` are all that came, by the number of what they answer."""
 
     def __init__(self, entry: Entry, context: zmq.Context[Any], holder: str, user: str) -> None:
-        self._hello = ask.Hello(version=__version__, holder=holder, user=user)
+        self._hello = protocol.hello(holder=holder, user=user)
         self._number = 2**40
         self.replies: defaultdict[int, list[Any]] = defaultdict(list)
         self._socket = context.socket(zmq.DEALER)

@@ -14,6 +14,7 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
 from djinn_jupyter.engine.process.zmq_service import ServerKeys, Service
+from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import boot_id, host_name
 from djinn_jupyter.wire.registry import Entry, Identity, Options
 from tests.process.fake_engine import FakeEngine
@@ -32,6 +33,7 @@ def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Ent
     identity = Identity(model="fake")
     return Entry(
         version=__version__,
+        protocol=protocol.digest(),
         pid=os.getpid(),
         mark=own_mark(),
         host=host_name(),

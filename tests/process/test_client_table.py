@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.process.clients import FORGOTTEN_SECONDS, ClientTable
 from djinn_jupyter.errors import from_code
+from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import (
     Departed,
     Failed,
@@ -58,7 +59,7 @@ class House:
         return answers[0]
 
     def hello(self, peer: bytes, holder: str) -> Welcome:
-        welcome = self.ask(peer, Hello(version=__version__, holder=holder, user="ada"))
+        welcome = self.ask(peer, protocol.hello(holder=holder, user="ada"))
         assert isinstance(welcome, Welcome)
         return welcome
 
@@ -90,6 +91,15 @@ def test_another_version_is_refused_naming_both(house: House) -> None:
     assert reply.code == "VersionMismatch"
     assert "0.0.7" in reply.message
     assert __version__ in reply.message
+    assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
+
+
+@pytest.mark.parametrize("protocol", ["", "of another commit"])
+def test_a_client_of_the_same_version_with_other_messages_is_refused(house: House, protocol: str) -> None:
+    reply = failure(house.ask(b"1", Hello(version=__version__, protocol=protocol, holder="k", user="ada")))
+    assert reply.code == "VersionMismatch"
+    assert f"The client is of another version of Djinn (both are called {__version__}" in reply.message
+    assert "djinn stop --force" in reply.message
     assert failure(house.ask(b"1", Ping())).code == "IllegalMove"
 
 

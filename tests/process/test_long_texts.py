@@ -15,11 +15,11 @@ import pytest
 from transformers import ByT5Tokenizer
 
 import djinn_jupyter as dj
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.errors import EngineError, PromptTooLong
+from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from tests.families import build
@@ -58,7 +58,7 @@ def test_nobody_waits_for_a_text_of_four_megabytes(engine: RemoteEngine) -> None
     kinds: dict[str, Callable[[], Any]] = {
         "ping": engine.ping,
         "pause": session.pause,
-        "hello": lambda: engine.channel.ask(ask.Hello(version=__version__, holder="greets", user="me")).result(),
+        "hello": lambda: engine.channel.ask(protocol.hello(holder="greets", user="me")).result(),
     }
     times: dict[str, list[float]] = {kind: [] for kind in kinds}
     text: Future[told.Reply] = engine.channel.ask(ask.Tokenize(text="a" * 3_999_999))

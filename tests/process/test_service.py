@@ -8,13 +8,12 @@ import msgspec
 import pytest
 import zmq
 
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.zmq_service import Service
 from djinn_jupyter.errors import EngineUnavailable, IllegalMove, SessionHeld, UsageError
-from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.replies import (
     Event,
     Failed,
@@ -26,11 +25,11 @@ from djinn_jupyter.wire.replies import (
     TokenSampled,
     Welcome,
 )
-from djinn_jupyter.wire.requests import Hello, Open, Pause, Ping, Run
+from djinn_jupyter.wire.requests import Open, Pause, Ping, Run
 from tests.process.fake_engine import FakeEngine
 from tests.process.served import served
 
-HELLO = Hello(version=__version__, holder="kernel-1", user="ada")
+HELLO = protocol.hello(holder="kernel-1", user="ada")
 
 
 async def test_a_run_is_answered_and_its_tokens_are_heard_in_order() -> None:

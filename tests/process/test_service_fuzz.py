@@ -10,10 +10,9 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter._version import __version__
-from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.replies import Opened, Pong, Welcome
-from djinn_jupyter.wire.requests import Goodbye, Hello, Open, Ping, Request, Shutdown
+from djinn_jupyter.wire.requests import Goodbye, Open, Ping, Request, Shutdown
 from tests.process.served import Served, served
 from tests.wire import strategies
 
@@ -63,7 +62,7 @@ def context() -> Iterator[zmq.Context]:
 @pytest.fixture(scope="module")
 def honest(house: Served, context: zmq.Context) -> Iterator[Raw]:
     client = Raw(context, house.entry.commands)
-    assert isinstance(client.ask(Hello(version=__version__, holder="honest", user="ada")), Welcome)
+    assert isinstance(client.ask(protocol.hello(holder="honest", user="ada")), Welcome)
     assert isinstance(client.ask(Open(session="mine")), Opened)
     yield client
     client.close()
@@ -73,7 +72,7 @@ def honest(house: Served, context: zmq.Context) -> Iterator[Raw]:
 def attacker(house: Served, context: zmq.Context) -> Iterator[Raw]:
     """One that has said Hello, so that what it sends is looked at as closely as can be."""
     client = Raw(context, house.entry.commands)
-    assert isinstance(client.ask(Hello(version=__version__, holder="attacker", user="eve")), Welcome)
+    assert isinstance(client.ask(protocol.hello(holder="attacker", user="eve")), Welcome)
     yield client
     client.close()
 

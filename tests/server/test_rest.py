@@ -41,7 +41,7 @@ async def test_engines_that_cannot_be_spoken_to_are_listed_with_the_reason(root:
     async with jupyter_server(root) as jupyter:
         found = {engine["version"]: engine for engine in await jupyter.engines()}
         assert len(found) == 2
-        assert "runs djinn-jupyter 0.0.1" in found.pop("0.0.1")["reason"]
+        assert "is of another version of Djinn (0.0.1" in found.pop("0.0.1")["reason"]
         (elsewhere,) = found.values()
         assert elsewhere["state"] == "refused"
         assert "runs on elsewhere" in elsewhere["reason"]

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import zmq
 
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client.connection.subscriptions import Heard, Subscriptions
 from djinn_jupyter.client.connection.zmq_stream import ZmqStream
 from djinn_jupyter.client.engines.registry import is_alive, require_own_sockets
+from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, WireError, from_code
-from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import codec, protocol
 from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Failed, Reply, Welcome
-from djinn_jupyter.wire.requests import Goodbye, Hello, Ping, Request
+from djinn_jupyter.wire.requests import Goodbye, Ping, Request
 
 log = logging.getLogger(__name__)
 
@@ -78,10 +78,11 @@ class Connection:
         cls, entry: Entry, *, holder: str, user: str, observer: bool = False, timeout: float = 60.0
     ) -> Connection:
         """Connect and send Hello. EngineUnavailable when no engine answers, VersionMismatch for another version."""
+        require_this_protocol(entry)
         require_own_sockets(entry)
         connection = cls(entry)
         try:
-            hello = Hello(version=__version__, holder=holder, user=user, observer=observer)
+            hello = protocol.hello(holder=holder, user=user, observer=observer)
             welcome = await asyncio.wait_for(connection.ask(hello), timeout)
         except TimeoutError:
             await connection.close()

@@ -23,6 +23,7 @@ from jupyter_core.paths import jupyter_config_path
 from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engines import interpreter
 from djinn_jupyter.client.engines.registry import read_entry, registry_folder, running_engines
+from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.host import host_name, require_supported_platform
@@ -178,8 +179,9 @@ def _registry() -> Iterator[Finding]:
     count = "1 engine runs" if len(running) == 1 else f"{len(running)} engines run"
     yield _ok(f"{count} here, registered in {folder}.")
     for entry in running:
-        if entry.version != __version__:
-            yield _bad(f"The engine of {entry.identity} runs djinn-jupyter {entry.version}: end it with `djinn stop`.")
+        refusal = refusal_of(entry)
+        if refusal is not None:
+            yield _bad(refusal)
     if others:
         yield _note(f"{others} entries in the registry are of other hosts and are left alone.")
     if unreadable:

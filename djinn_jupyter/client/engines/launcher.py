@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from djinn_jupyter._version import __version__
 from djinn_jupyter.client.engines import starting
 from djinn_jupyter.client.engines.amounts import spell_bytes
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.spelling import require_engine_parts
 from djinn_jupyter.client.engines.starting import Told
-from djinn_jupyter.errors import UsageError, VersionMismatch
+from djinn_jupyter.client.engines.versions import require_this_protocol
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.own import open_own
 from djinn_jupyter.wire.registry import LOCK_SUFFIX, LOG_SUFFIX, Entry, Identity, Options
@@ -55,11 +55,7 @@ def adopt(identity: Identity, options: Options, listen: str | None = None) -> En
     for entry in running_engines():
         if not entry.serves(identity):
             continue
-        if entry.version != __version__:
-            raise VersionMismatch(
-                f"The engine of {entry.identity} runs djinn-jupyter {entry.version}, this is {__version__}: "
-                "stop it with `djinn stop --force` and load again."
-            )
+        require_this_protocol(entry)
         _require_options(entry, options)
         _require_listening(entry, listen)
         return entry

@@ -15,6 +15,7 @@ from typing import Protocol
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
+from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.names import require_showable, told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, SessionDescription
 from djinn_jupyter.wire.replies import Departed, Failed, Pong, Reply, Sessions, ShuttingDown, Statistics, Welcome
@@ -123,11 +124,7 @@ class ClientTable:
                 self._engine.accept(request, client.holder, answer)
 
     def _welcome(self, peer: bytes, hello: Hello) -> Welcome:
-        if hello.version != __version__:
-            raise VersionMismatch(
-                f"This engine runs djinn-jupyter {__version__}, the client {hello.version}: stop the engine with "
-                "`djinn stop --force` and load again, or install the engine's version."
-            )
+        self._require_this_protocol(hello)
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
         holder = Holder(name=hello.holder, user=hello.user)
@@ -135,6 +132,15 @@ class ClientTable:
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
         return Welcome(version=__version__, model=self._engine.description, attached=attached)
+
+    def _require_this_protocol(self, hello: Hello) -> None:
+        different = protocol.difference(hello.version, hello.protocol)
+        if different is not None:
+            raise VersionMismatch(
+                f"The client is of another version of Djinn ({different}) than the engine of "
+                f"{self._engine.description.name}: end the engine with `djinn stop --force` and load again (it writes "
+                "its sessions to its journal first, and they come back), or use the Djinn that started it."
+            )
 
     def _close(self, asker: Holder, request: Shutdown) -> ShuttingDown:
         sessions = self._engine.reading.sessions

@@ -16,6 +16,7 @@ from jupyter_core.paths import jupyter_runtime_dir, secure_write
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import boot_id, host_name, process_mark
 from djinn_jupyter.wire.nouns import ModelDescription
 from djinn_jupyter.wire.own import make_own_folder, open_own
@@ -71,6 +72,7 @@ def make_entry(
     """Return the registry entry of this process."""
     return Entry(
         version=__version__,
+        protocol=protocol.digest(),
         pid=os.getpid(),
         mark=own_mark(),
         host=host_name(),
