@@ -88,7 +88,7 @@ def _readings(
 @contextmanager
 def _engine(folder: str, data: Path) -> Iterator[tuple[Engine, list[float]]]:
     """An engine of this process, and what its thread computed while it wrote images before a reply."""
-    engine = open_engine(EngineConfig(model=folder, device="cpu", data_folder=data, journal=True))
+    engine = open_engine(EngineConfig(model=folder, device="cpu", data_folder=data, no_journal=False))
     journal, spent = engine.keeping.journal, []
     assert journal is not None
     write = journal.write

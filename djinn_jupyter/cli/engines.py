@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.engine import await_end
@@ -18,7 +19,9 @@ from djinn_jupyter.client.engines.registry import registry_folder, running_engin
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.client.engines.versions import difference
 from djinn_jupyter.client.loading import attach, load
+from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import DjinnError, EngineError, EngineUnavailable, UsageError, WireError
+from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
 from djinn_jupyter.wire.registry import Entry
@@ -46,31 +49,14 @@ def add_to(commands: Commands) -> None:
 def _add_start(start: argparse.ArgumentParser) -> None:
     add = start.add_argument
     add("model", help="demo, a folder or a hub name")
-    add("--revision")
-    add("--dtype")
-    add("--device")
-    add("--attention")
-    add("--device-memory", metavar="20GiB")
-    add("--host-memory", metavar="AMOUNT", help="the most that sessions which left the device may take; 0: none")
-    add("--disk-memory", metavar="AMOUNT", help="likewise on disk")
-    add("--idle-swap-seconds", type=float, metavar="S", help="a session leaves the device after so long without use")
-    add("--nap-seconds", type=float, metavar="S", help="the weights leave the device after so long without work")
-    add("--page-positions", type=int, metavar="N")
-    add("--stops-kept", type=int, metavar="N", help="stops a session keeps in memory, older ones on disk; default 64")
-    add("--no-journal", action="store_true", help="sessions end with the engine's process")
-    add("--trust-remote-code", action="store_true")
-    add("--random-weights", action="store_true")
-    add("--random-seed", type=int, default=0)
-    add("--threads", type=int, metavar="N")
-    add("--idle-seconds", type=float, metavar="S", help="end after so long without clients and sessions")
-    add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
+    add_flags(add, GivenOptions)
     start.set_defaults(command=_start)
 
 
 def _start(options: argparse.Namespace) -> int:
-    given = {name: value for name, value in vars(options).items() if name not in ("command", "model")}
+    given = cast(GivenOptions, chosen(GivenOptions, options))
     with TerminalProgress() as shown:
-        engine = load(options.model, **given, progress=shown.line, each_second=shown.second)
+        engine = load(options.model, progress=shown.line, each_second=shown.second, **given)
     print(f"{engine!r} runs.")
     return 0
 

@@ -144,7 +144,7 @@ def _gpu_index(parser: argparse.ArgumentParser) -> None:
 
 def _gibibytes(amount: str) -> str:
     """`80GiB`, or a number of GiB."""
-    from djinn_jupyter.client.engines.amounts import parse_bytes
+    from djinn_jupyter.amounts import parse_bytes
 
     try:
         return str(float(amount))

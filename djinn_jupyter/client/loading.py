@@ -6,94 +6,59 @@ import atexit
 import threading
 from os import PathLike
 from pathlib import Path
+from typing import Any, Unpack
 
+from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.client.engines.amounts import parse_bytes
 from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.naming import holder_name, user_name
-from djinn_jupyter.client.engines.options import check_options
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.spelling import check_words, spell_device, spell_dtype
 from djinn_jupyter.client.engines.starting import Tell, Told
 from djinn_jupyter.client.engines.terminal import TerminalProgress
+from djinn_jupyter.described import check_least, given_by_name, part_of, takes
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
-from djinn_jupyter.wire.registry import Entry, Identity, Options
+from djinn_jupyter.options import AMOUNTS, GivenOptions, Identity, Options, ProcessOptions
+from djinn_jupyter.wire.registry import Entry
 
 
+@takes(GivenOptions)
 def load(
-    model: str | Path,
-    *,
-    revision: str | None = None,
-    dtype: object = None,
-    device: object = None,
-    attention: str | None = None,
-    device_memory: int | str | None = None,
-    card_memory: int | str | None = None,
-    host_memory: int | str | None = None,
-    disk_memory: int | str | None = None,
-    idle_swap_seconds: float | None = None,
-    nap_seconds: float | None = None,
-    page_positions: int | None = None,
-    stops_kept: int | None = None,
-    no_journal: bool = False,
-    trust_remote_code: bool = False,
-    random_weights: bool = False,
-    random_seed: int = 0,
-    threads: int | None = None,
-    idle_seconds: float | None = None,
-    listen: str | None = None,
-    progress: Tell | None = None,
-    each_second: Tell | None = None,
+    model: str | Path, *, progress: Tell | None = None, each_second: Tell | None = None, **options: Unpack[GivenOptions]
 ) -> RemoteEngine:
     """Start the engine of a model (`demo`, a folder, a hub name), or attach to it if it already runs.
 
-    `dtype` and `device` are strings or torch objects. `device_memory` is in bytes or as "20GiB"; so are `card_memory`,
-    a cap on everything that the engine allocates on the GPU, and `host_memory` and `disk_memory`, the most that
-    swapped-out sessions may take in each tier (0: none). A session is swapped out after `idle_swap_seconds` without
-    use; the weights leave the device after `nap_seconds` without work. A session keeps its last `stops_kept` stops (64)
-    in memory, older ones on disk; with `no_journal` all sessions end with the engine's process. `idle_seconds`, after
-    which an idle engine ends, applies only if this call starts the engine. A running engine that does not `listen` at
-    the given address (tcp://host:port, with keys) is refused.
-    `progress` is called with each step of the start, `each_second` with the present step and how long it has taken;
-    without either the terminal shows both. UsageError where an option is impossible on this machine, or differs from
-    that of the running engine.
+    `dtype` and `device` are strings or torch objects; amounts of memory are in bytes or as "20GiB". `progress` is
+    called with each step of the start, `each_second` with the present step and how long it has taken; without either
+    the terminal shows both. UsageError where an option is impossible on this machine, or differs from that of the
+    running engine. The options:
     """
-    identity = Identity(
-        model=spell_model(model),
-        revision=revision,
-        dtype=spell_dtype(dtype),
-        device=spell_device(device),
-        attention=attention,
-        random_weights=random_weights,
-        random_seed=random_seed,
-    )
-    options = Options(
-        device_memory=parse_bytes(device_memory),
-        card_memory=parse_bytes(card_memory),
-        host_memory=parse_bytes(host_memory),
-        disk_memory=parse_bytes(disk_memory),
-        idle_swap_seconds=idle_swap_seconds,
-        nap_seconds=nap_seconds,
-        page_positions=page_positions,
-        trust_remote_code=trust_remote_code,
-        stops_kept=stops_kept,
-        no_journal=no_journal,
-        threads=threads,
-    )
-    check_options(options, idle_seconds=idle_seconds)
-    check_words(identity, listen)
+    given = {name: _spelled(name, value) for name, value in given_by_name(GivenOptions, options).items()}
+    check_least(GivenOptions, given)
+    identity, serving = part_of(Identity, given, model=spell_model(model)), part_of(ProcessOptions, given)
+    check_words(identity, serving.listen)
     with TerminalProgress() as shown:
         second = each_second or (shown.second if progress is None else _not_said)
-        return _loaded(identity, options, listen, idle_seconds, Told(line=progress or _not_said, second=second))
+        told = Told(line=progress or _not_said, second=second)
+        return _loaded(identity, part_of(Options, given), serving, told)
 
 
-def _loaded(
-    identity: Identity, options: Options, listen: str | None, idle_seconds: float | None, told: Told
-) -> RemoteEngine:
+def _spelled(name: str, value: Any) -> Any:
+    """Return a value as engines take it."""
+    if name in AMOUNTS:
+        return parse_bytes(value)
+    return {"dtype": spell_dtype, "device": spell_device}.get(name, _as_it_is)(value)
+
+
+def _as_it_is(value: object) -> object:
+    return value
+
+
+def _loaded(identity: Identity, options: Options, serving: ProcessOptions, told: Told) -> RemoteEngine:
     for attempt in (1, 2):
-        entry = adopt_or_start(identity, options, listen=listen, idle_seconds=idle_seconds, told=told)
+        entry = adopt_or_start(identity, options, serving, told=told)
         try:
             return attach(entry)
         except EngineUnavailable:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
+from djinn_jupyter.described import settings_of
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.options import GivenOptions
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -108,17 +110,12 @@ class Disconnect(Arguments, frozen=True):
     terminate_debuggee: bool | None = None
 
 
-class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's arguments, as `djinn_jupyter.load` takes them."""
-
-    model: str | None = None
-    revision: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    attention: str | None = None
-    device_memory: int | str | None = None
-    threads: int | None = None
-    trust_remote_code: bool = False
+if TYPE_CHECKING:
+    Engine = msgspec.Struct
+else:  # the engine's options, as `djinn_jupyter.load` takes them
+    Engine = msgspec.defstruct(
+        "Engine", [(one.name, one.in_json, None) for one in settings_of(GivenOptions)], kw_only=True, frozen=True
+    )
 
 
 class Launch(Engine, frozen=True, kw_only=True):

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.registry import running_engines
@@ -21,7 +19,9 @@ from djinn_jupyter.dap.capabilities import CAPABILITIES
 from djinn_jupyter.dap.conversation import Asked
 from djinn_jupyter.dap.followed import Followed, state_of
 from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.described import chosen
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, IllegalMove, UnknownSession, UsageError
+from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.names import label, told_apart
 from djinn_jupyter.wire.registry import Entry
 
@@ -85,11 +85,9 @@ def _work_with(adapter: Adapter, engine: RemoteEngine, tree: ModelTree, session:
 
 
 def _launched(adapter: Adapter, plan: arguments.Launch) -> Opened:
-    given = msgspec.structs.asdict(plan)
-    options = {field.name: given[field.name] for field in msgspec.structs.fields(arguments.Engine)}
     engine = loading.load(
-        options.pop("model"),
-        **options,
+        plan.model,
+        **chosen(GivenOptions, plan),
         progress=lambda line: adapter.post(lambda: adapter.conversation.write(f"{line}\n")),
     )
     name = plan.session or f"dap-{uuid.uuid4().hex[:8]}"

@@ -14,11 +14,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.amounts import parse_bytes
+from djinn_jupyter.described import add_flags, chosen, part_of
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.system.descriptors import allow_all
 from djinn_jupyter.errors import DjinnError, MissingDependency
+from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.registry import Started, StartFailed
 
@@ -33,25 +36,7 @@ def parser() -> argparse.ArgumentParser:
     add = arguments.add_argument
     add("--version", action="version", version=__version__)
     add("--model", required=True, help="demo, a folder or a hub name")
-    add("--revision")
-    add("--dtype", help="float32, bfloat16 or float16; default: the model's own")
-    add("--device", help="cpu, cuda or cuda:N; default: the best there is")
-    add("--attention", help="sdpa or eager; default: sdpa")
-    add("--device-memory", type=int, metavar="BYTES")
-    add("--card-memory", type=int, metavar="BYTES", help="impose a smaller GPU than there is")
-    add("--page-positions", type=int, metavar="N")
-    add("--trust-remote-code", action="store_true")
-    add("--random-weights", action="store_true")
-    add("--random-seed", type=int, default=0)
-    add("--stops-kept", type=int, default=EngineConfig(model="").stops_kept, metavar="N")
-    add("--threads", type=int, metavar="N", help="threads for computing; default: torch's choice")
-    add("--nap-seconds", type=float, metavar="S", help="the weights leave the device after so long without work")
-    add("--host-memory", type=int, metavar="BYTES", help="for sessions that left the device; 0: none")
-    add("--disk-memory", type=int, metavar="BYTES", help="likewise on disk; 0: none")
-    add("--idle-swap-seconds", type=float, default=EngineConfig(model="").idle_swap_seconds, metavar="S")
-    add("--no-journal", action="store_true", help="sessions end with the process")
-    add("--listen", metavar="tcp://HOST:PORT", help="TCP with CURVE keys instead of a private folder")
-    add("--idle-seconds", type=float, default=1800.0, help="end after so long without clients and sessions")
+    add_flags(add, GivenOptions, amount=parse_bytes)
     add("--silence-seconds", type=float, default=20.0, help="a client silent for so long has gone")
     add("--log", help="the file that standard output already goes to, for the registry")
     add("--launcher-pipe", type=int, metavar="FD", help="where the launcher reads how the start goes")
@@ -103,38 +88,15 @@ def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Resta
         raise MissingDependency(
             f"An engine needs {error.name}, which is not installed: pip install 'djinn-jupyter[engine]'."
         ) from None
-    process = DaemonConfig(
-        listen=options.listen,
-        idle_seconds=options.idle_seconds,
-        silence_seconds=options.silence_seconds,
-        log=options.log,
-    )
+    given = chosen(GivenOptions, options)
+    process = part_of(DaemonConfig, given, silence_seconds=options.silence_seconds, log=options.log)
     daemon = Daemon(engine_config(options), process, open_engine=open_engine, launcher=launcher, restarts=restarts)
     listen_to_signals(daemon)
     return daemon
 
 
 def engine_config(options: argparse.Namespace) -> EngineConfig:
-    return EngineConfig(
-        model=options.model,
-        revision=options.revision,
-        dtype=options.dtype,
-        device=options.device,
-        attention=options.attention,
-        device_memory=options.device_memory,
-        card_memory=options.card_memory,
-        page_positions=options.page_positions,
-        trust_remote_code=options.trust_remote_code,
-        random_weights=options.random_weights,
-        random_seed=options.random_seed,
-        stops_kept=options.stops_kept,
-        threads=options.threads,
-        journal=not options.no_journal,
-        nap_seconds=options.nap_seconds,
-        host_memory=options.host_memory,
-        disk_memory=options.disk_memory,
-        idle_swap_seconds=options.idle_swap_seconds,
-    )
+    return part_of(EngineConfig, {"no_journal": False, **chosen(GivenOptions, options)}, model=options.model)
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ class Engine:
         )
         self._checked = True
         self._check_due = 0.0
-        self._drowsy = Drowsiness(self.weights, config.nap_seconds, forward.device)
+        self._drowsy = Drowsiness(self.weights, config.sleep_seconds, forward.device)
 
     def _handlers(self) -> Handlers:
         """Return one handler for each kind of request, given the parts that it works with."""

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import logs, naming, views
-from djinn_jupyter.magics.parsing import KEEP, Group, given, option, verb
+from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.options import GivenOptions
 
 if TYPE_CHECKING:
     from djinn_jupyter.wire.nouns import SessionDescription
@@ -21,34 +23,7 @@ if TYPE_CHECKING:
 class LoadingMagics(Group):
     @verb(
         option("model", help="`demo`, a folder, or a hub name"),
-        option("--revision", help="a branch, tag or commit of a hub model"),
-        option("--dtype", help="float32, bfloat16 or float16; by default as the model was saved"),
-        option("--device", help="cpu, cuda, cuda:1, ...; by default the accelerator if there is one"),
-        option(
-            "--device-memory",
-            metavar="AMOUNT",
-            help="the most that weights and pages may take, as 20GiB; what is beyond streams",
-        ),
-        option(
-            "--host-memory", metavar="AMOUNT", help="the most that sessions which left the device may take; 0: none"
-        ),
-        option("--disk-memory", metavar="AMOUNT", help="likewise on disk"),
-        option("--idle-swap-seconds", type=float, metavar="S", help="a session leaves after so long without use"),
-        option(
-            "--nap-seconds", type=float, metavar="S", help="the weights leave the device after so long without work"
-        ),
-        option("--attn", metavar="NAME", help="sdpa or eager; under eager the pattern can be stopped at and edited"),
-        option("--page-positions", type=int, metavar="N", help="positions in a page of keys and values"),
-        option(
-            "--stops-kept",
-            type=int,
-            metavar="N",
-            help="stops a session keeps in memory, older ones on disk; default 64",
-        ),
-        option("--no-journal", action="store_true", help="sessions end with the engine's process"),
-        option("--random-weights", action="store_true", help="draw the weights of a folder that holds none"),
-        option("--random-seed", type=int, metavar="S", help="of those weights; default 0"),
-        option("--trust-remote-code", action="store_true", help="run model code that comes with the model"),
+        *add_flags(option, GivenOptions),
         option("--session", metavar="NAME", help="name of the session; by default this notebook's"),
         option("--join", action="store_true", help="enter the session even where another kernel holds it"),
         option("--fresh", action="store_true", help="forget what the session holds: tokens, breakpoints, rules, stops"),
@@ -63,23 +38,7 @@ class LoadingMagics(Group):
             args.model,
             progress=live.progress,
             each_second=live.second,
-            **given(
-                revision=args.revision,
-                dtype=args.dtype,
-                device=args.device,
-                device_memory=args.device_memory,
-                host_memory=args.host_memory,
-                disk_memory=args.disk_memory,
-                idle_swap_seconds=args.idle_swap_seconds,
-                nap_seconds=args.nap_seconds,
-                attention=args.attn,
-                page_positions=args.page_positions,
-                stops_kept=args.stops_kept,
-                no_journal=args.no_journal or None,
-                random_weights=args.random_weights or None,
-                random_seed=args.random_seed,
-                trust_remote_code=args.trust_remote_code or None,
-            ),
+            **chosen(GivenOptions, args),
         )
         session = engine.session(name, join=args.join, fresh=args.fresh, force=args.force)
         self.state.load(engine, session)

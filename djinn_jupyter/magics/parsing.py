@@ -28,7 +28,6 @@ _WORD = re.compile(r"\"[^\"]*\"|'[^']*'|\S+")
 _DESTS = {
     "max_new_tokens": "max_tokens",
     "top": "k",
-    "attention": "attn",
 }  # parameters of Python that an option has another name for
 _PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b")
 _NOTEBOOK = re.compile(r"'(?P<name>[^'\n]*\.ipynb)'")

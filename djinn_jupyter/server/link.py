@@ -18,11 +18,13 @@ from djinn_jupyter.client.connection.transport import Connection
 from djinn_jupyter.client.engines.naming import holder_name, user_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.engines.versions import refusal_of
+from djinn_jupyter.described import flag_of
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, VersionMismatch
+from djinn_jupyter.options import Identity
 from djinn_jupyter.server.messages import EngineFound, EngineState, Sampled
 from djinn_jupyter.wire.host import host_name
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription
-from djinn_jupyter.wire.registry import Entry, Identity
+from djinn_jupyter.wire.registry import Entry
 from djinn_jupyter.wire.replies import Event, Reply, SessionRunning, Sessions, Statistics, TokenSampled
 from djinn_jupyter.wire.requests import ListSessions, Note, ReadStatistics
 
@@ -41,9 +43,8 @@ def engine_id(entry: Entry) -> str:
 
 def load_words(identity: Identity) -> str:
     """Return the arguments of `%djinn_load` that select this engine."""
-    named = {"--revision": identity.revision, "--dtype": identity.dtype, "--device": identity.device}
-    named["--attn"] = identity.attention
-    options = [f"{option} {_quoted(value)}" for option, value in named.items() if value]
+    named = {name: getattr(identity, name) for name in ("revision", "dtype", "device", "attention")}
+    options = [f"{flag_of(name)} {_quoted(value)}" for name, value in named.items() if value]
     random = [f"--random-weights --random-seed {identity.random_seed}"] if identity.random_weights else []
     return " ".join([_quoted(identity.model), *options, *random])
 

@@ -53,8 +53,10 @@ def difference(version: str, protocol: str) -> str | None:
 def _spell(part: Any, structs: dict[type, str]) -> str:
     """Spell a type, a struct by its name alone; what it is made of goes into `structs`."""
     match part:
-        case msgspec.inspect.StructType():
-            return _name_of(part, structs)
+        case msgspec.inspect.StructType(tag_field=field, tag=tag):
+            return _name_of(part, f"{field}={tag}", structs)
+        case msgspec.inspect.DataclassType():
+            return _name_of(part, "", structs)
         case msgspec.inspect.UnionType(types=types):
             return " | ".join(sorted(_spell(one, structs) for one in types))
         case msgspec.inspect.LiteralType(values=values):
@@ -68,10 +70,10 @@ def _spell(part: Any, structs: dict[type, str]) -> str:
     return part.__qualname__ if isinstance(part, type) else repr(part)
 
 
-def _name_of(struct: msgspec.inspect.StructType, structs: dict[type, str]) -> str:
+def _name_of(struct: Any, tag: str, structs: dict[type, str]) -> str:
     kind: type = typing.get_origin(struct.cls) or struct.cls
     if kind not in structs:
         structs[kind] = kind.__qualname__  # before its fields: a struct may contain itself
         fields = (f"{f.encode_name}{'' if f.required else '?'}: {_spell(f.type, structs)}" for f in struct.fields)
-        structs[kind] = f"{kind.__qualname__} [{struct.tag_field}={struct.tag}] {'; '.join(fields)}"
+        structs[kind] = f"{kind.__qualname__} [{tag}] {'; '.join(fields)}"
     return kind.__qualname__

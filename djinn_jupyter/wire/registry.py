@@ -6,13 +6,12 @@ is, and whether an entry is alive, the two sides find out for themselves; this f
 
 from __future__ import annotations
 
-import hashlib
-import re
 from typing import Final
 
 import msgspec
 
 from djinn_jupyter.errors import MalformedMessage
+from djinn_jupyter.options import Identity, Options
 
 FOLDER: Final = "djinn"
 ENTRY_SUFFIX: Final = ".engine.json"
@@ -20,49 +19,6 @@ LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds l
 LOCK_SUFFIX: Final = ".lock"
 SOCKET_FOLDER_PREFIX: Final = "djinn-"
 LOG_SUFFIX: Final = ".log"
-
-
-class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes two loads mean the same engine. None is what the asker left open."""
-
-    model: str
-    revision: str | None = None
-    dtype: str | None = None
-    device: str | None = None
-    attention: str | None = None
-    random_weights: bool = False
-    random_seed: int = 0
-
-    def slug(self) -> str:
-        """A short file name: readable first, unique by hash."""
-        readable = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.rstrip("/").rpartition("/")[2]).strip("-.")[:40]
-        digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:10]
-        return f"{readable or 'model'}-{digest}"
-
-    def __str__(self) -> str:
-        extras = [f"{name} {value}" for name, value in self._asked()]
-        return self.model if not extras else f"{self.model} ({', '.join(extras)})"
-
-    def _asked(self) -> list[tuple[str, str]]:
-        named = [(name, getattr(self, name)) for name in ("revision", "dtype", "device", "attention")]
-        asked = [(name, value) for name, value in named if value is not None]
-        return [*asked, ("random weights, seed", str(self.random_seed))] if self.random_weights else asked
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a running engine was given besides its identity. It cannot be changed while it runs."""
-
-    device_memory: int | None = None
-    card_memory: int | None = None
-    host_memory: int | None = None
-    disk_memory: int | None = None
-    idle_swap_seconds: float | None = None
-    nap_seconds: float | None = None
-    page_positions: int | None = None
-    trust_remote_code: bool = False
-    stops_kept: int | None = None
-    no_journal: bool = False
-    threads: int | None = None
 
 
 class CurveKeys(msgspec.Struct, frozen=True, kw_only=True):

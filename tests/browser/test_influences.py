@@ -14,7 +14,7 @@ from tests.browser.sidebar import TIMEOUT, Sidebar, no_complaints
 from tests.browser.test_lab import write
 
 # Of settings that no other test asks for, so that the engine is this notebook's alone.
-LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --attn eager --stops-kept 9"
+LOAD = "%load_ext djinn_jupyter\n%djinn_load demo --attention eager --stops-kept 9"
 CELLS = (
     LOAD,
     "%djinn_break z.4\n%djinn_steer 2 scale 2",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import inspect
 import io
 import math
@@ -14,31 +15,66 @@ import pytest
 import torch
 
 from djinn_jupyter import machine
+from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.cli.engines import _add_start
 from djinn_jupyter.client import loading
-from djinn_jupyter.client.engines.amounts import parse_bytes
 from djinn_jupyter.client.engines.launcher import _require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
-from djinn_jupyter.client.engines.options import check_options
 from djinn_jupyter.client.engines.starting import Told
 from djinn_jupyter.client.loading import spell_model
+from djinn_jupyter.dap.arguments import Launch
+from djinn_jupyter.described import check_least, chosen, flag_of, part_of, settings_of, words_of
+from djinn_jupyter.engine.__main__ import engine_config
+from djinn_jupyter.engine.__main__ import parser as engine_parser
 from djinn_jupyter.engine.model.loading.load import choose_device
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
-from djinn_jupyter.wire.registry import Identity, Options
+from djinn_jupyter.options import GivenOptions, Identity, ModelOptions, Options, ProcessOptions
 from tests.process.served import entry_for
 
 
-def test_every_option_of_an_engine_can_be_given_where_one_is_loaded() -> None:
+def test_every_option_can_be_given_everywhere_and_is_a_field_of_a_value() -> None:
     """A message that advises one advises what can be done."""
-    every = set(Options.__struct_fields__)
-    assert every <= inspect.signature(loading.load).parameters.keys()
-    words = [f"--{name.replace('_', '-')}" for name in sorted(every - {"card_memory"})]
+    names = {one.name for one in settings_of(GivenOptions)}
+    values = (ModelOptions, Options, ProcessOptions)
+    assert names | {"model"} == {field.name for kind in values for field in dataclasses.fields(kind)}
+    assert names <= inspect.signature(loading.load).parameters.keys()
+    assert names <= {field.name for field in msgspec.structs.fields(Launch)}
     starting = argparse.ArgumentParser()
     _add_start(starting)
-    assert [word for word in words if word not in starting.format_help()] == []
-    in_a_cell = LoadingMagics.djinn_load.parser.format_help()
-    assert {word for word in words if word not in in_a_cell} == {"--threads"}
+    for parser in (starting, LoadingMagics.djinn_load.parser, engine_parser()):
+        dests = {action.dest: action for action in parser._actions}
+        assert names <= dests.keys()
+        assert all(dests[one.name].help == one.described.help for one in settings_of(GivenOptions))
+    assert all(one.described.help in str(loading.load.__doc__) for one in settings_of(GivenOptions))
+
+
+@pytest.mark.parametrize(("former", "now"), [("attn", "attention"), ("nap_seconds", "sleep_seconds")])
+def test_an_option_is_known_by_its_former_name(former: str, now: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr(loading, "attach", lambda entry: entry)
+    monkeypatch.setattr(loading, "adopt_or_start", lambda *wanted, **_: asked.append(wanted))
+    value: Any = {"attention": "eager", "sleep_seconds": 7.0}[now]
+    flag = flag_of(former)
+    given = LoadingMagics.djinn_load.parser.parse_args(["demo", flag, str(value)])
+    for options in ({former: value}, {now: value}, chosen(GivenOptions, given)):
+        loading.load("demo", **options)
+    assert len(asked) == 3
+    assert asked[0] == asked[1] == asked[2]
+    assert value in (getattr(asked[0][0], now, None), getattr(asked[0][1], now, None))
+
+
+def test_an_unknown_option_is_answered_with_the_one_that_was_meant() -> None:
+    with pytest.raises(UsageError, match=r"^There is no option devise; did you mean device\?$"):
+        loading.load("demo", devise="cpu")  # type: ignore[call-arg]
+
+
+def test_what_the_launcher_writes_the_engine_reads() -> None:
+    identity = Identity(model="a b", dtype="float16", random_weights=True, random_seed=7)
+    options = Options(device_memory=5, sleep_seconds=math.inf, no_journal=True, stops_kept=3)
+    read = engine_config(engine_parser().parse_args(words_of(identity, options, ProcessOptions(listen="tcp://h:1"))))
+    assert read.identity == identity
+    assert part_of(Options, dataclasses.asdict(read)) == dataclasses.replace(options, idle_swap_seconds=60.0)
 
 
 @pytest.mark.parametrize("written", ["cuda", "cuda:0"])
@@ -91,7 +127,7 @@ def test_what_is_no_amount_is_refused(written: str) -> None:
     [
         ({"page_positions": 0}, "page_positions is at least 1; it cannot be 0."),
         ({"idle_swap_seconds": -1.0}, "idle_swap_seconds is at least 0; it cannot be -1.0."),
-        ({"nap_seconds": math.nan}, "nap_seconds is at least 0; it cannot be nan."),
+        ({"sleep_seconds": math.nan}, "sleep_seconds is at least 0; it cannot be nan."),
         ({"idle_seconds": -1.0}, "idle_seconds is at least 0; it cannot be -1.0."),
         ({"threads": 0}, "threads is at least 1; it cannot be 0."),
         ({"device_memory": 0}, "device_memory is at least 1; it cannot be 0."),
@@ -108,8 +144,8 @@ def test_an_option_that_no_engine_can_have_is_refused_before_one_is_looked_for(
 
 
 def test_the_ends_of_what_an_engine_can_be_are_taken() -> None:
-    check_options(Options(host_memory=9000 << 40, disk_memory=0, idle_swap_seconds=0.0, nap_seconds=math.inf))
-    check_options(Options(host_memory=0, page_positions=1, threads=1))
+    check_least(GivenOptions, {"host_memory": 9000 << 40, "idle_swap_seconds": 0.0, "sleep_seconds": math.inf})
+    check_least(GivenOptions, {"host_memory": 0, "disk_memory": 0, "page_positions": 1, "threads": 1})
 
 
 def test_a_terminal_shows_the_present_step_where_nobody_else_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_run --max-tokns 3 x", "There is no option --max-tokns; did you mean --max-tokens?"),
         ('%djinn_run "x" --max-new-tokens 3', "There is no option --max-new-tokens; did you mean --max-tokens?"),
         ("%djinn_lens --top 3", "There is no option --top; did you mean -k?"),
-        ("%djinn_load demo --attention eager", "There is no option --attention; did you mean --attn?"),
+        ("%djinn_load demo --atention eager", "There is no option --atention; did you mean --attention?"),
         ("%djinn_run", "There is no prompt"),
         ("%djinn_run --text-from nothing", "This notebook knows no 'nothing'"),
         ("%djinn_run --text-from print", "print is no text but builtin_function_or_method"),

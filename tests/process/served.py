@@ -14,9 +14,10 @@ from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.engine.process.outbox import Outbox
 from djinn_jupyter.engine.process.registration import SocketFolder, own_mark
 from djinn_jupyter.engine.process.zmq_service import ServerKeys, Service
+from djinn_jupyter.options import Identity, Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import boot_id, host_name
-from djinn_jupyter.wire.registry import Entry, Identity, Options
+from djinn_jupyter.wire.registry import Entry
 from tests.process.fake_engine import FakeEngine
 
 

@@ -18,7 +18,8 @@ from djinn_jupyter.client.engines.registry import registry_folder, running_engin
 from djinn_jupyter.client.engines.starting import Told
 from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.wire.registry import LOG_SUFFIX, Identity
+from djinn_jupyter.options import Identity
+from djinn_jupyter.wire.registry import LOG_SUFFIX
 from tests.process.served import entry_for
 
 NOBODY = 65534

@@ -12,9 +12,10 @@ from djinn_jupyter.client.engines import doctor
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.versions import refusal_of
 from djinn_jupyter.errors import VersionMismatch
+from djinn_jupyter.options import Options
 from djinn_jupyter.server.link import _refusal
 from djinn_jupyter.wire import protocol
-from djinn_jupyter.wire.registry import Entry, Options, decode_entry, encode_entry
+from djinn_jupyter.wire.registry import Entry, decode_entry, encode_entry
 
 pytestmark = pytest.mark.usefixtures("fake_site")
 DIFFERENT = f"is of another version of Djinn (both are called {__version__}, but their messages differ)"
@@ -25,7 +26,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Entry:
     """An engine in a process of its own; from here on this process's messages are others than its."""
     dj.load("fake")
     (entry,) = running_engines()
-    dj.client.loading._lines.close()
+    dj.client.loading._channels.close()
     monkeypatch.setattr(protocol, "digest", lambda: "of another commit")
     return entry
 

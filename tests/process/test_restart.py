@@ -11,7 +11,7 @@ from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.registry import registry_folder
 from djinn_jupyter.engine.process import restart
 from djinn_jupyter.errors import EngineBroken, EngineUnavailable
-from djinn_jupyter.wire.registry import Identity
+from djinn_jupyter.options import Identity
 from tests.process.kernels import Kernel
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]

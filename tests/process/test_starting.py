@@ -85,7 +85,8 @@ def test_who_waits_for_anothers_start_hears_it_each_second(monkeypatch: pytest.M
     import fcntl
 
     from djinn_jupyter.client.engines import launcher
-    from djinn_jupyter.wire.registry import LOCK_SUFFIX, Identity
+    from djinn_jupyter.options import Identity
+    from djinn_jupyter.wire.registry import LOCK_SUFFIX
 
     monkeypatch.setattr(starting, "TICK_SECONDS", 0.1)
     monkeypatch.setattr(launcher, "LOCK_SECONDS", 0.01)

@@ -15,8 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter import errors
+from djinn_jupyter.described import chosen, part_of
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.parsing import read
+from djinn_jupyter.options import GivenOptions, Identity
 from djinn_jupyter.server import answers, json_codec, reader
 from djinn_jupyter.server.activities import Activities
 from djinn_jupyter.server.kernels import Kernels
@@ -28,7 +30,6 @@ from djinn_jupyter.server.statuses import STATUSES, status_of
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import SessionDescription, Snapshot, StopIdentity, TopToken
-from djinn_jupyter.wire.registry import Identity
 from djinn_jupyter.wire.replies import Inspected
 from tests.process.fake_engine import FakeEngine, FakeSession
 from tests.server.jupyter import Window
@@ -132,10 +133,7 @@ def _idle(since: float, seconds: float) -> LiveEngine:
 )
 def test_what_a_cell_is_told_to_load_means_the_engine(identity: Identity) -> None:
     args = read(LoadingMagics.djinn_load.parser, load_words(identity))  # type: ignore[attr-defined]
-    random = {"random_weights": args.random_weights, "random_seed": args.random_seed or 0}
-    assert identity == Identity(
-        model=args.model, revision=args.revision, dtype=args.dtype, device=args.device, attention=args.attn, **random
-    )
+    assert identity == part_of(Identity, chosen(GivenOptions, args), model=args.model)
 
 
 # ------------------------------------------------------------------------------------------------- activities

@@ -46,7 +46,7 @@ def _of(shape: Any) -> st.SearchStrategy[Any]:
     match shape:
         case msgspec.inspect.StructType(cls=cls) if cls is Sampling:
             return SAMPLINGS
-        case msgspec.inspect.StructType(cls=cls, fields=fields):
+        case msgspec.inspect.StructType(cls=cls, fields=fields) | msgspec.inspect.DataclassType(cls=cls, fields=fields):
             # deferred: only so can a struct contain itself
             return st.builds(cls, **{f.name: st.deferred(lambda f=f: _of(f.type)) for f in fields})
         case msgspec.inspect.UnionType(types=types):

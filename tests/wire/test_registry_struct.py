@@ -4,12 +4,11 @@ import pytest
 from hypothesis import given, settings
 
 from djinn_jupyter.errors import MalformedMessage
+from djinn_jupyter.options import Identity, Options
 from djinn_jupyter.wire.registry import (
     CurveKeys,
     Entry,
-    Identity,
     Notice,
-    Options,
     decode_entry,
     decode_notice,
     encode_entry,

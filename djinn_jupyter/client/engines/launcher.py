@@ -6,22 +6,25 @@ has its own OS session: neither a kernel's interrupt nor its end reaches it.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engines import starting
-from djinn_jupyter.client.engines.amounts import spell_bytes
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.spelling import require_engine_parts
 from djinn_jupyter.client.engines.starting import Told
 from djinn_jupyter.client.engines.versions import require_this_protocol
+from djinn_jupyter.described import words_of
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.options import AMOUNTS, Identity, Options, ProcessOptions
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.own import open_own
-from djinn_jupyter.wire.registry import LOCK_SUFFIX, LOG_SUFFIX, Entry, Identity, Options
+from djinn_jupyter.wire.registry import LOCK_SUFFIX, LOG_SUFFIX, Entry
 
 LOG_ROTATE_BYTES: Final = 5 * 2**20
 LOCK_SECONDS: Final = 0.1  # between two attempts to lock; flock has no wait with a time limit
@@ -30,23 +33,22 @@ LOCK_SECONDS: Final = 0.1  # between two attempts to lock; flock has no wait wit
 def adopt_or_start(
     identity: Identity,
     options: Options,
+    serving: ProcessOptions,
     *,
-    listen: str | None = None,
-    idle_seconds: float | None = None,
     told: Told,
 ) -> Entry:
     """Return the entry of a ready engine. Raises the engine's own error when it could not start."""
     require_supported_platform()
-    found = adopt(identity, options, listen)
+    found = adopt(identity, options, serving.listen)
     if found is not None:
         return found
     require_engine_parts()
     with _alone(identity, told) as lock:
-        found = adopt(identity, options, listen)
+        found = adopt(identity, options, serving.listen)
         if found is not None:
             return found
-        arguments = _arguments(identity, options, listen=listen, idle_seconds=idle_seconds)
-        return start(identity, [*arguments, f"--launcher-lock={lock}"], keep_open=(lock,), told=told)
+        arguments = [*words_of(identity, options, serving), f"--launcher-lock={lock}"]
+        return start(identity, arguments, keep_open=(lock,), told=told)
 
 
 def adopt(identity: Identity, options: Options, listen: str | None = None) -> Entry | None:
@@ -113,7 +115,7 @@ def _could_lock(descriptor: int) -> bool:
 
 def _require_options(entry: Entry, wanted: Options) -> None:
     """UsageError when an option was given that the running engine does not have."""
-    for name in wanted.__struct_fields__:
+    for name in (field.name for field in dataclasses.fields(wanted)):
         asked, has = getattr(wanted, name), getattr(entry.options, name)
         if asked is not None and asked is not False and asked != has:
             raise UsageError(
@@ -141,21 +143,4 @@ def _spelled(option: str, value: object) -> str:
     """Spell the value of an option for a message: `500 GiB`; None as the engine's default behaviour."""
     if value is None:
         return {"device_memory": "what is free", "card_memory": "the whole card"}.get(option, "the default")
-    return spell_bytes(value) if option.endswith("_memory") and isinstance(value, int) else str(value)
-
-
-def _arguments(identity: Identity, options: Options, *, listen: str | None, idle_seconds: float | None) -> list[str]:
-    values = {
-        **{name: getattr(identity, name) for name in identity.__struct_fields__},
-        **{name: getattr(options, name) for name in options.__struct_fields__},
-        "listen": listen,
-        "idle_seconds": idle_seconds,
-    }
-    arguments: list[str] = []
-    for name, value in values.items():
-        flag = "--" + name.replace("_", "-")
-        if value is True:
-            arguments.append(flag)
-        elif value is not None and value is not False:
-            arguments.append(f"{flag}={value}")
-    return arguments
+    return spell_bytes(value) if option in AMOUNTS and isinstance(value, int) else str(value)

@@ -16,7 +16,7 @@ from typing import Final
 from djinn_jupyter.errors import MissingDependency, ModelNotFound, UsageError
 from djinn_jupyter.machine import why_no_gpu
 from djinn_jupyter.model_files import folder_called
-from djinn_jupyter.wire.registry import Identity
+from djinn_jupyter.options import Identity
 
 DTYPES: Final = ("float32", "bfloat16", "float16")
 DEVICES: Final = ("cpu", "cuda", "mps", "xpu")

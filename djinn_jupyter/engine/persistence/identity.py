@@ -65,7 +65,7 @@ def check_identity(saved: ModelIdentity, here: ModelIdentity) -> None:
         if theirs != ours:
             raise CheckpointRefused(
                 f"It was saved with {name} {theirs}, and this engine runs with {ours}: load the model with "
-                f"--{'attn' if name == 'attention' else name} {theirs} to restore it."
+                f"--{name} {theirs} to restore it."
             )
 
 

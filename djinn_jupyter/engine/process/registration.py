@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import logging
 import os
@@ -16,6 +17,7 @@ from jupyter_core.paths import jupyter_runtime_dir, secure_write
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.options import Options
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.host import boot_id, host_name, process_mark
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -27,8 +29,6 @@ from djinn_jupyter.wire.registry import (
     SOCKET_FOLDER_PREFIX,
     CurveKeys,
     Entry,
-    Identity,
-    Options,
     encode_entry,
 )
 
@@ -36,22 +36,6 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS: Final = 2.0  # between two checks of the entry
 Stamp = tuple[int, int, int]
-
-
-def options_of(config: EngineConfig) -> Options:
-    return Options(
-        device_memory=config.device_memory,
-        card_memory=config.card_memory,
-        host_memory=config.host_memory,
-        disk_memory=config.disk_memory,
-        idle_swap_seconds=config.idle_swap_seconds,
-        nap_seconds=config.nap_seconds,
-        page_positions=config.page_positions,
-        trust_remote_code=config.trust_remote_code,
-        stops_kept=config.stops_kept,
-        no_journal=not config.journal,
-        threads=config.threads,
-    )
 
 
 def own_mark() -> str:
@@ -79,16 +63,15 @@ def make_entry(
         boot=boot_id(),
         started=time.time(),
         identity=config.identity,
-        found=Identity(
+        found=dataclasses.replace(
+            config.identity,
             model=found.name,
             revision=found.revision,
             dtype=found.dtype,
             device=found.device,
             attention=found.attention,
-            random_weights=config.random_weights,
-            random_seed=config.random_seed,
         ),
-        options=options_of(config),
+        options=Options(**{field.name: getattr(config, field.name) for field in dataclasses.fields(Options)}),
         commands=commands,
         events=events,
         log=log,

@@ -14,8 +14,9 @@ from typing import Final, NoReturn
 from jupyter_core.paths import jupyter_runtime_dir
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.options import Identity
 from djinn_jupyter.wire.own import open_own
-from djinn_jupyter.wire.registry import FOLDER, LOCK_SUFFIX, Identity
+from djinn_jupyter.wire.registry import FOLDER, LOCK_SUFFIX
 
 log = logging.getLogger(__name__)
 

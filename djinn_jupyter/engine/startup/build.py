@@ -59,7 +59,7 @@ def open_engine(
         progress(note)
     settled = settle(config, loaded, progress, lambda: leave_out(load_model(config).model), foreseen)
     engine = build_engine(config, loaded, publish, progress, settled, runtime)
-    if config.journal:
+    if not config.no_journal:
         brought_back = open_journal(engine)
         if brought_back:
             progress(f"brought back {len(brought_back)} sessions: {', '.join(brought_back)}")

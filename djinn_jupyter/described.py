@@ -1,0 +1,159 @@
+"""Settings described once, as the fields of a TypedDict. The flags of a command line, Python's signature and help, and
+the checks of ranges are made from the descriptions.
+
+    class Given(TypedDict, total=False):
+        threads: Annotated[int | None, Described("threads for computing", least=1)]
+
+Knows no setting by name. `%load_ext` reads this file: the standard library only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
+from difflib import get_close_matches
+from types import NoneType
+from typing import Any, TypeVar
+
+from djinn_jupyter.errors import UsageError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What a setting is, in the words of its help; the least that it can be; the names that it had before."""
+
+    help: str
+    _: KW_ONLY
+    metavar: str | None = None
+    least: float | None = None
+    formerly: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """A described field. `kinds` are the types that its value may have, without None."""
+
+    name: str
+    kinds: frozenset[Any]
+    hint: Any
+    described: Described
+
+    @property
+    def is_amount(self) -> bool:
+        """True for an amount of memory, which is given as a number of bytes or as a text."""
+        return self.kinds == {int, str}
+
+    @property
+    def in_json(self) -> Any:
+        """The type of its value in a configuration, where an object of Python is named by a text."""
+        return (str if object in self.kinds else self.hint) | None
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The names on a command line, former ones first: the last is the one that messages use."""
+        return tuple(flag_of(name) for name in (*self.described.formerly, self.name))
+
+    def argument(self, amount: Callable[[str], Any] | None) -> dict[str, Any]:
+        """Return how argparse reads it. A setting that is not given is None."""
+        made: dict[str, Any] = {"dest": self.name, "default": None, "help": self.described.help}
+        if self.kinds == {bool}:
+            return {**made, "action": "store_true"}
+        number = next((kind for kind in (int, float) if self.kinds == {kind}), None)
+        read = amount if self.is_amount else number
+        metavar = self.described.metavar or {int: "N", float: "S"}.get(number) or ("AMOUNT" if self.is_amount else None)
+        return {**made, **({"type": read} if read else {}), **({"metavar": metavar} if metavar else {})}
+
+
+@functools.cache
+def settings_of(described: type) -> tuple[Setting, ...]:
+    """Return the described fields of a TypedDict, in its order."""
+    made = []
+    for name, hint in typing.get_type_hints(described, include_extras=True).items():
+        kind, said = typing.get_args(hint)
+        kinds = frozenset(typing.get_args(kind) or (kind,)) - {NoneType}
+        made.append(Setting(name=name, kinds=kinds, hint=kind, described=said))
+    return tuple(made)
+
+
+def flag_of(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def add_flags(
+    add: Callable[..., Any], described: type, *, amount: Callable[[str], Any] | None = None
+) -> tuple[Any, ...]:
+    """Add a flag for each setting by `add`, which takes what argparse takes; return what it returned. Amounts of memory
+    are read by `amount`, or left as texts."""
+    return tuple(add(*one.flags, **one.argument(amount)) for one in settings_of(described))
+
+
+def words_of(*values: Any) -> list[str]:
+    """Return the flags that give the fields of dataclasses; what is left open is left out."""
+    words: list[str] = []
+    for value in values:
+        for name, given in ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value)):
+            if given is True:
+                words.append(flag_of(name))
+            elif given is not None and given is not False:
+                words.append(f"{flag_of(name)}={given}")
+    return words
+
+
+def chosen(described: type, parsed: object) -> dict[str, Any]:
+    """Return the settings that a command line gave, of all that it parsed."""
+    found = ((one.name, getattr(parsed, one.name, None)) for one in settings_of(described))
+    return {name: value for name, value in found if value is not None}
+
+
+def given_by_name(described: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings under their present names, without those that are None. UsageError for unknown ones."""
+    names = {name: one.name for one in settings_of(described) for name in (*one.described.formerly, one.name)}
+    for name in given:
+        if name not in names:
+            near = get_close_matches(name, names, n=1, cutoff=0.6)
+            raise UsageError(f"There is no option {name}{f'; did you mean {near[0]}?' if near else '.'}")
+    return {names[name]: value for name, value in given.items() if value is not None}
+
+
+def check_least(described: type, given: Mapping[str, Any]) -> None:
+    """UsageError where a setting is less than it can be; a NaN is not at least anything."""
+    for one in settings_of(described):
+        least, value = one.described.least, given.get(one.name)
+        if least is not None and value is not None and not value >= least:
+            raise UsageError(f"{one.name} is at least {least}; it cannot be {value}.")
+
+
+def part_of(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:
+    """Return a dataclass made of those settings that are its fields; the others have its defaults."""
+    names = {field.name for field in dataclasses.fields(typing.cast(Any, kind))}
+    return kind(**{name: value for name, value in given.items() if name in names}, **more)
+
+
+def takes(described: type) -> Callable[[Function], Function]:
+    """Give a function that takes the settings as `**settings` a signature and a help with each of them."""
+
+    def spell_out(function: Function) -> Function:
+        signature = inspect.signature(function)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        more = [
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=False if one.kinds == {bool} else None,
+                annotation=one.hint,
+            )
+            for one in settings_of(described)
+        ]
+        told = "\n".join(f"    {one.name}: {one.described.help}" for one in settings_of(described))
+        vars(function)["__signature__"] = signature.replace(parameters=[*own, *more])
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n{told}\n"
+        return function
+
+    return spell_out

@@ -1,0 +1,132 @@
+"""The options of an engine, each described once. Python's signature, the command lines, the magic, an editor's
+configuration and the checks of ranges are made from `GivenOptions` (`described.py`). Below it are the values.
+
+A new option is a line in `GivenOptions` and one in `Options`. `%load_ext` reads this file: the standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Annotated, Final, TypedDict
+
+from djinn_jupyter.described import Described, settings_of
+
+
+class GivenOptions(TypedDict, total=False):
+    """The options as somebody gives them; amounts of memory in bytes or as `20GiB`."""
+
+    revision: Annotated[str | None, Described("a branch, tag or commit of a hub model")]
+    dtype: Annotated[object, Described("float32, bfloat16 or float16; by default as the model was saved")]
+    device: Annotated[object, Described("cpu, cuda, cuda:1, ...; by default the accelerator if there is one")]
+    attention: Annotated[
+        str | None,
+        Described(
+            "sdpa or eager; under eager the pattern can be stopped at and edited", metavar="NAME", formerly=("attn",)
+        ),
+    ]
+    random_weights: Annotated[bool, Described("draw the weights of a folder that holds none")]
+    random_seed: Annotated[int | None, Described("of those weights; default 0", metavar="S")]
+    device_memory: Annotated[
+        int | str | None,
+        Described("the most that weights and pages may take, as 20GiB; what is beyond streams", least=1),
+    ]
+    card_memory: Annotated[
+        int | str | None, Described("a cap on everything that is allocated on the GPU, as if it were smaller", least=1)
+    ]
+    host_memory: Annotated[
+        int | str | None, Described("the most that sessions which left the device may take; 0: none", least=0)
+    ]
+    disk_memory: Annotated[int | str | None, Described("likewise on disk; 0: none", least=0)]
+    idle_swap_seconds: Annotated[
+        float | None, Described("a session leaves the device after so long without use; default 60", least=0)
+    ]
+    sleep_seconds: Annotated[
+        float | None,
+        Described("the weights leave the device after so long without work", least=0, formerly=("nap_seconds",)),
+    ]
+    page_positions: Annotated[int | None, Described("positions in a page of keys and values", least=1)]
+    stops_kept: Annotated[
+        int | None, Described("stops a session keeps in memory, older ones on disk; default 64", least=1)
+    ]
+    no_journal: Annotated[bool, Described("sessions end with the engine's process")]
+    trust_remote_code: Annotated[bool, Described("run model code that comes with the model")]
+    threads: Annotated[int | None, Described("threads for computing; by default torch's choice", least=1)]
+    idle_seconds: Annotated[
+        float | None, Described("the engine ends after so long without clients and sessions; default 1800", least=0)
+    ]
+    listen: Annotated[
+        str | None, Described("TCP with CURVE keys instead of a private folder", metavar="tcp://HOST:PORT")
+    ]
+
+
+AMOUNTS: Final = tuple(one.name for one in settings_of(GivenOptions) if one.is_amount)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """What makes a model: two loads that differ here mean two engines. None is left open."""
+
+    model: str
+    revision: str | None = None
+    dtype: str | None = None
+    device: str | None = None
+    attention: str | None = None
+    random_weights: bool = False
+    random_seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identity(ModelOptions):
+    """The model of an engine, as the name of its files and in messages."""
+
+    def slug(self) -> str:
+        """Return a short file name: readable first, unique by hash."""
+        import msgspec  # not at import: `%load_ext` goes without
+
+        readable = re.sub(r"[^A-Za-z0-9.]+", "-", self.model.rstrip("/").rpartition("/")[2]).strip("-.")[:40]
+        digest = sha256(msgspec.json.encode(self)).hexdigest()[:10]
+        return f"{readable or 'model'}-{digest}"
+
+    def __str__(self) -> str:
+        extras = [f"{name} {value}" for name, value in self._asked()]
+        return self.model if not extras else f"{self.model} ({', '.join(extras)})"
+
+    def _asked(self) -> list[tuple[str, str]]:
+        named = [(name, getattr(self, name)) for name in ("revision", "dtype", "device", "attention")]
+        asked = [(name, value) for name, value in named if value is not None]
+        return [*asked, ("random weights, seed", str(self.random_seed))] if self.random_weights else asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What an engine is given besides its model. It cannot be changed while the engine runs. None is left open."""
+
+    device_memory: int | None = None
+    card_memory: int | None = None
+    host_memory: int | None = None
+    disk_memory: int | None = None
+    idle_swap_seconds: float | None = None
+    sleep_seconds: float | None = None
+    page_positions: int | None = None
+    trust_remote_code: bool = False
+    stops_kept: int | None = None
+    no_journal: bool = False
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettledOptions(Options):
+    """The options of an engine that runs: of those left open, the ones that have a default."""
+
+    idle_swap_seconds: float = 60.0
+    stops_kept: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessOptions:
+    """How the engine's process serves. `idle_seconds` applies only to the load that starts it."""
+
+    listen: str | None = None
+    idle_seconds: float | None = None
