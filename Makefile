@@ -4,6 +4,7 @@
 #   make demo     set up, then play the quickstart in this terminal
 #   make test     everything that must hold: check, tests, notebooks, browser
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
+#   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
 #   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
@@ -11,7 +12,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar alone chromium bench pictures clean
+.PHONY: help setup node lab demo test check fast sidebar alone chromium explore bench pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -25,7 +26,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,9s/^# *//p' Makefile
+	@sed -n '3,10s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -82,6 +83,11 @@ chromium:
 	else \
 	  echo "The browser tests need Chromium: install it, or set DJINN_CHROMIUM to its executable."; exit 1; \
 	fi
+
+# The property tests on examples of the day: TIMES often, all night if you like.
+explore: setup
+	for i in $$(seq $${TIMES:-10}); do DJINN_EXAMPLES=exploring $(BIN)/pytest $$(grep -rl hypothesis tests --include='test_*.py') \
+	  -m 'not alone and not browser and not slow' -q -x --numprocesses 2 --dist loadfile || exit 1; done
 
 bench: setup
 	$(BIN)/python -m benchmarks
