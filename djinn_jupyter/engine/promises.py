@@ -1,43 +1,65 @@
-"""A change of a session is in the journal before the reply to its request goes out; if it cannot be, the reply says so.
+"""Replies go out when what they report is sound, in the journal and published; what the journal cannot take, they say.
 
 Knows requests and the journal, not how a verb does its work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from msgspec.structs import replace
 
+from djinn_jupyter.engine.accounting import Accounting
 from djinn_jupyter.engine.persistence.persistence import Keeping
-from djinn_jupyter.engine.requests.handles import Handlers
+from djinn_jupyter.engine.requests.answers import Answers
+from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
-from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.state_publisher import StatePublisher
+from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Reply
 
-Answers = list[tuple[QueuedRequest, Reply]]
+Ready = list[tuple[QueuedRequest, Reply]]
 
 
-def keep(handlers: Handlers, keeping: Keeping, sessions: Mapping[str, Session], answers: Answers) -> Answers:
-    """Write the sessions that the answered requests changed to the journal. Return the answers, marked `not_kept` where
-    that failed."""
-    keeping.write(sessions, [name for queued, _ in answers for name in _changed(handlers, queued.request)])
-    unkept = keeping.unkept
-    if not unkept:
-        return answers
-    return [
-        (queued, _noted(reply, _changed(handlers, queued.request), unkept, keeping.trouble))
-        for queued, reply in answers
-    ]
+class Promises:
+    def __init__(
+        self,
+        answers: Answers,
+        needs: RequestNeeds,
+        accounting: Accounting,
+        state_publisher: StatePublisher,
+        *,
+        sessions: SessionTable,
+        keeping: Keeping,
+        faults: Faults,
+    ) -> None:
+        self._answers, self._needs, self._accounting = answers, needs, accounting
+        self._state_publisher, self._sessions = state_publisher, sessions
+        self._keeping, self._faults = keeping, faults
 
+    def send(self, idle: bool = False) -> None:
+        """Send the replies that are ready; `idle` describes untouched sessions too. Raises EngineBroken."""
+        self._accounting.require_sound()
+        ready = self._answers.take()
+        with self._faults.during("it wrote the journal"):
+            ready = self._kept(ready)
+        with self._faults.during("it described its sessions"):
+            self._state_publisher.heed_journal(self._keeping.trouble, self._keeping.unkept)
+            if ready or self._state_publisher.due:
+                self._state_publisher.publish(all_sessions=idle)
+        for queued, reply in ready:
+            with self._faults.during("a reply was handed over"):
+                queued.reply(reply)
 
-def _changed(handlers: Handlers, request: ask.Request) -> tuple[str, ...]:
-    """Return the names of the sessions that a request may have changed."""
-    if not isinstance(request, ask.SessionRequest) or not handlers.needs(request).changes:
-        return ()
-    return (request.session, request.name) if isinstance(request, ask.Fork) else (request.session,)
+    def _kept(self, ready: Ready) -> Ready:
+        """Write the sessions that the answered requests changed to the journal. Return the replies, marked `not_kept`
+        where that failed."""
+        self._keeping.write(
+            self._sessions, [name for queued, _ in ready for name in self._needs.changed_by(queued.request)]
+        )
+        unkept = self._keeping.unkept
+        return [(queued, self._noted(reply, queued.request, unkept)) for queued, reply in ready] if unkept else ready
 
-
-def _noted(reply: Reply, changed: tuple[str, ...], unkept: frozenset[str], trouble: str | None) -> Reply:
-    return replace(reply, not_kept=trouble) if unkept.intersection(changed) else reply
+    def _noted(self, reply: Reply, request: ask.Request, unkept: frozenset[str]) -> Reply:
+        changed = self._needs.changed_by(request)
+        return replace(reply, not_kept=self._keeping.trouble) if unkept.intersection(changed) else reply

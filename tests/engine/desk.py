@@ -21,6 +21,7 @@ from djinn_jupyter.engine.persistence.persistence import Keeping
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.startup.assemble import Foundation, assemble
 from djinn_jupyter.engine.startup.build import build_engine
 from djinn_jupyter.engine.system.arrays import to_array, to_tensor
 from djinn_jupyter.wire import replies as told
@@ -192,7 +193,7 @@ def build_desk(model: Any, tokenizer: Any = None, **config: Any) -> Desk:
 def engine_like(desk: Desk, *, description: ModelDescription, tokenizer: TokenText | None = None) -> Engine:
     """Another engine around the same model, of another description or with another tokenizer."""
     config, forward, budget = desk.engine.config, desk.engine.forward, Budget(desk.engine.budget.limit)
-    return Engine(
+    given = Foundation(
         config=config,
         forward=forward,
         tokenizer=tokenizer or desk.engine.tokenizer,
@@ -202,6 +203,7 @@ def engine_like(desk: Desk, *, description: ModelDescription, tokenizer: TokenTe
         keeping=Keeping(config, desk.engine.keeping.identity, forward.device),
         publish=lambda event: desk.hears(event),
     )
+    return assemble(given)
 
 
 @functools.lru_cache(maxsize=6)

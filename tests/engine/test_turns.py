@@ -171,7 +171,7 @@ def test_sessions_that_change_at_every_boundary_are_each_as_alone(
     desk = desk_of(family)
     prompts = [tokens(n, seed=n) for n in (14, 9, 25)][:sessions]
     names = ["a", "b", "c"][:sessions]
-    monkeypatch.setattr(desk.engine.giving_way, "asked", lambda: True)
+    monkeypatch.setattr(desk.engine.parts.giving_way, "asked", lambda: True)
     for name in names:
         desk.open(name)
     desk.engine.counters.preemptions = 0

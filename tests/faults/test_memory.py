@@ -83,7 +83,7 @@ def rest_for_a_while(desk: Desk) -> None:
 def test_what_rests_is_destroyed(desk: Desk, monkeypatch: Patch) -> None:
     rest_for_a_while(desk)
     desk.close_all()
-    monkeypatch.setattr(Room, "_let_go", lambda self, session: desk.engine.lifecycle.end(session))
+    monkeypatch.setattr(Room, "_let_go", lambda self, session: desk.engine.parts.lifecycle.end(session))
     with pytest.raises(KeyError, match="'a'"):
         rest_for_a_while(desk)
     with pytest.raises(UnknownSession):

@@ -68,6 +68,10 @@ class Keeping:
         """Sessions whose last state is not in the journal, so that it is lost if the process dies."""
         return frozenset() if self.journal is None else self.journal.unkept
 
+    def forget_all(self) -> None:
+        """Delete the journal at the end; may be called from any thread."""
+        self.forgets = True
+
     def write(self, sessions: Mapping[str, Session], names: Iterable[str]) -> None:
         """Write these sessions, before a reply reports their state."""
         if self.journal is not None:

@@ -8,6 +8,7 @@ from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.handles import Answered, Handlers
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job, Underway
@@ -21,8 +22,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import IllegalMove, SlabFull
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import Transfer
-from djinn_jupyter.wire.replies import Failed, Pausing, Reply, SessionSwapped
+from djinn_jupyter.wire.replies import Pausing, Reply
 
 
 class Dispatcher:
@@ -32,6 +32,7 @@ class Dispatcher:
     def __init__(
         self,
         handlers: Handlers,
+        needs: RequestNeeds,
         stateless: StatelessRequests,
         runtime: Runtime,
         *,
@@ -43,7 +44,7 @@ class Dispatcher:
         answers: Answers,
         faults: Faults,
     ) -> None:
-        self._handlers, self._stateless, self._runtime = handlers, stateless, runtime
+        self._handlers, self._needs, self._stateless, self._runtime = handlers, needs, stateless, runtime
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
         self._waiting, self._answers, self._faults = waiting, answers, faults
         self._changes_seen = 0
@@ -62,7 +63,7 @@ class Dispatcher:
         """Queue the request while a look at its session is under way, while the session's bytes are elsewhere, or while
         there is no room."""
         request = queued.request
-        if session is not None and not self._handlers.needs(request).while_away:
+        if session is not None and not self._needs.of(request).while_away:
             self._residency.asked(session)
         if session is not None and isinstance(request, ask.Pause) and self._withdraw_unread(session):
             self._answers.add(queued, Pausing(was_running=True))
@@ -73,9 +74,9 @@ class Dispatcher:
         self._waiting.add(session, queued)
         if _looked_at(session):
             return
-        if self._needs_bytes(session, request):
+        if self._needs.lacks_bytes(session, request):
             self._residency.need(session)
-        elif self._needs_rows(session, request):
+        elif self._needs.lacks_rows(session, request):
             self._recompute(session)
 
     def _fail(self, queued: QueuedRequest, session: Session | None, error: Exception) -> None:
@@ -94,8 +95,10 @@ class Dispatcher:
 
     def _has_to_wait(self, session: Session, request: ask.Request) -> bool:
         looked_at = _looked_at(session) and not isinstance(request, ask.Close | ask.Note)
-        behind = session in self._waiting and not self._handlers.needs(request).at_once
-        return looked_at or behind or self._needs_bytes(session, request) or self._needs_rows(session, request)
+        behind = session in self._waiting and not self._needs.of(request).at_once
+        return (
+            looked_at or behind or self._needs.lacks_bytes(session, request) or self._needs.lacks_rows(session, request)
+        )
 
     def _withdraw_unread(self, session: Session) -> bool:
         """Refuse a prompt that is still being tokenized, because its user interrupts. True where there was one."""
@@ -118,17 +121,6 @@ class Dispatcher:
         steps = recompute(self._runtime, session)
         self._scheduler.add(Job(kind="look", session=session, steps=steps, for_request=None))
 
-    def _needs_bytes(self, session: Session, request: ask.Request) -> bool:
-        here = session.residence
-        if here.present or self._handlers.needs(request).while_away:
-            return False
-        return not (isinstance(request, ask.Run) and not request.extend and here.state in ("host", "disk"))
-
-    def _needs_rows(self, session: Session, request: ask.Request) -> bool:
-        """True where the request reads or continues from rows and states lost with an earlier process."""
-        begins_anew = isinstance(request, ask.Run) and not request.extend
-        return session.needs_recompute and not self._handlers.needs(request).without_rows and not begins_anew
-
     def _dispatch_now(self, queued: QueuedRequest, session: Session | None) -> bool:
         """Answer or start a request. False when it was queued again for want of room. Raises the handler's error."""
         try:
@@ -147,16 +139,16 @@ class Dispatcher:
     def _note_done(self, session: Session, request: ask.Request) -> None:
         """Note that a handler has had the session, even if it refused."""
         with self._faults.during("it noted what a notebook did"):
-            if self._handlers.needs(request).changes:
+            if self._needs.of(request).changes:
                 self._sessions.changed(session.name)
-            if not self._handlers.needs(request).while_away:
+            if not self._needs.of(request).while_away:
                 session.residence.touch()
                 self._residency.left_alone(session)
 
     def _begin(self, queued: QueuedRequest, session: Session | None) -> None:
         """Do what the request asks, or start a job for it."""
         request = queued.request
-        needs = self._handlers.needs(request)
+        needs = self._needs.of(request)
         if isinstance(request, ask.SessionRequest):
             self._sessions.touch(request.session)
             if not needs.opens:
@@ -217,12 +209,12 @@ class Dispatcher:
         if self._waiting.first(session).unread:
             return False
         request = self._waiting.first(session).request
-        if self._needs_bytes(session, request):
+        if self._needs.lacks_bytes(session, request):
             self._residency.need(session)
-        if self._needs_bytes(session, request) or _looked_at(session):
+        if self._needs.lacks_bytes(session, request) or _looked_at(session):
             return False
         session.residence.wants_room = False
-        if self._needs_rows(session, request):
+        if self._needs.lacks_rows(session, request):
             if session.work is None:
                 self._recompute(session)
             return False
@@ -236,22 +228,6 @@ class Dispatcher:
             for session in [one for one in self._sessions.values() if one in self._waiting]:
                 self.take_up(session)
         return before != self._changes_seen
-
-    def swapped(self, session: Session, transfer: Transfer | None) -> None:
-        """A session's move between device and tiers has ended. Queued requests that needed a failed move get its
-        error."""
-        self._sessions.touch(session.name)
-        if transfer is not None:
-            self._runtime.publish(SessionSwapped(session=session.name, transfer=transfer))
-            if session.residence.state == "disk":
-                self._sessions.changed(session.name)  # the journal says from now on where its pages are
-        error = session.residence.error
-        while (
-            error is not None
-            and session in self._waiting
-            and self._needs_bytes(session, self._waiting.first(session).request)
-        ):
-            self._answers.add(self._waiting.take(session), Failed(code=error.code, message=str(error)))
 
 
 def _looked_at(session: Session) -> bool:

@@ -29,13 +29,6 @@ class Needs:
     changes: bool = True  # after it the session may differ from its image in the journal
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Handler:
-    request: type[ask.RequestBase]
-    needs: Needs
-    answer: Callable[[Any, Holder], Answered]
-
-
 def handles(
     request: type[ask.RequestBase],
     *,
@@ -70,31 +63,29 @@ class Handlers:
     """The handlers of all `parts`: objects with methods that are marked."""
 
     def __init__(self, *parts: object) -> None:
-        self._found: dict[type[ask.RequestBase], Handler] = {}
-        for handler in (one for part in parts for one in _handlers_of(part)):
-            if handler.request in self._found:
-                raise TypeError(f"{handler.request.__name__} has two handlers.")
-            self._found[handler.request] = handler
+        self._found: dict[type[ask.RequestBase], Callable[[Any, Holder], Answered]] = {}
+        for part in parts:
+            for name, request, _ in marked(type(part)):
+                if request in self._found:
+                    raise TypeError(f"{request.__name__} has two handlers.")
+                self._found[request] = getattr(part, name)
 
     @property
     def requests(self) -> frozenset[type[ask.RequestBase]]:
         """The kinds of request that have a handler."""
         return frozenset(self._found)
 
-    def needs(self, request: ask.RequestBase) -> Needs:
-        handler = self._found.get(type(request))
-        return Needs() if handler is None else handler.needs
-
     def answer(self, request: ask.RequestBase, holder: Holder) -> Answered:
         """Call the request's handler. Raises UsageError where there is none."""
         handler = self._found.get(type(request))
         if handler is None:
             raise UsageError(f"The engine has no verb {type(request).__name__}.")
-        return handler.answer(request, holder)
+        return handler(request, holder)
 
 
-def _handlers_of(part: object) -> Iterator[Handler]:
-    for name, method in vars(type(part)).items():
+def marked(part: type) -> Iterator[tuple[str, type[ask.RequestBase], Needs]]:
+    """Yield the marked methods of a class by name, with the request that each answers and what that needs."""
+    for name, method in vars(part).items():
         if hasattr(method, MARK):
             request, needs = getattr(method, MARK)
-            yield Handler(request=request, needs=needs, answer=getattr(part, name))
+            yield name, request, needs

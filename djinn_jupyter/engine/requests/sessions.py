@@ -39,7 +39,7 @@ class SessionRequests:
             require_showable(request.session, "The name of a session")
             if not request.session.endswith(NOTEBOOK):  # a notebook's own path needs no free label
                 require_free(request.session, self._sessions)
-            session = self._life.begin(self._empty(request.session, holder))
+            session = self._life.begin(self._empty(request.session, holder.user, holder.name))
             return Opened(session=reports.describe(session), created=True)
         held = session.holder is not None and session.holder != holder.name
         if held and not request.join:
@@ -49,16 +49,16 @@ class SessionRequests:
                 f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
             )
         if not held:
-            session.holder = holder.name
+            session.attach(holder.name)
         if request.fresh:
             self._forget(session)
         return Opened(session=reports.describe(session), created=False)
 
-    def _empty(self, name: str, holder: Holder) -> Session:
+    def _empty(self, name: str, owner: str, holder: str | None) -> Session:
         return Session(
             name=name,
-            owner=holder.user,
-            holder=holder.name,
+            owner=owner,
+            holder=holder,
             cache=self._runtime.new_cache(),
             history=History(kept=self._stops_kept),
         )
@@ -67,8 +67,7 @@ class SessionRequests:
         """Replace a session by a new one of the same name; refused while it runs."""
         if session.state == "running":
             raise IllegalMove(f"Session {session.name!r} is running; pause it before it is made fresh.")
-        fresh = self._empty(session.name, Holder(name=session.holder or "", user=session.owner))
-        fresh.holder = session.holder
+        fresh = self._empty(session.name, session.owner, session.holder)
         self._life.end(session)
         self._life.begin(fresh)
 
@@ -80,7 +79,7 @@ class SessionRequests:
     def detach(self, request: ask.Detach, holder: Holder) -> Detached:
         session = self._sessions.find(request.session)
         if session.holder == holder.name:
-            session.holder = None
+            session.detach()
         return Detached()
 
     @handles(ask.Close, while_running=True, at_once=True)

@@ -54,9 +54,9 @@ class Residing:
         """Make this session, of all sessions, the one that the holder's magics act on."""
         for other in self._sessions.values():
             if other.used_by == holder.name:
-                other.used_by = None
+                other.leave_alone()
                 self._sessions.touch(other.name)
-        session.used_by = holder.name
+        session.use(holder.name)
 
 
 def _swapped(session: Session, before: Transfer | None) -> Swapped:

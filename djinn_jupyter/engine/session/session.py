@@ -161,6 +161,24 @@ class Session:
         frame = self.frame if self.state == "paused" else None
         return None if frame is None or frame.tap is None else f"{frame.tap.site}, step {frame.step}"
 
+    # --- who works with it -----------------------------------------------------------------------------------------
+
+    def attach(self, holder: str) -> None:
+        """Note whose it is from now on."""
+        self.holder = holder
+
+    def detach(self) -> None:
+        """Note that its holder has gone."""
+        self.holder = None
+
+    def use(self, holder: str) -> None:
+        """Note that the holder's magics act on it."""
+        self.used_by = holder
+
+    def leave_alone(self) -> None:
+        """Note that its user's magics act on another one."""
+        self.used_by = None
+
     # --- what happens in its passes --------------------------------------------------------------------------------
 
     def set_breakpoint(self, made: Breakpoint) -> None:

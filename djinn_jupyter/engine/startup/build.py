@@ -24,6 +24,7 @@ from djinn_jupyter.engine.persistence.persistence import Keeping
 from djinn_jupyter.engine.persistence.recovery import Recovery
 from djinn_jupyter.engine.process_memory import Footprint, footprint_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
+from djinn_jupyter.engine.startup.assemble import Foundation, assemble
 from djinn_jupyter.engine.startup.describe import describe, positions_of
 from djinn_jupyter.engine.startup.selftest import LEAST_POSITIONS, Proof, prove
 from djinn_jupyter.engine.startup.weight_plan import (
@@ -110,7 +111,7 @@ def build_engine(
         growth = Growth()
         budget = Budget(settled.page_bytes, growth if where.type == "cpu" else None)
         serves = footprint is not None
-        return Engine(
+        given = Foundation(
             config=config,
             forward=forward,
             tokenizer=tokenizer,
@@ -124,6 +125,7 @@ def build_engine(
             tokenizer_process=process if serves else None,
             footprint=footprint,
         )
+        return assemble(given)
 
     progress("proving that a stopped pass goes on bit for bit")
     proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))

@@ -41,6 +41,10 @@ class Faults:
             self._said, self.suspected = self.last, True
             log.error("An error that belongs to no request, %s", self.last, exc_info=error)
 
+    def clear_suspicion(self) -> None:
+        """Note that the memory accounting has been checked and is sound."""
+        self.suspected = False
+
     def during(self, doing: str) -> Part:
         """Return a context for one part of the engine's work (`it measured memory`); an error ends only that part."""
         return Part(self, doing)

@@ -1,0 +1,49 @@
+"""The engine's accounting of memory as a whole: slabs, page tables, tiers and storages must agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from djinn_jupyter.engine.memory.kv.invariants import check_books
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.system.faults import Faults, broken
+
+CHECKS_TAKE_ONE_IN: Final = 50  # parts of the engine's time: thousands of pages take milliseconds to check
+
+
+class Accounting:
+    def __init__(
+        self, sessions: SessionTable, slabs: Sequence[Slab], tiers: Tiers, blobs: Blobs, faults: Faults
+    ) -> None:
+        self._sessions, self._slabs, self._tiers = sessions, slabs, tiers
+        self._blobs, self._faults = blobs, faults
+        self._due = 0.0
+
+    def check(self, contents: bool = False) -> None:
+        """Raise BooksBroken unless all agree; with `contents`, compare working copies too."""
+        caches = [session.cache for session in self._sessions.values()]
+        check_books(self._slabs, caches, contents, tiers=self._tiers, blobs=self._blobs)
+
+    def require_sound(self) -> None:
+        """Raise EngineBroken where an error has left inconsistent accounting, before wrong state is sent or written."""
+        if not self._faults.suspected:
+            return
+        try:
+            self.check()
+        except Exception as error:
+            raise broken(error) from error
+        self._faults.clear_suspicion()
+
+    def check_in_turn(self) -> None:
+        """Check where the checks before have taken no more than their part of the time. An error is a fault."""
+        begun = time.monotonic()
+        if begun < self._due:
+            return
+        with self._faults.during("it checked the books"):
+            self.check()
+        self._due = begun + CHECKS_TAKE_ONE_IN * (time.monotonic() - begun)

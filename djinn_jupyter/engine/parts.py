@@ -1,0 +1,74 @@
+"""The parts of one engine, each of which was given in its constructor what it works with. Does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from djinn_jupyter.engine.accounting import Accounting
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.delivery import Delivery
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.mover import Mover
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
+from djinn_jupyter.engine.promises import Promises
+from djinn_jupyter.engine.requests.dispatcher import Dispatcher
+from djinn_jupyter.engine.requests.handles import Handlers
+from djinn_jupyter.engine.requests.intake import Intake
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.giving_way import GivingWay
+from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.scheduling.tokenizing import Tokenizing
+from djinn_jupyter.engine.scheduling.waiting import Waiting
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.state_publisher import StatePublisher
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.engine.turns import Turns
+from djinn_jupyter.engine.upkeep import Upkeep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    config: EngineConfig
+    runtime: Runtime  # the model, and what running a pass needs
+    faults: Faults
+
+    # the memory
+    budget: Budget
+    slabs: tuple[Slab, ...]
+    mover: Mover
+    tiers: Tiers
+    blobs: Blobs
+    accounting: Accounting
+
+    # the sessions
+    sessions: SessionTable
+    residency: Residency
+    keeping: Keeping
+
+    # requests, from their arrival to their replies
+    mailbox: Mailbox
+    tokenizing: Tokenizing
+    intake: Intake
+    waiting: Waiting
+    handlers: Handlers
+    dispatcher: Dispatcher
+    delivery: Delivery
+    promises: Promises
+    state_publisher: StatePublisher
+
+    # jobs
+    scheduler: Scheduler
+    giving_way: GivingWay
+    turns: Turns
+
+    # beside requests
+    lifecycle: Lifecycle
+    upkeep: Upkeep
+    orderly_shutdown: OrderlyShutdown

@@ -1,0 +1,325 @@
+"""Ties the parts of an engine together: each is given in its constructor what it works with. Loads nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import cached_property, partial
+from typing import Final
+
+from djinn_jupyter.engine.accounting import Accounting
+from djinn_jupyter.engine.config import EngineConfig
+from djinn_jupyter.engine.delivery import Delivery
+from djinn_jupyter.engine.engine import Engine
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.disk import DiskTier
+from djinn_jupyter.engine.memory.offload.host import HostTier
+from djinn_jupyter.engine.memory.offload.mover import ThreadMover
+from djinn_jupyter.engine.memory.offload.storages import Blobs
+from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.memory.weights.idle_sleep import Drowsiness
+from djinn_jupyter.engine.model.loading.tokenizer import TokenText
+from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
+from djinn_jupyter.engine.parts import Parts
+from djinn_jupyter.engine.persistence.file_worker import until_done
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
+from djinn_jupyter.engine.process_memory import Footprint
+from djinn_jupyter.engine.promises import Promises
+from djinn_jupyter.engine.requests.answers import Answers
+from djinn_jupyter.engine.requests.attribution import Attributing
+from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
+from djinn_jupyter.engine.requests.dispatcher import Dispatcher
+from djinn_jupyter.engine.requests.ended_moves import EndedMoves
+from djinn_jupyter.engine.requests.execution import Moving
+from djinn_jupyter.engine.requests.handles import Handlers
+from djinn_jupyter.engine.requests.inspection import Looking
+from djinn_jupyter.engine.requests.intake import Intake
+from djinn_jupyter.engine.requests.interventions import Breakpoints, Edits, Rules
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.sessions import SessionRequests
+from djinn_jupyter.engine.requests.stateless import StatelessRequests
+from djinn_jupyter.engine.requests.swap import Residing
+from djinn_jupyter.engine.requests.switching import Switching
+from djinn_jupyter.engine.requests.tree import Branches
+from djinn_jupyter.engine.requests.weights import WeightRequests
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.giving_way import GivingWay
+from djinn_jupyter.engine.scheduling.lockstep import Lockstep
+from djinn_jupyter.engine.scheduling.mailbox import Mailbox
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.scheduling.tokenizing import Tokenizing
+from djinn_jupyter.engine.scheduling.waiting import Waiting
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.state_publisher import StatePublisher
+from djinn_jupyter.engine.system.counters import Counters
+from djinn_jupyter.engine.system.device import Usage
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.engine.system.prefill_throttle import Pace
+from djinn_jupyter.engine.turns import Turns
+from djinn_jupyter.engine.upkeep import Upkeep
+from djinn_jupyter.wire.nouns import ModelDescription
+from djinn_jupyter.wire.replies import Event
+
+HANDLED_BY: Final = (
+    SessionRequests,
+    Moving,
+    Breakpoints,
+    Edits,
+    Rules,
+    Switching,
+    Looking,
+    Attributing,
+    Branches,
+    Residing,
+    WeightRequests,
+    CheckpointRequests,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Foundation:
+    """What an engine stands on: a studied model, and the memory and the folders that are there for it."""
+
+    config: EngineConfig
+    forward: Forward
+    tokenizer: TokenText
+    description: ModelDescription
+    budget: Budget
+    slabs: tuple[Slab, ...]
+    keeping: Keeping
+    publish: Callable[[Event], None]  # gets every event, on the engine's thread
+    host: HostTier | None = None
+    disk: DiskTier | None = None
+    tokenizer_process: TokenizerProcess | None = None
+    footprint: Footprint | None = None
+
+
+def assemble(given: Foundation) -> Engine:
+    """Return an engine with an empty session table."""
+    tied = _Assembly(given)
+    names = (one.name for one in fields(Parts))
+    return Engine(Parts(**{name: getattr(tied, name) for name in names}))
+
+
+class _Assembly:
+    """Each part is built once, when another one asks for it; two that asked for each other would never end."""
+
+    def __init__(self, given: Foundation) -> None:
+        self.given = given
+        self.config, self.budget, self.slabs, self.keeping = given.config, given.budget, given.slabs, given.keeping
+        self.mailbox, self.faults, self.counters = Mailbox(), Faults(), Counters()
+        self.waiting, self.answers = Waiting(), Answers(self.counters)
+        self.device, self.weights = given.forward.device, given.forward.weights
+
+    # --- the memory ------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def mover(self) -> ThreadMover:
+        return ThreadMover(self.mailbox.post, self.device)
+
+    @cached_property
+    def tiers(self) -> Tiers:
+        return Tiers(self.given.host, self.given.disk, self.mover, self.device)
+
+    @cached_property
+    def blobs(self) -> Blobs:
+        return Blobs(self.device, self.budget)
+
+    @cached_property
+    def accounting(self) -> Accounting:
+        return Accounting(self.sessions, self.slabs, self.tiers, self.blobs, self.faults)
+
+    # --- the sessions ----------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sessions(self) -> SessionTable:
+        return SessionTable(self.blobs, changed=self.keeping.touch, forgotten=self.keeping.forget)
+
+    @cached_property
+    def residency(self) -> Residency:
+        ended = EndedMoves(self.sessions, self.needs, self.waiting, self.answers, self.given.publish)
+        return Residency(
+            self.sessions,
+            self.slabs,
+            self.budget,
+            self.tiers,
+            self.blobs,
+            idle_seconds=self.config.idle_swap_seconds,
+            begun=Usage.read(self.device),
+            faults=self.faults,
+            waiting=self.waiting,
+            others_go_on=self.scheduler.others_go_on,
+            swapped=ended.ended,
+        )
+
+    @cached_property
+    def lifecycle(self) -> Lifecycle:
+        return Lifecycle(
+            self.sessions,
+            self.scheduler,
+            self.residency,
+            self.waiting,
+            self.answers,
+            self.faults,
+            self.given.publish,
+        )
+
+    @cached_property
+    def orderly_shutdown(self) -> OrderlyShutdown:
+        return OrderlyShutdown(
+            self.sessions,
+            self.scheduler,
+            self.residency,
+            moving=lambda: self.tiers.moving,
+            hear=self.delivery.hear,
+        )
+
+    # --- requests, from their arrival to their replies -------------------------------------------------------------
+
+    @cached_property
+    def needs(self) -> RequestNeeds:
+        return RequestNeeds(*HANDLED_BY)
+
+    @cached_property
+    def tokenizing(self) -> Tokenizing:
+        given = self.given
+        return Tokenizing(given.tokenizer, given.tokenizer_process, self.mailbox.wake, self.faults.reply_to)
+
+    @cached_property
+    def stateless(self) -> StatelessRequests:
+        return StatelessRequests(self.runtime, self.tokenizing, self.keeping.checkpoints, self.faults)
+
+    @cached_property
+    def intake(self) -> Intake:
+        return Intake(self.mailbox, self.stateless, self.faults)
+
+    @cached_property
+    def handlers(self) -> Handlers:
+        """One handler for each kind of request, given the parts that it works with."""
+        sessions, runtime, residency, kept = self.sessions, self.runtime, self.residency, self.config.stops_kept
+        until = partial(until_done, self.mailbox, self.scheduler)
+        return Handlers(
+            SessionRequests(sessions, self.lifecycle, runtime, residency, kept),
+            Moving(sessions, runtime, residency),
+            Breakpoints(sessions, runtime),
+            Edits(sessions, runtime, residency),
+            Rules(sessions, runtime),
+            Switching(sessions, runtime, residency),
+            Looking(sessions, runtime),
+            Attributing(sessions, runtime),
+            Branches(sessions, runtime),
+            Residing(sessions, residency),
+            WeightRequests(sessions, self.weights),
+            CheckpointRequests(sessions, self.lifecycle, runtime, self.keeping, residency, self.blobs, until, kept),
+        )
+
+    @cached_property
+    def dispatcher(self) -> Dispatcher:
+        return Dispatcher(
+            self.handlers,
+            self.needs,
+            self.stateless,
+            self.runtime,
+            sessions=self.sessions,
+            life=self.lifecycle,
+            scheduler=self.scheduler,
+            residency=self.residency,
+            waiting=self.waiting,
+            answers=self.answers,
+            faults=self.faults,
+        )
+
+    @cached_property
+    def delivery(self) -> Delivery:
+        return Delivery(
+            self.mailbox,
+            self.dispatcher,
+            sessions=self.sessions,
+            residency=self.residency,
+            blobs=self.blobs,
+            faults=self.faults,
+        )
+
+    @cached_property
+    def state_publisher(self) -> StatePublisher:
+        return StatePublisher(
+            self.sessions,
+            self.slabs,
+            self.scheduler,
+            self.device,
+            self.weights,
+            self.tiers,
+            self.residency,
+            self.faults,
+            self.budget,
+            self.counters,
+            self.given.footprint,
+        )
+
+    @cached_property
+    def promises(self) -> Promises:
+        return Promises(
+            self.answers,
+            self.needs,
+            self.accounting,
+            self.state_publisher,
+            sessions=self.sessions,
+            keeping=self.keeping,
+            faults=self.faults,
+        )
+
+    # --- passes, jobs, and what belongs to no request --------------------------------------------------------------
+
+    @cached_property
+    def scheduler(self) -> Scheduler:
+        return Scheduler(Lockstep(self.given.forward.layers) if self.weights.streamed else None)
+
+    @cached_property
+    def giving_way(self) -> GivingWay:
+        return GivingWay(self.mailbox, self.scheduler, Pace.of(self.device))
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        forward = self.given.forward
+        return Runtime(
+            forward=forward,
+            tokenizer=self.given.tokenizer,
+            description=self.given.description,
+            space=self.residency,
+            counters=self.counters,
+            should_yield=lambda: self.giving_way.asked(),
+            publish=self.given.publish,
+            new_cache=lambda: PagedCache.create(forward.model.config, forward.geometry, self.slabs),
+        )
+
+    @cached_property
+    def turns(self) -> Turns:
+        return Turns(
+            self.dispatcher,
+            self.runtime,
+            giving_way=self.giving_way,
+            sessions=self.sessions,
+            life=self.lifecycle,
+            scheduler=self.scheduler,
+            residency=self.residency,
+            faults=self.faults,
+        )
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        return Upkeep(
+            self.accounting,
+            Drowsiness(self.weights, self.config.sleep_seconds, self.device),
+            self.state_publisher,
+            sessions=self.sessions,
+            keeping=self.keeping,
+            residency=self.residency,
+            scheduler=self.scheduler,
+            faults=self.faults,
+        )

@@ -1,0 +1,63 @@
+"""Work that belongs to no request: after each slice, and when the engine is idle. Answers nothing."""
+
+from __future__ import annotations
+
+from djinn_jupyter.engine.accounting import Accounting
+from djinn_jupyter.engine.memory.weights.idle_sleep import Drowsiness
+from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.scheduler import Scheduler
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.state_publisher import StatePublisher
+from djinn_jupyter.engine.system.faults import Faults
+
+
+class Upkeep:
+    """An error in one piece of work is a fault, and the others are done all the same."""
+
+    def __init__(
+        self,
+        accounting: Accounting,
+        drowsiness: Drowsiness,
+        state_publisher: StatePublisher,
+        *,
+        sessions: SessionTable,
+        keeping: Keeping,
+        residency: Residency,
+        scheduler: Scheduler,
+        faults: Faults,
+    ) -> None:
+        self._accounting, self.drowsiness, self._state_publisher = accounting, drowsiness, state_publisher
+        self._sessions, self._keeping, self._residency = sessions, keeping, residency
+        self._scheduler, self._faults = scheduler, faults
+        self._checked = True  # the accounting, since the last work
+
+    @property
+    def watchful(self) -> bool:
+        """True while some session could be evicted, evicted ones left memory to give back, or a session is not yet in
+        the journal; the daemon then ticks every second instead of every five."""
+        return bool(self._keeping.unkept) or self._residency.has_to_look
+
+    def rest(self) -> None:
+        """Do what an idle engine does."""
+        if not self._checked and not len(self._scheduler):
+            self._accounting.check_in_turn()
+        with self._faults.during("it rested"):
+            self._residency.rest()
+
+    def relieve(self) -> None:
+        with self._faults.during("it made room for stops"):
+            self._residency.relieve()
+
+    def look_around(self, busy: bool) -> None:
+        """Do what is due after each slice."""
+        self._checked = not busy
+        with self._faults.during("it sent weights to nap"):
+            self.drowsiness.tell(busy)
+        with self._faults.during("it looked at what other programs need"):
+            self._residency.heed(self._state_publisher.outside)
+        self._accounting.require_sound()
+        with self._faults.during("it wrote the journal"):
+            self._keeping.attend(self._sessions, idle=not busy)
+        with self._faults.during("it told of the journal"):
+            self._state_publisher.heed_journal(self._keeping.trouble, self._keeping.unkept)
