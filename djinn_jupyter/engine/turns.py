@@ -49,7 +49,7 @@ class Turns:
         """Run one slice of a job."""
         try:
             self._prepare(job)
-            job.blocked = next(job.steps)
+            job.advance()
             return
         except StopIteration as done:
             reply: Reply | None = done.value

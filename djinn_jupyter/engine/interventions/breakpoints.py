@@ -52,6 +52,12 @@ class Breakpoint:
                 return position
         return None
 
+    def arm(self, *, enabled: bool, once: bool) -> None:
+        self.enabled, self.once = enabled, once
+
+    def count_hit(self) -> None:
+        self.hits += 1
+
     def describe(self) -> BreakpointDescription:
         return BreakpointDescription(
             number=self.number,

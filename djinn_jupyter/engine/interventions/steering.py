@@ -62,6 +62,9 @@ class Rule:
         made = moment.replace(edits.put(moment.value, changed, rows, self.site.selector))
         return made, Change(what=self.what, size=size, rule=self.number)
 
+    def enable(self, enabled: bool) -> None:
+        self.enabled = enabled
+
     def mark(self) -> Callable[[], None]:
         """Return a callable that restores the present counts."""
         met, changed, sizes = self.passes_met, self.passes_changed, len(self._sizes)

@@ -59,6 +59,14 @@ class Watch:
             passes_left_out=self.passes_left_out,
         )
 
+    def limit(self, byte_cap: int) -> None:
+        """Record no more than so many bytes from now on."""
+        self.byte_cap = byte_cap
+
+    def begin_run(self, run: int) -> None:
+        """Record the passes that come as those of this run."""
+        self.run = run
+
     def clear(self) -> None:
         """Delete the record and go on watching."""
         self.values.clear()

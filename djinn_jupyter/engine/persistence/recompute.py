@@ -92,7 +92,7 @@ class _Recomputing:
     def _enter(self, frame: Frame, plan: Plan) -> Generator[Blocked | None, None, Halted | Completed]:
         while True:
             outcome = yield from entered(self.runtime, self.session, frame, plan, self.cache, self.journal)
-            self.runtime.counters.layers_run += outcome.layers_run
+            self.runtime.counters.count_layers(outcome.layers_run)
             yield None
             if not isinstance(outcome, Yielded):
                 return outcome

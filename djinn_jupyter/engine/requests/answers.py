@@ -13,8 +13,8 @@ class Answers:
         self._ready: list[tuple[QueuedRequest, Reply]] = []
 
     def add(self, queued: QueuedRequest, reply: Reply) -> None:
-        queued.answered = True
-        self._counters.requests_answered += 1
+        queued.note_answered()
+        self._counters.count_answer()
         self._ready.append((queued, reply))
 
     def take(self) -> list[tuple[QueuedRequest, Reply]]:

@@ -172,5 +172,5 @@ class CheckpointRequests:
     @handles(ask.AcceptRecomputed, while_running=True)
     def accept_recomputed(self, request: ask.AcceptRecomputed, holder: Holder) -> Described:
         session = self._sessions.find(request.session)
-        session.exactness = "exact"
+        session.accept_recomputed()
         return Described(session=reports.describe(session))

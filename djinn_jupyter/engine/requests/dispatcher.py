@@ -105,7 +105,7 @@ class Dispatcher:
         queued = next((waiting for waiting in self._waiting.of(session) if waiting.unread), None)
         if queued is None or queued.tokens is None:
             return False
-        queued.tokens.withdrawn = True
+        queued.tokens.withdraw()
         message = f"Session {session.name!r} was paused before its prompt was tokenized; run it again."
         self._fail(queued, session, IllegalMove(message))
         return True
@@ -129,7 +129,7 @@ class Dispatcher:
             if session is None or not self._residency.find(session, self._wanted(queued.request)):
                 raise
             self._waiting.put_back(session, queued)
-            session.residence.wants_room = True
+            session.residence.want_room()
             return False
         finally:
             if session is not None and queued not in self._waiting.of(session):
@@ -157,7 +157,7 @@ class Dispatcher:
             session.check_stop(request.stop)
         if session is not None and session.work is not None and not needs.while_running:
             raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
-        request = queued.request = self._stateless.with_tokens(queued)
+        request = queued.take_tokens(self._stateless.with_tokens(queued))
         if needs.wakes_weights:
             self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room
         self._accept(queued, session, self._handlers.answer(request, queued.holder))
@@ -213,7 +213,7 @@ class Dispatcher:
             self._residency.need(session)
         if self._needs.lacks_bytes(session, request) or _looked_at(session):
             return False
-        session.residence.wants_room = False
+        session.residence.note_room()
         if self._needs.lacks_rows(session, request):
             if session.work is None:
                 self._recompute(session)

@@ -94,7 +94,7 @@ class Moving:
             fresh.reserve(0, positions)
         else:
             session.cache.free()
-        session.cache = fresh
+        session.take_cache(fresh)
 
     def _line(self, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler) -> Line:
         if request.stop and not self._description.has_tokenizer:

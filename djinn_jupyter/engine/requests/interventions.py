@@ -204,7 +204,7 @@ class Rules:
         tap = self._runtime.resolve(site)
         there = session.watches.get(str(site))
         made = there or Watch(site=site, tap=tap, byte_cap=request.byte_cap, run=session.runs)
-        made.byte_cap = request.byte_cap
+        made.limit(request.byte_cap)
         if request.fresh:
             made.clear()
         session.watch(made)

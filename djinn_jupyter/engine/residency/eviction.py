@@ -60,7 +60,7 @@ class Room:
         True when there is room now or waiting for the next change helps; False when no session can leave and none is
         at work."""
         if self.swapping.sweep() or self._gathered(need):
-            self.swapping.changes += 1
+            self.swapping.note_change()
             return True
         short = max(need - free_bytes(self.swapping.slabs, self._budget), 1)
         return self._have_leave(short, wanting) > 0 or self._others_progress(wanting)
@@ -77,7 +77,7 @@ class Room:
         if self._budget.relieve():
             self.swapping.shrink()
         if not (over := self._budget.overdrawn):
-            self.swapping.changes += 1
+            self.swapping.note_change()
             return True
         progress = wanting is not None and self._others_progress(wanting)
         return self._have_leave(over, wanting) > 0 or progress
@@ -156,8 +156,7 @@ class Room:
                 self.swapping.write_through(session)
 
     def _let_go(self, session: Session) -> None:
-        here = session.residence
-        if here.error is not None and here.refused_at == here.version:
+        if session.residence.refused:
             return  # it could not leave in this version; the next change of the session is a reason to try again
         if not self._send_away(session, "idleness"):
-            here.refused_at = here.version
+            session.residence.refuse()

@@ -193,7 +193,7 @@ class OlderStops:
                 history.drop_oldest(str(full))
                 self._blobs.purge()
             else:
-                history.on_disk += 1
+                history.note_on_disk()
 
     def _send_to_disk(self, stop: StopRecord) -> None:
         """Store the stop's storages on the disk. Raises TierFull."""

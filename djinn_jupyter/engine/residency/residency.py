@@ -83,7 +83,7 @@ class Residency:
         self.notebooks.left_alone(session)
 
     def closed(self, session: Session) -> None:
-        session.residence.moving = None
+        session.residence.give_up_move()
         self.let_go()
         self.notebooks.closed(session.name)
 
@@ -96,7 +96,7 @@ class Residency:
 
     def changed(self) -> None:
         """Count a change that may have made room; jobs that wait look again."""
-        self.swapping.changes += 1
+        self.swapping.note_change()
 
     def room_changed(self) -> None:
         """Note that a session's work has ended or the session is gone; moves that wait for room look again."""
@@ -147,7 +147,7 @@ class Residency:
 
     def let_go(self) -> None:
         """Note that tensors were let go of; a later look finds which are gone."""
-        self._blobs.untidy = True
+        self._blobs.note_freed()
 
     def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
         return self.stop_room.pass_room(owner, always=always, expected=expected)

@@ -64,6 +64,10 @@ class Swapping:
         here = session.residence
         return here.state == "resident" and not here.busy and session.work is None and session.state != "running"
 
+    def note_change(self) -> None:
+        """Count an event that may have made room or brought a session back."""
+        self.changes += 1
+
     def candidates(self, wanting: Session | None = None) -> list[Session]:
         """Return the sessions that may leave, except `wanting` and those with queued requests."""
         return [
@@ -88,8 +92,7 @@ class Swapping:
             here.move("leave", session.name)
         elif here.state == "disk" or tier == "host":
             return
-        here.error = None
-        here.moving = Moving(goal=tier, cause=cause, items=items_of(session, self.blobs))
+        here.begin_move(Moving(goal=tier, cause=cause, items=items_of(session, self.blobs)))
         self.advance(session)
         session.cache.drop_working()  # while its pages are copied
 
@@ -104,16 +107,15 @@ class Swapping:
         wanted = items_of if here.inherited else own_items_of  # from an earlier process: all, to check them
         items = wanted(session, self.blobs)
         here.move("come", session.name)
-        here.error = None
-        here.moving = Moving(goal=None, cause=cause, items=items)
-        here.moving.from_disk = any(not item.resident and "host" not in item.copies for item in items)
+        from_disk = any(not item.resident and "host" not in item.copies for item in items)
+        here.begin_move(Moving(goal=None, cause=cause, items=items, from_disk=from_disk))
         self.advance(session)
 
     def begin_anew(self, session: Session) -> None:
         """Give up the session's bytes: it counts as on the device, with none."""
         here = session.residence
         if not here.present:
-            here.moving = None
+            here.give_up_move()
             here.move("begin_anew", session.name)
 
     def push_out(self, need: int) -> int:
@@ -128,9 +130,8 @@ class Swapping:
         """Copy items without a copy to the host, so that leaving later moves nothing. Without room there, do
         nothing."""
         here = session.residence
-        if self.tiers.host is None or not self.may_leave(session) or here.written_through == here.version:
+        if self.tiers.host is None or not self.may_leave(session) or not here.begin_write_through():
             return
-        here.written_through = here.version
         session.cache.flush()
         try:
             self.tiers.store([item for item in items_of(session, self.blobs) if item.resident], "host")
@@ -139,7 +140,7 @@ class Swapping:
 
     def settle(self, moved: Moved) -> None:
         """End a batch. An unforeseen error is raised after the moves that the batch was for have failed with it."""
-        self.changes += 1
+        self.note_change()
         try:
             size = self.tiers.settle(moved)
         except Exception as error:
@@ -154,8 +155,7 @@ class Swapping:
             moving = session.residence.moving
             if moving is None or moved.batch not in moving.batches:
                 continue
-            moving.batches.discard(moved.batch)
-            moving.bytes_moved += size
+            moving.settle(moved.batch, size)
             if moved.error is not None:
                 self._fail(session, moved.error)
         self.advance_all()
@@ -268,7 +268,7 @@ class Swapping:
         """Store on the disk because the host is full. Raises TierFull where there is no disk tier."""
         if self.tiers.disk is None:
             raise TierFull(f"The host tier has no room for session {session.name!r}, and there is no disk tier.")
-        moving.goal = "disk"
+        moving.go_to_disk()
         self._take_away(session, moving, "disk")
 
     def _drop_copies_of_the_present(self) -> bool:
@@ -287,12 +287,11 @@ class Swapping:
         if missing:
             self._load(session, moving, [item for item in missing if not item.moving])
             return
-        session.residence.move("arrive", session.name)
-        session.residence.inherited = False
+        session.residence.arrive(session.name)
         self._end(session, moving)
 
     def _load(self, session: Session, moving: Moving, items: list[Item]) -> None:
-        moving.waits_for_room = False
+        moving.note_room(True)
         while True:
             before = self.changes
             try:
@@ -302,27 +301,26 @@ class Swapping:
                 if not self._find_room(session, sum(item.nbytes for item in items)):
                     raise
                 if self.changes == before:
-                    moving.waits_for_room = True
+                    moving.note_room(False)
                     return
 
     def _end(self, session: Session, moving: Moving) -> None:
         transfer = moving.transfer()
-        session.residence.moving = None
-        session.residence.last_transfer = transfer
-        self.changes += 1
+        session.residence.end_move(transfer)
+        self.note_change()
         self._swapped(session, transfer)
 
     def _call_back(self, session: Session) -> None:
         """Stop swapping out before anything has left; copies under way go on as if written through."""
-        session.residence.moving = None
+        session.residence.give_up_move()
         session.residence.move("call_back", session.name)
-        self.changes += 1
+        self.note_change()
         self._swapped(session, None)
 
     def _fail(self, session: Session, error: DjinnError) -> None:
         """End the move with an error; the session goes back to the state before it."""
         here = session.residence
-        moving, here.moving, here.error = here.moving, None, error
+        moving = here.fail_move(error)
         if here.state == "storing":
             here.move("call_back", session.name)
         elif here.state == "loading":
@@ -331,7 +329,7 @@ class Swapping:
                 self._do_without_rows(session, moving)
                 return
             here.move("reach_disk" if moving.from_disk else "reach_host", session.name)
-        self.changes += 1
+        self.note_change()
         self._swapped(session, None)
 
     def _do_without_rows(self, session: Session, moving: Moving) -> None:
@@ -340,9 +338,9 @@ class Swapping:
         here = session.residence
         log.warning("Session %r is made again from its tokens: %s", session.name, str(here.error))
         session.lose_rows()
-        here.moving, here.error, here.inherited = moving, None, False
-        moving.items = list(storages_of(session, self.blobs).own)
-        self.changes += 1
+        moving.take_items(storages_of(session, self.blobs).own)
+        here.go_on_with(moving)
+        self.note_change()
         self.advance(session)
 
     # -------------------------------------------------------------------------------------------- places

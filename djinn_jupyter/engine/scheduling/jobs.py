@@ -26,6 +26,10 @@ class Job:
     for_request: QueuedRequest | None
     blocked: Blocked | None = None
 
+    def advance(self) -> None:
+        """Do the next step. Raises StopIteration with the reply at the end."""
+        self.blocked = next(self.steps)
+
     @property
     def waits(self) -> bool:
         return self.blocked is not None and self.blocked()

@@ -34,7 +34,7 @@ class Scheduler:
 
     def add(self, job: Job) -> None:
         """Add a job: a look, which is short, before the runs."""
-        job.session.work = job.kind
+        job.session.begin_work(job.kind)
         if job.kind == "look":
             self._jobs.appendleft(job)
         else:
@@ -67,4 +67,4 @@ class Scheduler:
 
     def remove(self, job: Job) -> None:
         self._jobs.remove(job)
-        job.session.work = None
+        job.session.end_work()

@@ -34,6 +34,10 @@ class PendingTokens:
         self.outcome: list[int] | DjinnError | None = None
         self.withdrawn = False
 
+    def withdraw(self) -> None:
+        """Make the tokens no more; nobody waits for them."""
+        self.withdrawn = True
+
     def result(self) -> list[int]:
         assert self.outcome is not None
         if isinstance(self.outcome, DjinnError):

@@ -29,10 +29,9 @@ def pages_of(session: Session) -> Iterator[Page]:
 
 def storages_of(session: Session, blobs: Blobs) -> Storages:
     """Return the session's storages; those that passes write in place are marked with its present version."""
-    here = session.residence
-    if here.storages_known is None or here.storages_known[0] != here.version or session.work is not None:
-        here.storages_known = (here.version, _found(session, blobs))
-    known = here.storages_known[1]
+    here, stored = session.residence, session.residence.storages_known
+    stale = stored is None or stored[0] != here.version or session.work is not None
+    known = here.know_storages(_found(session, blobs)) if stored is None or stale else stored[1]
     return Storages(own=_living(known.own), past=_living(known.past))
 
 

@@ -80,6 +80,14 @@ class History:
         self.stops.clear()
         self.present, self.on_disk, self.dropped, self.why = None, 0, 0, ""
 
+    def depart(self) -> None:
+        """Stand at no stop: the session runs, or has finished."""
+        self.present = None
+
+    def note_on_disk(self) -> None:
+        """Note that the oldest stop in memory is on the disk now."""
+        self.on_disk += 1
+
     def leave(self, left_as: Frame | None) -> None:
         """Go on from the present stop and drop later ones."""
         if self.present is None:

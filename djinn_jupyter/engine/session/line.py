@@ -52,6 +52,20 @@ class Line:
             log_probabilities=list(self.log_probabilities),
         )
 
+    def count_pass(self) -> None:
+        self.passes += 1
+
+    def count_layers(self, count: int) -> None:
+        self.layers_run += count
+
+    def recount(self, passes: int, layers_run: int) -> None:
+        """Count again from the run's beginning, after going back."""
+        self.passes, self.layers_run = passes, layers_run
+
+    def drop_states(self) -> None:
+        """Drop the kept states; their lengths stay, for they are made again there."""
+        self.states = {length: {} for length in self.states}
+
     def keep_states(self, length: int, states: States, needed: Container[int]) -> bool:
         """Keep the states at a committed length. Return True where others were dropped: keeping all states that grow
         would take memory quadratic in the line. States at the lengths `needed` stay: the passes before those cannot be

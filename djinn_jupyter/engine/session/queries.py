@@ -17,6 +17,7 @@ from djinn_jupyter.engine.forward.pass_controller import Completed, Halted, Yiel
 from djinn_jupyter.engine.forward.plan import Observer, Target
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.entering import entered
+from djinn_jupyter.engine.session.plans import side_plan_of
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
@@ -44,10 +45,10 @@ def replay(
 ) -> Generator[Blocked | None, None, Halted | Completed]:
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's overrides already
     hold what the rules made."""
-    plan = session.side_plan(targets, runtime.should_yield, ruled=ruled, observers=observers)
+    plan = side_plan_of(session, targets, runtime.should_yield, ruled=ruled, observers=observers)
     while True:
         outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
-        runtime.counters.layers_run += outcome.layers_run
+        runtime.counters.count_layers(outcome.layers_run)
         if not isinstance(outcome, Yielded):
             return outcome
         frame = outcome.frame

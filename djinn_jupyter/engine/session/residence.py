@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,6 +39,22 @@ class Moving:
     bytes_moved: int = 0
     from_disk: bool = False
     waits_for_room: bool = False
+
+    def settle(self, batch: Batch, size: int) -> None:
+        """Note the end of a batch of the move, which moved `size` bytes."""
+        self.batches.discard(batch)
+        self.bytes_moved += size
+
+    def go_to_disk(self) -> None:
+        """Go on to the disk in place of the host."""
+        self.goal = "disk"
+
+    def note_room(self, there: bool) -> None:
+        self.waits_for_room = not there
+
+    def take_items(self, items: Iterable[Item]) -> None:
+        """Move these items in place of those begun with."""
+        self.items = list(items)
 
     def transfer(self) -> Transfer:
         tier: Tier = self.goal or ("disk" if self.from_disk else "host")
@@ -78,6 +95,56 @@ class Residence:
 
     def move(self, move: residence_states.Move, name: str) -> None:
         self.state = residence_states.after(self.state, move, name)
+
+    def begin_move(self, moving: Moving) -> None:
+        self.error, self.moving = None, moving
+
+    def end_move(self, transfer: Transfer) -> None:
+        self.moving, self.last_transfer = None, transfer
+
+    def fail_move(self, error: DjinnError) -> Moving | None:
+        """End the move with an error. Return the move."""
+        moving, self.moving, self.error = self.moving, None, error
+        return moving
+
+    def give_up_move(self) -> None:
+        self.moving = None
+
+    def go_on_with(self, moving: Moving) -> None:
+        """Go on with a move that failed, without the rows of an earlier process."""
+        self.moving, self.error, self.inherited = moving, None, False
+
+    def arrive(self, name: str) -> None:
+        """Note that all bytes of the session `name` are on the device."""
+        self.move("arrive", name)
+        self.inherited = False
+
+    def begin_write_through(self) -> bool:
+        """Return True where this version of the session was not yet written through."""
+        begun, self.written_through = self.written_through != self.version, self.version
+        return begun
+
+    @property
+    def refused(self) -> bool:
+        """True where the session could not leave in this version."""
+        return self.error is not None and self.refused_at == self.version
+
+    def refuse(self) -> None:
+        self.refused_at = self.version
+
+    def want_room(self) -> None:
+        self.wants_room = True
+
+    def note_room(self) -> None:
+        self.wants_room = False
+
+    def know_storages(self, found: Storages) -> Storages:
+        """Keep what was found until the session changes. Return it."""
+        self.storages_known = (self.version, found)
+        return found
+
+    def forget_storages(self) -> None:
+        self.storages_known = None
 
     @property
     def settled(self) -> bool:

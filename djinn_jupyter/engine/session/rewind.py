@@ -73,7 +73,7 @@ def _fetch_and_rerun(
     committed, end = place
     with runtime.space.pinned(tensors_of_states(states or {})) as storages:
         yield from runtime.space.fetched(session, storages)
-        session.frame = None
+        session.leave_frame()
         _cut(session, end, start)
         session.history.drop_from(committed, 0)
         return (yield from _rerun(runtime, session, tap, start, states, committed))

@@ -25,6 +25,7 @@ from djinn_jupyter.engine.session.footprint import tensors_of_states
 from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.line import STATE_PERIOD
 from djinn_jupyter.engine.session.pass_log import same_rules
+from djinn_jupyter.engine.session.plans import plan_of
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
@@ -56,7 +57,7 @@ def run(
             targets = (*targets, Target(tap=runtime.resolve(Site(point="resid_pre", layer=0)), step=frame.step))
             version, reason = -1, "interrupt"
         if version != session.plan_version:
-            plan = session.plan(free=free, targets=targets, yields=runtime.should_yield)
+            plan = plan_of(session, free=free, targets=targets, yields=runtime.should_yield)
             version, rules = session.plan_version, session.rules_in_force
         if frame.hidden is None and frame.tap is None:
             begun_under = rules
@@ -66,12 +67,12 @@ def run(
             if not session.line.new_tokens(session.tokens):
                 raise
             return finish(runtime, session, "slab_full", str(full))
-        session.line.layers_run += outcome.layers_run
-        runtime.counters.layers_run += outcome.layers_run
+        session.line.count_layers(outcome.layers_run)
+        runtime.counters.count_layers(outcome.layers_run)
         match outcome:
             case Yielded():
                 session.yield_at(outcome.frame)
-                runtime.counters.preemptions += 1
+                runtime.counters.count_preemption()
                 yield None
                 if session.pause_requested:
                     return (yield from _paused_between(runtime, session))
@@ -90,8 +91,8 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
     """Sample after a committed pass that reached the last token. Return the final reply where the run ended."""
     line = session.line
     assert line is not None
-    line.passes += 1
-    runtime.counters.passes += 1
+    line.count_pass()
+    runtime.counters.count_pass()
     session.cache.release_behind(session.history.oldest_position(session.cache.length))
     _keep_states(runtime, session)
     if session.cache.length < len(session.tokens):
@@ -135,7 +136,7 @@ def _sample(runtime: Runtime, session: Session, stream: Stream) -> None:
         line.drawn.append(line.sampler.generator.get_state())
     token = line.sampler.choose(tokens_1T, session.logits_1V)
     session.draw(token)
-    runtime.counters.tokens_sampled += 1
+    runtime.counters.count_token()
     step = len(line.new_tokens(session.tokens))
     line.note_probability(session.logits_1V, token, step)
     text = "" if token in line.eos else stream.add(token)

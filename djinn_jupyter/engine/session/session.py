@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import Journal
-from djinn_jupyter.engine.forward.plan import (
-    Observer,
-    Plan,
-    Target,
-    make_plan,
-)
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch
@@ -97,10 +91,10 @@ class Session:
         """Drop rows and states that cannot be read again; they will be recomputed."""
         self.cache.free()
         for line in self.lines:
-            line.states = {length: {} for length in line.states}
+            line.drop_states()
         if self.blobs is not None:
-            self.blobs.untidy = True
-        self.residence.storages_known = None  # a copy under way may hold storages that it no longer has
+            self.blobs.note_freed()
+        self.residence.forget_storages()  # a copy under way may hold storages that it no longer has
         self.needs_recompute, self.exactness = True, "recomputed"
 
     def break_off(self) -> None:
@@ -108,7 +102,7 @@ class Session:
         self.cache.restore_all(self.journal)
         self.journal.clear()
         self.frame = None
-        self.history.present = None
+        self.history.depart()
         self.move("fail")
         self.residence.touch()
 
@@ -179,6 +173,20 @@ class Session:
         """Note that its user's magics act on another one."""
         self.used_by = None
 
+    def begin_work(self, kind: JobKind) -> None:
+        self.work = kind
+
+    def end_work(self) -> None:
+        self.work = None
+
+    def join(self, blobs: Blobs) -> None:
+        """Account for its tensors there, as a session of the engine's table."""
+        self.blobs = blobs
+
+    def number_after(self, edition: int) -> None:
+        """Never repeat numbers up to this one, which a closed session of the name may have had."""
+        self.last_edition = max(self.last_edition, edition)
+
     # --- what happens in its passes --------------------------------------------------------------------------------
 
     def set_breakpoint(self, made: Breakpoint) -> None:
@@ -186,7 +194,7 @@ class Session:
         self.plan_version += 1
 
     def arm(self, there: Breakpoint, *, enabled: bool, once: bool) -> None:
-        there.enabled, there.once = enabled, once
+        there.arm(enabled=enabled, once=once)
         self.plan_version += 1
 
     def clear_breakpoints(self, numbers: Iterable[int]) -> None:
@@ -196,7 +204,7 @@ class Session:
 
     def count_hit(self, met: Breakpoint) -> None:
         """Count a hit, and remove the breakpoint where it was for once."""
-        met.hits += 1
+        met.count_hit()
         if met.once and met.number in self.breakpoints:
             self.clear_breakpoints([met.number])
 
@@ -205,7 +213,7 @@ class Session:
         self.plan_version += 1
 
     def enable_rule(self, rule: Rule, enabled: bool) -> None:
-        rule.enabled = enabled
+        rule.enable(enabled)
         self.plan_version += 1
 
     def unsteer(self, numbers: Iterable[int]) -> None:
@@ -234,7 +242,7 @@ class Session:
             rule.reset()
         self.runs += 1
         for watch in self.watches.values():
-            watch.run = self.runs
+            watch.begin_run(self.runs)
 
     def take_line(self, line: Line, tokens: list[int], *, token_by_token: bool) -> None:
         """Stand before the first pass of a line, some of whose tokens may be committed already."""
@@ -246,7 +254,7 @@ class Session:
         """Leave the present stop, if any."""
         self.pause_requested = False
         self.move(move)
-        self.history.present = None
+        self.history.depart()
 
     def begin_pass(self, *, token_by_token: bool) -> None:
         self.frame = self.next_frame(token_by_token=token_by_token)
@@ -275,7 +283,7 @@ class Session:
     def finish(self) -> None:
         """End the run; its line may be extended later."""
         self.frame = None
-        self.history.present = None
+        self.history.depart()
         self.pause_requested = False
         self.move("finish")
 
@@ -292,6 +300,18 @@ class Session:
         """Set the edits of the stop and the value that they make."""
         self.edits = edits
         self.change_value(frame)
+
+    def take_cache(self, cache: PagedCache) -> None:
+        """Take an empty cache for another prompt; the former one is free."""
+        self.cache = cache
+
+    def leave_frame(self) -> None:
+        """Stand between passes."""
+        self.frame = None
+
+    def accept_recomputed(self) -> None:
+        """Count rows that were made again as those that were lost."""
+        self.exactness = "exact"
 
     def take_rows(self, cache: PagedCache) -> PagedCache:
         """Take the recomputed rows and states in place of the lost ones. Return the former cache."""
@@ -333,25 +353,6 @@ class Session:
         """Return 0 for a pass that feeds prompt tokens, n for one that feeds the n-th generated token."""
         return 0 if self.line is None else max(0, end - self.line.begins)
 
-    def plan(self, *, free: bool, targets: Iterable[Target], yields: Callable[[], bool]) -> Plan:
-        armed = [] if free else [b for b in self.breakpoints.values() if b.enabled]
-        return make_plan(
-            rules=self.rules_in_force, observers=self.watches.values(), halts=(*armed, *targets), yields=yields
-        )
-
-    def side_plan(
-        self,
-        targets: Iterable[Target],
-        yields: Callable[[], bool],
-        *,
-        ruled: bool,
-        observers: Iterable[Observer] = (),
-    ) -> Plan:
-        """Return a plan for a look: no watches, no breakpoints, rules without counting (no rules at all where the pass
-        is run again: there the frame's overrides hold what the rules made)."""
-        rules = self.rules_in_force if ruled else ()
-        return make_plan(rules=rules, observers=observers, halts=tuple(targets), counted=False, yields=yields)
-
     def stand_at(self, stop: StopRecord) -> None:
         """Restore line, tokens, sampler and frame to what they were at a stop."""
         self.line = stop.line
@@ -364,8 +365,8 @@ class Session:
         """Recount the passes and layers of a line that went back to the present frame, for a model of `layers`
         layers."""
         assert self.line is not None and self.frame is not None
-        self.line.passes = self.pass_log.count(self.line.fed_from, self.frame.committed)
-        self.line.layers_run = self.line.passes * layers + self.frame.boundary
+        passes = self.pass_log.count(self.line.fed_from, self.frame.committed)
+        self.line.recount(passes, passes * layers + self.frame.boundary)
 
     def cut(self, tokens: list[int], committed: int) -> None:
         """Shorten the line to `tokens`, the first `committed` of them committed."""

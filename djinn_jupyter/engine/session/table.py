@@ -39,7 +39,7 @@ class SessionTable(Mapping[str, Session]):
     def add(self, session: Session) -> None:
         """Add a session under a new stop number, also a restored one: the kept stop may have been edited since, under
         numbers that clients have seen."""
-        session.last_edition = max(session.last_edition, self._last_edition)
+        session.number_after(self._last_edition)
         session.stand()
         self.take_over(session)
         self._changed(session.name)
@@ -47,7 +47,7 @@ class SessionTable(Mapping[str, Session]):
     def take_over(self, session: Session) -> None:
         """Add a session as it stood in an earlier process; it is in the journal already."""
         self._sessions[session.name] = session
-        session.blobs = self._blobs
+        session.join(self._blobs)
 
     def remove(self, session: Session) -> None:
         del self._sessions[session.name]

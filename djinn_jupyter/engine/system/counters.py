@@ -18,3 +18,18 @@ class Counters:
     preemptions: int = 0
     recovered_exact: int = 0
     recovered_recomputed: int = 0
+
+    def count_pass(self) -> None:
+        self.passes += 1
+
+    def count_layers(self, count: int) -> None:
+        self.layers_run += count
+
+    def count_token(self) -> None:
+        self.tokens_sampled += 1
+
+    def count_answer(self) -> None:
+        self.requests_answered += 1
+
+    def count_preemption(self) -> None:
+        self.preemptions += 1

@@ -177,6 +177,10 @@ class Blobs:
         self._blobs[blob.identity] = blob
         return blob, storage
 
+    def note_freed(self) -> None:
+        """Note that tensors may have been freed; `tidy` looks which."""
+        self.untidy = True
+
     def tidy(self) -> None:
         """Purge if tensors were released since (`untidy`)."""
         if self.untidy:

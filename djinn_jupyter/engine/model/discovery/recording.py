@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -96,6 +96,13 @@ class Recording:
         self.pausing = False  # while a layer's record is being examined, in the midst of the pass
         self._open: list[Call] = []
         self._events = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing meanwhile."""
+        self.pausing = True
+        yield
+        self.pausing = False
 
     def tick(self) -> int:
         self._events += 1

@@ -130,9 +130,8 @@ class Study:
     ) -> Callable[[nn.Module, Any, Any], None]:
         def after(module: nn.Module, args: Any, output: Any) -> None:
             layer = LayerRecord.of(recording, module, self.stack.forms[index].argument)
-            recording.pausing = True
-            look(index, layer)
-            recording.pausing = False
+            with recording.paused():
+                look(index, layer)
             recording.release(layer.span)
 
         return after

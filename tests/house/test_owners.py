@@ -1,0 +1,104 @@
+"""A field has one owner: only the module that declares it assigns it. Others call a verb of the owner.
+
+A module may hold a class and its plain records (a slot of the ring, an account of the journal); these are its own.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ENGINE = Path(__file__).parents[2] / "djinn_jupyter" / "engine"
+ALLOWED = {
+    # fields of Python, torch, transformers and the hub, which have no verb for it
+    ("memory/offload/mover.py", "error.__cause__"),
+    ("memory/offload/mover.py", "error.__context__"),
+    ("memory/offload/mover.py", "error.__traceback__"),
+    ("memory/weights/parameters.py", "parameter.data"),
+    ("memory/weights/streamed.py", "layers[layer].forward"),
+    ("model/hooks/gates.py", "layer.forward"),
+    ("model/loading/hub.py", "constants.HF_HUB_OFFLINE"),
+    ("session/sampling.py", "config.do_sample"),
+    ("session/sampling.py", "config.temperature"),
+    ("startup/selftest.py", "model.generation_config"),
+    # records of the neighbouring module that are filled in the inner loop of a copy
+    ("memory/kv/rows.py", "group.written"),
+    ("memory/kv/rows.py", "group.known_from"),
+    ("memory/offload/storages.py", "blob.nbytes"),
+    ("memory/offload/tiers.py", "entry.item.moving"),
+    ("memory/offload/tiers.py", "keeper.bytes_out"),
+    ("memory/offload/tiers.py", "self.keeper(entry.tier).bytes_in"),
+    ("memory/weights/copy_engine.py", "arrival.copy.stalled"),
+    ("memory/weights/copy_engine.py", "wait.copy.stalled"),
+    # an image is put back into what it was taken from, once, before anybody else knows the session
+    ("persistence/adopted_pages.py", "session.exactness"),
+    ("persistence/adopted_pages.py", "session.residence.inherited"),
+    ("persistence/adopted_pages.py", "session.residence.state"),
+    ("persistence/load.py", "rule.enabled"),
+    # the journal is tied at the end of the recovery that it belongs to
+    ("persistence/recovery.py", "counters.recovered_exact"),
+    ("persistence/recovery.py", "counters.recovered_recomputed"),
+    ("persistence/recovery.py", "journal.pages"),
+    ("persistence/recovery.py", "journal.values"),
+    ("persistence/recovery.py", "self._keeping.journal"),
+    # a job that waits for a file counts itself among those that wait
+    ("persistence/file_worker.py", "scheduler.waiting"),
+}
+
+
+def assigned_from_outside(source: str) -> Iterator[str]:
+    """The assignments `x.y = ...`, also those in tuples and `+=`, where no class of the module declares `y`."""
+    tree = ast.parse(source)
+    own = set(_declared(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del) and node.attr not in own:
+            yield ast.unparse(node)
+
+
+def _declared(tree: ast.Module) -> Iterator[str]:
+    """The fields of the module's classes: in their bodies, and what their methods assign to `self`."""
+    for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
+        for node in made.body:
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                yield node.target.id
+        for node in ast.walk(made):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and _is_self(node.value):
+                yield node.attr
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def everywhere() -> list[tuple[str, str]]:
+    paths = sorted(path.relative_to(ENGINE).as_posix() for path in ENGINE.rglob("*.py"))
+    return [(name, target) for name in paths for target in assigned_from_outside((ENGINE / name).read_text())]
+
+
+def found() -> list[tuple[str, str]]:
+    return [one for one in everywhere() if one not in ALLOWED]
+
+
+def test_a_field_is_assigned_by_the_module_that_declares_it() -> None:
+    assert found() == []
+
+
+def test_what_is_allowed_is_there() -> None:
+    assert [one for one in ALLOWED if one not in everywhere()] == []
+
+
+def test_an_assignment_from_outside_is_found() -> None:
+    source = """
+class Own:
+    number: int
+    def f(self, session):
+        self.held = session
+        self.number = session.number = 1
+        session.holder, other.number = None, 2
+        session.residence.version += 1
+        with open() as session.file: ...
+        del self.held.frame
+"""
+    wanted = ["session.holder", "session.residence.version", "session.file", "self.held.frame"]
+    assert sorted(assigned_from_outside(source)) == sorted(wanted)
