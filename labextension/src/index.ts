@@ -1,4 +1,4 @@
-/* The plugins. Nothing here asks for JupyterLab's own shell, so that Notebook 7 loads them too. */
+/* The plugins. None requires JupyterLab's own shell, so Notebook 7 loads them too. All end with the service. */
 
 import { ILayoutRestorer, JupyterFrontEnd, JupyterFrontEndPlugin } from '@jupyterlab/application';
 import { ICommandPalette } from '@jupyterlab/apputils';
@@ -7,28 +7,33 @@ import { IRunningSessionManagers } from '@jupyterlab/running';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import { IStateDB } from '@jupyterlab/statedb';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { IDisposable } from '@lumino/disposable';
 
 import { version } from '../package.json';
-import { addCommands } from './commands';
-import { Front } from './front';
-import { Preferences } from './model';
-import { CommandIDs, MOVES, SESSION_COMMANDS } from './names';
-import { RunningEngines } from './running';
-import { SIDEBAR_ID, Sidebar } from './sidebar';
-import { ServerLine } from './serverline';
-import { DjinnService } from './service';
-import { keepState } from './state';
+import { addCommands } from './application/commands';
+import { Front } from './application/front';
+import { RunningEngines } from './application/running';
+import { SIDEBAR_ID, Sidebar } from './application/sidebar';
+import { PageState } from './application/state';
+import { CommandIDs, MOVES, SESSION_COMMANDS } from './panels/names';
+import { ServerChannel } from './service/serverchannel';
+import { DjinnService } from './service/service';
 import { IDjinn, ISidebar } from './tokens';
 
-const service: JupyterFrontEndPlugin<DjinnService> = {
+/** Dispose these with the service. */
+function endWith(djinn: IDjinn, ...subscribed: readonly (IDisposable | undefined)[]): void {
+  djinn.disposed.connect(() => subscribed.forEach(one => one?.dispose()));
+}
+
+const service: JupyterFrontEndPlugin<IDjinn> = {
   id: 'djinn-jupyter:service',
-  description: 'Speaks with the Djinn server extension and keeps what it says.',
+  description: 'Speaks with the Djinn server extension and keeps its state.',
   autoStart: true,
   provides: IDjinn,
-  activate: app => new DjinnService(new ServerLine(app.serviceManager.serverSettings), version)
+  activate: app => new DjinnService(new ServerChannel(app.serviceManager.serverSettings), version)
 };
 
-const sidebar: JupyterFrontEndPlugin<Sidebar> = {
+const sidebar: JupyterFrontEndPlugin<ISidebar> = {
   id: 'djinn-jupyter:sidebar',
   description: 'The sidebar and its commands.',
   autoStart: true,
@@ -37,14 +42,14 @@ const sidebar: JupyterFrontEndPlugin<Sidebar> = {
   optional: [ITranslator, ICommandPalette, ILayoutRestorer],
   activate: (
     app: JupyterFrontEnd,
-    djinn: DjinnService,
+    djinn: IDjinn,
     translator: ITranslator | null,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null
   ) => {
     const spoken = translator ?? nullTranslator;
     const trans = spoken.load('djinn_jupyter');
-    addCommands(app, djinn, trans, SIDEBAR_ID);
+    const commands = addCommands(app, djinn, trans, SIDEBAR_ID);
     const panel = new Sidebar({
       commands: app.commands,
       props: { service: djinn, trans },
@@ -53,9 +58,10 @@ const sidebar: JupyterFrontEndPlugin<Sidebar> = {
     app.shell.add(panel, 'right', { rank: 300 });
     restorer?.add(panel, SIDEBAR_ID);
     const { show, stopEngine } = CommandIDs;
-    for (const command of [show, ...MOVES, ...SESSION_COMMANDS, stopEngine]) {
-      palette?.addItem({ command, category: trans.__('Djinn') });
-    }
+    const items = [show, ...MOVES, ...SESSION_COMMANDS, stopEngine].map(command =>
+      palette?.addItem({ command, category: trans.__('Djinn') })
+    );
+    endWith(djinn, panel, commands, ...items);
     return panel;
   }
 };
@@ -65,14 +71,15 @@ const focus: JupyterFrontEndPlugin<void> = {
   description: 'Follows the notebook in front: its session is shown, and engines are told.',
   autoStart: true,
   requires: [IDjinn, IDocumentManager],
-  activate: (app: JupyterFrontEnd, djinn: DjinnService, documents: IDocumentManager) => {
+  activate: (app: JupyterFrontEnd, djinn: IDjinn, documents: IDocumentManager) => {
     const front = new Front(djinn);
     const follow = (): void => {
       const { currentWidget } = app.shell;
       front.show((currentWidget && documents.contextForWidget(currentWidget)) ?? null);
     };
-    app.shell.currentChanged?.connect(follow);
+    app.shell.currentChanged?.connect(follow, front);
     void app.restored.then(follow);
+    endWith(djinn, front);
   }
 };
 
@@ -84,13 +91,14 @@ const running: JupyterFrontEndPlugin<void> = {
   optional: [IRunningSessionManagers, ITranslator],
   activate: (
     app: JupyterFrontEnd,
-    djinn: DjinnService,
-    _: Sidebar,
+    djinn: IDjinn,
+    _: ISidebar,
     managers: IRunningSessionManagers | null,
     translator: ITranslator | null
   ) => {
     const trans = (translator ?? nullTranslator).load('djinn_jupyter');
-    managers?.add(new RunningEngines(djinn, app.commands.execute.bind(app.commands), trans));
+    const list = new RunningEngines(djinn, app.commands.execute.bind(app.commands), trans);
+    endWith(djinn, managers?.add(list));
   }
 };
 
@@ -99,13 +107,15 @@ const settings: JupyterFrontEndPlugin<void> = {
   description: 'Reads the settings of the sidebar.',
   autoStart: true,
   requires: [IDjinn, ISettingRegistry],
-  activate: async (_: JupyterFrontEnd, djinn: DjinnService, registry: ISettingRegistry) => {
+  activate: async (_: JupyterFrontEnd, djinn: IDjinn, registry: ISettingRegistry) => {
     const read = await registry.load('djinn-jupyter:sidebar');
     const apply = (): void => {
-      djinn.model.preferences = read.composite as unknown as Preferences;
+      djinn.model.preferences = read.composite as unknown as IDjinn.IPreferences;
     };
-    read.changed.connect(apply);
-    apply();
+    if (!djinn.isDisposed) {
+      read.changed.connect(apply, djinn); // disconnected with the service, which clears its signals
+      apply();
+    }
   }
 };
 
@@ -114,9 +124,11 @@ const state: JupyterFrontEndPlugin<void> = {
   description: 'Remembers the chosen session and the folded panels over a reload.',
   autoStart: true,
   requires: [IDjinn, ISidebar, IStateDB],
-  activate: (_: JupyterFrontEnd, djinn: DjinnService, panel: Sidebar, states: IStateDB) => {
+  activate: (_: JupyterFrontEnd, djinn: IDjinn, panel: ISidebar, states: IStateDB) => {
+    const page = new PageState(djinn, panel, states);
+    endWith(djinn, page);
     // Not awaited: the state is readable only after the application has started, which waits for this.
-    void keepState(djinn, panel, states);
+    void page.restore();
   }
 };
 

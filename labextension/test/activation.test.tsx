@@ -63,8 +63,8 @@ async function stopped(more: Partial<SessionDescription> = {}): Promise<Drawn> {
 }
 
 test('it shows the stop: place, edits, norms, heatmap, and what the lens reads at the last position', async () => {
-  const { line } = await stopped();
-  expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
+  const { channel } = await stopped();
+  expect(channel.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
   expect(screen.getByText('resid_post.1')).toBeTruthy();
   expect(screen.getByText('scale 0.9')).toBeTruthy();
   expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/2 positions by 8/);
@@ -75,55 +75,55 @@ test('it shows the stop: place, edits, norms, heatmap, and what the lens reads a
 });
 
 test('where there is no residual stream the lens is not asked for', async () => {
-  const { line, has } = drawn(Activation, request =>
+  const { channel, has } = drawn(Activation, request =>
     request.request === 'ReadStop' ? { ...PAUSED, axes: 'T H D' } : answer(request)
   );
   await has(session('a', STOPPED));
-  expect(line.verbs).toEqual(['ReadStop', 'Inspect']);
+  expect(channel.verbs).toEqual(['ReadStop', 'Inspect']);
   expect(
     screen.getByText('The logit lens reads the residual stream; resid_post.1 is none.')
   ).toBeTruthy();
 });
 
 test('another position is read by the lens when it is chosen, and nothing else is read again', async () => {
-  const { line } = await stopped();
+  const { channel } = await stopped();
   await settled(() => fireEvent.click(screen.getByLabelText('Read the lens at position 0')));
-  expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens', 'Lens']);
+  expect(channel.verbs).toEqual(['ReadStop', 'Inspect', 'Lens', 'Lens']);
   expect(screen.getByText('\u00b7first')).toBeTruthy();
 });
 
 test('a session that has left the device is not brought back by being looked at', async () => {
-  const { line } = await stopped({ residency: 'host' });
-  expect(line.verbs).toEqual([]);
+  const { channel } = await stopped({ residency: 'host' });
+  expect(channel.verbs).toEqual([]);
   await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Bring it back' })));
-  expect(line.verbs).toEqual(['SwapIn']);
+  expect(channel.verbs).toEqual(['SwapIn']);
 });
 
 test('what was read stays when the session leaves the device afterwards', async () => {
-  const { line, has } = await stopped();
+  const { channel, has } = await stopped();
   await has(session('a', { ...STOPPED, residency: 'disk' }));
-  expect(line.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
+  expect(channel.verbs).toEqual(['ReadStop', 'Inspect', 'Lens']);
   expect(screen.getByText('\u00b7last')).toBeTruthy();
 });
 
 test('it is read again when it was edited, and not when it was looked at or its kernel did something else', async () => {
-  const { line, has } = await stopped();
+  const { channel, has } = await stopped();
   const same = session('a', STOPPED);
   await has({ ...same, kernel: { id: 'k', state: 'busy' }, idle_since: 61 });
-  expect(line.verbs).toHaveLength(3);
+  expect(channel.verbs).toHaveLength(3);
   await has(session('a', { ...STOPPED, stop: { session: 'a', number: 1, edition: 2 } }));
-  expect(line.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
+  expect(channel.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
 });
 
 test('another prompt that meets the same breakpoint is read, though nothing else of it is other', async () => {
-  const { line, has } = await stopped();
+  const { channel, has } = await stopped();
   await has(session('a', { ...STOPPED, stop: ELSEWHERE }));
-  expect(line.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
+  expect(channel.verbs.slice(3)).toEqual(['ReadStop', 'Inspect']);
 });
 
 test('until another stop is read, what is shown of the one before says that it is past', async () => {
-  const { line, has } = await stopped();
-  line.answer = () => new Promise(() => undefined);
+  const { channel, has } = await stopped();
+  channel.answer = () => new Promise(() => undefined);
   await has(session('a', { ...STOPPED, stop: ELSEWHERE }));
   expect(screen.getByText(/where it stood/)).toBeTruthy();
   expect(document.querySelector('.djinn-mod-past')).not.toBeNull();
@@ -182,14 +182,14 @@ test('what cannot be read is said, for the session that it is about', async () =
 });
 
 test('each edit of the stop is turned off and on, as long as the stop is the present one', async () => {
-  const { line, has } = await stopped();
+  const { channel, has } = await stopped();
   const boxes = (): HTMLInputElement[] => screen.getAllByRole('checkbox');
   expect(boxes().map(({ checked }) => checked)).toEqual([true, false]);
   expect(screen.getByText('10 % of the value')).toBeTruthy();
   expect(screen.getByText('off')).toBeTruthy();
   await settled(() => fireEvent.click(boxes()[1]));
   const asked = { request: 'EnableEdit', session: 'a', number: 2, enabled: true, stop: HERE };
-  expect(line.asked.at(-1)?.request).toEqual(asked);
+  expect(channel.asked.at(-1)?.request).toEqual(asked);
   await has(session('a', { state: 'running', stop: null }));
   expect(boxes().every(({ disabled }) => disabled)).toBe(true);
 });
@@ -217,9 +217,9 @@ test('a site with heads shows their mean until one of them is chosen', async () 
 });
 
 test('edits are undone by a button, as long as the stop is the present one', async () => {
-  const { line, has } = await stopped();
+  const { channel, has } = await stopped();
   await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Undo the edits' })));
-  expect(line.verbs.at(-1)).toBe('RevertEdits');
+  expect(channel.verbs.at(-1)).toBe('RevertEdits');
   await has(session('a', { state: 'running', stop: null }));
   expect(screen.getByRole('button', { name: 'Undo the edits' })).toHaveProperty('disabled', true);
 });

@@ -1,4 +1,4 @@
-import { pool, toFloats } from '../src/arrays';
+import { pool, toFloats } from '../src/models/arrays';
 import { ArrayJson } from '../src/wire';
 
 function array(dtype: ArrayJson['dtype'], shape: number[], bytes: ArrayBufferLike): ArrayJson {

@@ -1,4 +1,4 @@
-import { familyRows } from '../src/branches';
+import { familyRows } from '../src/models/branches';
 import { Branch, StopDescription } from '../src/wire';
 import { chance } from './chance';
 

@@ -1,6 +1,6 @@
 /** @jest-environment jsdom */
 
-import { fireEvent, screen } from '@testing-library/react';
+import { fireEvent, screen, within } from '@testing-library/react';
 
 import { Breakpoints } from '../src/panels/breakpoints';
 import { WireRequest } from '../src/wire';
@@ -20,7 +20,7 @@ function answer(request: WireRequest): unknown {
 async function breakpoints(...set: ReturnType<typeof breakpoint>[]): Promise<Drawn> {
   const panel = drawn(Breakpoints, answer);
   await panel.has(session('a', { breakpoints: set }));
-  panel.line.asked.length = 0;
+  panel.channel.asked.length = 0;
   return panel;
 }
 
@@ -28,7 +28,7 @@ function type(label: string, text: string): void {
   fireEvent.change(screen.getByLabelText(label), { target: { value: text } });
 }
 
-const asked = ({ line }: Drawn): WireRequest[] => line.asked.map(({ request }) => request);
+const asked = ({ channel }: Drawn): WireRequest[] => channel.asked.map(({ request }) => request);
 
 test('a site and a condition make a breakpoint, and the form is empty again', async () => {
   const panel = await breakpoints();
@@ -43,13 +43,24 @@ test('a site and a condition make a breakpoint, and the form is empty again', as
   expect(screen.getByLabelText('Site of the new breakpoint')).toHaveProperty('value', '');
 });
 
+test('what a row asked and was refused stands in that row, until it is dismissed', async () => {
+  const panel = await breakpoints(SET);
+  panel.channel.answer = () => refuse('It is gone.');
+  const row = (): HTMLElement => screen.getByLabelText('Breakpoint at z.1 is on').closest('li')!;
+  await settled(() => fireEvent.click(screen.getByLabelText('Breakpoint at z.1 is on')));
+  expect(within(row()).getByRole('alert').textContent).toBe('It is gone.');
+  expect(screen.getAllByRole('alert')).toHaveLength(1);
+  await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Dismiss' })));
+  expect(screen.queryByRole('alert')).toBeNull();
+});
+
 test('what is refused is said beside the fields, which keep what was typed', async () => {
   const panel = await breakpoints();
-  panel.line.answer = () => refuse('There is no layer 99.');
+  panel.channel.answer = () => refuse('There is no layer 99.');
   type('Site of the new breakpoint', '99');
   await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Add' })));
   expect(screen.getByRole('alert').textContent).toBe('There is no layer 99.');
-  expect(panel.service.model.remark).toBeNull();
+  expect(panel.service.model.refusals.size).toBe(0);
   expect(screen.getByLabelText('Site of the new breakpoint')).toHaveProperty('value', '99');
   type('Site of the new breakpoint', '9');
   expect(screen.queryByRole('alert')).toBeNull();
@@ -101,9 +112,9 @@ test('another condition is set before the old one is removed, and what was off s
 
 test('a condition that is refused leaves the breakpoint as it was', async () => {
   const panel = await breakpoints(SET);
-  panel.line.answer = () => refuse('A condition knows no stp.');
+  panel.channel.answer = () => refuse('A condition knows no stp.');
   await change('stp == 0');
-  expect(panel.line.verbs).toEqual(['SetBreakpoint']);
+  expect(panel.channel.verbs).toEqual(['SetBreakpoint']);
   expect(screen.getByRole('alert').textContent).toBe('A condition knows no stp.');
   fireEvent.keyDown(screen.getByLabelText('Condition of the breakpoint at z.1'), { key: 'Escape' });
   expect(screen.queryByRole('button', { name: 'Set' })).toBeNull();
@@ -111,9 +122,9 @@ test('a condition that is refused leaves the breakpoint as it was', async () => 
 
 test('the same condition again changes one thing: whether it stops once', async () => {
   const panel = await breakpoints(SET);
-  panel.line.answer = () => ({ reply: 'BreakpointSet', breakpoint: SET, existed: true });
+  panel.channel.answer = () => ({ reply: 'BreakpointSet', breakpoint: SET, existed: true });
   await change('step == 0');
-  expect(panel.line.verbs).toEqual(['SetBreakpoint']);
+  expect(panel.channel.verbs).toEqual(['SetBreakpoint']);
 });
 
 test('steering rules in force are listed with what they do, and can be ended', async () => {
@@ -134,10 +145,10 @@ test('steering rules in force are listed with what they do, and can be ended', a
   await panel.has(session('a', { rules: [rule] }));
   expect(screen.getByText('scale 2')).toBeTruthy();
   expect(screen.getByText('50 % of the value')).toBeTruthy();
-  panel.line.asked.length = 0;
+  panel.channel.asked.length = 0;
   await settled(() => fireEvent.click(screen.getByLabelText('The rule at resid_post.2 is on')));
   const off = { request: 'EnableRule', session: 'a', number: 7, enabled: false };
-  expect(panel.line.asked.pop()?.request).toEqual(off);
+  expect(panel.channel.asked.pop()?.request).toEqual(off);
   await settled(() =>
     fireEvent.click(screen.getByRole('button', { name: 'End the rule at resid_post.2' }))
   );

@@ -10,8 +10,8 @@ import {
   same,
   settle,
   toFront
-} from '../src/choice';
-import { LiveState, NOTHING, Place, find, places, reduce } from '../src/live';
+} from '../src/models/choice';
+import { LiveState, NOTHING, Place, find, places, reduce } from '../src/models/live';
 import { LiveSession } from '../src/wire';
 import { chance } from './chance';
 import { engine, session, snapshot } from './double';

@@ -1,8 +1,10 @@
-/* The line's double: keeps what was asked, answers what a test says, and tells what a test has it tell. */
+/* The channel's double: keeps what was asked, answers what a test says, and tells what a test has it tell. */
 
 import { Signal } from '@lumino/signaling';
 
-import { AskFailed, Connection, ILine, RequestOf } from '../src/line';
+import { Connection } from '../src/models/connection';
+import { IChannel, RequestRefused } from '../src/service/channel';
+import { IDjinn } from '../src/tokens';
 import {
   Answers,
   BreakpointDescription,
@@ -20,35 +22,46 @@ import {
 
 type Answer = (request: WireRequest) => unknown;
 
-export class LineDouble implements ILine {
-  readonly heard: Signal<ILine, Live> = new Signal<ILine, Live>(this);
-  readonly connectionChanged: Signal<ILine, Connection> = new Signal<ILine, Connection>(this);
+export class ChannelDouble implements IChannel {
+  readonly messageReceived: Signal<IChannel, Live> = new Signal<IChannel, Live>(this);
+  readonly connectionStatusChanged: Signal<IChannel, Connection> = new Signal<IChannel, Connection>(
+    this
+  );
   connection: Connection = { kind: 'connecting' };
   readonly asked: { engine: string; request: WireRequest }[] = [];
   readonly said: Said[] = [];
   connects = 0;
+  isDisposed = false;
   answer: Answer = () => ({ reply: 'Accepted', move: 1 });
 
-  async ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
+  async sendRequest<K extends keyof Answers>(
+    engine: string,
+    request: IDjinn.RequestOf<K>
+  ): Promise<Answers[K]> {
     this.asked.push({ engine, request });
     return this.answer(request) as Answers[K];
   }
 
-  say(said: Said): void {
-    this.said.push(said);
+  send(message: Said): void {
+    this.said.push(message);
   }
 
   connect(): void {
     this.connects += 1;
   }
 
+  dispose(): void {
+    this.isDisposed = true;
+    Signal.clearData(this);
+  }
+
   tell(message: Live): void {
-    this.heard.emit(message);
+    this.messageReceived.emit(message);
   }
 
   stand(connection: Connection): void {
     this.connection = connection;
-    this.connectionChanged.emit(connection);
+    this.connectionStatusChanged.emit(connection);
   }
 
   /** The requests so far, by name. */
@@ -58,7 +71,7 @@ export class LineDouble implements ILine {
 }
 
 export function refuse(message: string): never {
-  throw new AskFailed({ code: 'IllegalMove', message });
+  throw new RequestRefused({ code: 'IllegalMove', message });
 }
 
 export function point(

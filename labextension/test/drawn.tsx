@@ -1,12 +1,12 @@
-/* A panel drawn in jsdom around a service with a double of its line. */
+/* A panel drawn in jsdom around a service with a double of its channel. */
 
 import { act, render } from '@testing-library/react';
 import * as React from 'react';
 
 import { PanelProps, Trans } from '../src/panels/react';
-import { DjinnService } from '../src/service';
+import { DjinnService } from '../src/service/service';
 import { LiveEngine, LiveSession } from '../src/wire';
-import { LineDouble, engine, snapshot } from './double';
+import { ChannelDouble, engine, snapshot } from './double';
 
 export const trans: Trans = {
   __: (text, ...values) => fill(text, values),
@@ -18,7 +18,7 @@ function fill(text: string, values: readonly (string | number)[]): string {
 }
 
 export interface Drawn {
-  readonly line: LineDouble;
+  readonly channel: ChannelDouble;
   readonly service: DjinnService;
   /** The server has these engines now; returns when the panel shows them and what it asked is answered. */
   readonly show: (...engines: LiveEngine[]) => Promise<void>;
@@ -28,15 +28,15 @@ export interface Drawn {
 
 export function drawn(
   panel: (props: PanelProps) => React.JSX.Element | null,
-  answer?: LineDouble['answer']
+  answer?: ChannelDouble['answer']
 ): Drawn {
-  const line = new LineDouble();
-  line.answer = answer ?? line.answer;
-  const service = new DjinnService(line, '0.1.0');
+  const channel = new ChannelDouble();
+  channel.answer = answer ?? channel.answer;
+  const service = new DjinnService(channel, '0.1.0');
   render(React.createElement(panel, { service, trans }));
   const show = (...engines: LiveEngine[]): Promise<void> =>
-    settled(() => line.tell(snapshot(0, engines)));
-  return { line, service, show, has: (...sessions) => show(engine('e1', ...sessions)) };
+    settled(() => channel.tell(snapshot(0, engines)));
+  return { channel, service, show, has: (...sessions) => show(engine('e1', ...sessions)) };
 }
 
 /** Do something, and wait until the panel has drawn what came of it: a frame, its answers, and the frame after. */

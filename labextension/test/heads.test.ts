@@ -1,4 +1,4 @@
-import { headsOf, ofHead } from '../src/heads';
+import { headsOf, ofHead } from '../src/models/heads';
 
 function valued(site: string, axes: string, shape: number[]): Parameters<typeof headsOf>[0] {
   return { site, axes, value: { dtype: 'float32', shape, base64: '' } };

@@ -1,4 +1,4 @@
-import { shareHeight } from '../src/heights';
+import { shareHeight } from '../src/application/heights';
 
 const equal = (height: number) => ({ height, weight: 1 });
 

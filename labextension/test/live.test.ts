@@ -1,4 +1,4 @@
-import { find, follows, NOTHING, places, reduce } from '../src/live';
+import { find, follows, NOTHING, places, reduce } from '../src/models/live';
 import { LiveDelta } from '../src/wire';
 import { engine, session, snapshot } from './double';
 

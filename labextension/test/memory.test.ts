@@ -7,7 +7,7 @@ import {
   remember,
   shapesOf,
   spanOf
-} from '../src/memory';
+} from '../src/models/memory';
 import { EngineStatistics } from '../src/wire';
 
 const SLAB = {

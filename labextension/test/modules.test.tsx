@@ -9,7 +9,7 @@ import { Drawn, drawn, settled } from './drawn';
 async function tree(more: Parameters<typeof session>[1] = {}): Promise<Drawn> {
   const panel = drawn(Modules, () => ({ reply: 'Modules', modules: [] }));
   await panel.has(session('a', more));
-  panel.line.asked.length = 0;
+  panel.channel.asked.length = 0;
   return panel;
 }
 
@@ -30,7 +30,7 @@ test('a click sets a breakpoint where there is none, and removes the one that is
   const panel = await tree({ breakpoints: [breakpoint(7, 'resid_post.2')] });
   await settled(() => fireEvent.click(row('Layer 0')));
   await settled(() => fireEvent.click(row('Layer 2, breakpoint')));
-  expect(panel.line.asked.map(({ request }) => request)).toEqual([
+  expect(panel.channel.asked.map(({ request }) => request)).toEqual([
     { request: 'SetBreakpoint', session: 'a', site: 'resid_post.0', when: null, once: false },
     { request: 'ClearBreakpoints', session: 'a', sites: ['7'] }
   ]);
@@ -47,7 +47,7 @@ test('arrows walk and open the tree as a tree is walked, and Enter sets a breakp
   await press('ArrowDown');
   expect(focused()).toBe('attn_in');
   await press('Enter');
-  expect(panel.line.verbs).toEqual(['SetBreakpoint']);
+  expect(panel.channel.verbs).toEqual(['SetBreakpoint']);
   await press('ArrowLeft');
   expect(focused()).toBe('Layer 0');
   await press('ArrowLeft');

@@ -1,4 +1,4 @@
-import { completions, modelPoints, pointsOf, spelled } from '../src/places';
+import { completions, modelPoints, pointsOf, spelled } from '../src/models/places';
 import { MODEL } from './double';
 
 test('a spelling is taken apart without its selector', () => {

@@ -1,17 +1,17 @@
-import { CommandIDs } from '../src/names';
-import { RunningEngines } from '../src/running';
-import { DjinnService } from '../src/service';
-import { LineDouble, engine, session, snapshot } from './double';
+import { CommandIDs } from '../src/panels/names';
+import { RunningEngines } from '../src/application/running';
+import { DjinnService } from '../src/service/service';
+import { ChannelDouble, engine, session, snapshot } from './double';
 
 const trans = { __: (text: string) => text, _n: (one: string) => one };
 
 function running(): { list: RunningEngines; executed: [string, unknown][] } {
-  const line = new LineDouble();
-  const service = new DjinnService(line, '0.1.0');
+  const channel = new ChannelDouble();
+  const service = new DjinnService(channel, '0.1.0');
   const executed: [string, unknown][] = [];
   const execute = async (id: string, args?: unknown): Promise<void> =>
     void executed.push([id, args]);
-  line.tell(snapshot(0, [engine('e1', session('a'), session('b', {}, 'b.ipynb'))]));
+  channel.tell(snapshot(0, [engine('e1', session('a'), session('b', {}, 'b.ipynb'))]));
   return { list: new RunningEngines(service, execute, trans), executed };
 }
 

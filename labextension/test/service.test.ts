@@ -1,15 +1,17 @@
-import { DjinnService, IHeardEvent } from '../src/service';
-import { LiveOutcome, LiveSession, WireReply } from '../src/wire';
-import { LineDouble, engine, refuse, session, snapshot } from './double';
+import { refusalOf } from '../src/models/refusals';
+import { DjinnService } from '../src/service/service';
+import { IDjinn } from '../src/tokens';
+import { LiveOutcome, LiveSession, StopDescription, WireReply } from '../src/wire';
+import { ChannelDouble, engine, refuse, session, snapshot } from './double';
 
 const HERE = { engine: 'e1', session: 'a' };
 const STOPPED = session('a', { state: 'paused', stopped_at: 'attn_in.1' }, 'a.ipynb');
 
-function started(): { line: LineDouble; service: DjinnService } {
-  const line = new LineDouble();
-  const service = new DjinnService(line, '0.1.0');
-  line.tell(snapshot(0, [engine('e1', STOPPED, session('b', {}, 'b.ipynb'))]));
-  return { line, service };
+function started(): { channel: ChannelDouble; service: DjinnService } {
+  const channel = new ChannelDouble();
+  const service = new DjinnService(channel, '0.1.0');
+  channel.tell(snapshot(0, [engine('e1', STOPPED, session('b', {}, 'b.ipynb'))]));
+  return { channel, service };
 }
 
 function outcome(sequence: number, reply: Partial<WireReply>, move = 1): LiveOutcome {
@@ -17,29 +19,29 @@ function outcome(sequence: number, reply: Partial<WireReply>, move = 1): LiveOut
 }
 
 test('it connects at once and shows the stopped session of a snapshot', () => {
-  const { line, service } = started();
-  expect(line.connects).toBe(1);
+  const { channel, service } = started();
+  expect(channel.connects).toBe(1);
   expect(service.model.chosen).toEqual(HERE);
   expect(service.model.stopped).toBe(true);
 });
 
 test('a missed message is answered with resync and changes nothing', () => {
-  const { line, service } = started();
+  const { channel, service } = started();
   const before = service.model.live;
-  line.tell(outcome(5, { reply: 'Paused' }));
+  channel.tell(outcome(5, { reply: 'Paused' }));
   expect(service.model.live).toBe(before);
-  expect(line.said.at(-1)).toEqual({ say: 'resync' });
+  expect(channel.said.at(-1)).toEqual({ say: 'resync' });
 });
 
 test('the notebook in front is told once, and again after each snapshot', () => {
-  const { line, service } = started();
+  const { channel, service } = started();
   service.focus('b.ipynb');
   service.focus('b.ipynb');
   const focused = { say: 'focus', notebook: 'b.ipynb' };
-  expect(line.said.slice(1)).toEqual([focused]);
+  expect(channel.said.slice(1)).toEqual([focused]);
   expect(service.model.chosen).toEqual({ engine: 'e1', session: 'b' });
-  line.tell(snapshot(0, []));
-  expect(line.said.slice(2)).toEqual([focused]);
+  channel.tell(snapshot(0, []));
+  expect(channel.said.slice(2)).toEqual([focused]);
 });
 
 test('beside a notebook that has no session a person\u2019s pick is not moved any more', () => {
@@ -51,29 +53,29 @@ test('beside a notebook that has no session a person\u2019s pick is not moved an
 });
 
 test('a notebook that is renamed keeps its session, and what it left behind is known', () => {
-  const { line, service } = started();
+  const { channel, service } = started();
   const held = (name: string, path: string): LiveSession => ({
     ...session(name, {}, path),
     kernel: { id: 'k', state: 'idle' }
   });
-  line.tell(snapshot(0, [engine('e1', held('/w/a.ipynb', 'a.ipynb'))]));
+  channel.tell(snapshot(0, [engine('e1', held('/w/a.ipynb', 'a.ipynb'))]));
   service.focus('a.ipynb');
   service.renamed('z.ipynb');
-  expect(line.said.at(-1)).toEqual({ say: 'focus', notebook: 'z.ipynb' });
+  expect(channel.said.at(-1)).toEqual({ say: 'focus', notebook: 'z.ipynb' });
   expect(service.model.chosen?.session).toBe('/w/a.ipynb');
   const orphan = session('/w/a.ipynb', { tokens: 9 }, 'a.ipynb');
-  line.tell(snapshot(0, [engine('e1', orphan, held('/w/z.ipynb', 'z.ipynb'))]));
+  channel.tell(snapshot(0, [engine('e1', orphan, held('/w/z.ipynb', 'z.ipynb'))]));
   expect(service.model.chosen?.session).toBe('/w/z.ipynb');
   expect(service.model.left?.session).toBe('/w/a.ipynb');
 });
 
 test('a session that the notebook in front opens later is shown, whatever was shown before', () => {
-  const { line, service } = started();
+  const { channel, service } = started();
   service.focus('c.ipynb');
-  line.tell(snapshot(0, [engine('e1', STOPPED, session('c', {}, 'c.ipynb'))]));
+  channel.tell(snapshot(0, [engine('e1', STOPPED, session('c', {}, 'c.ipynb'))]));
   expect(service.model.chosen?.session).toBe('c');
   service.model.choose(HERE);
-  line.tell(snapshot(0, [engine('e1', STOPPED, session('c', { tokens: 9 }, 'c.ipynb'))]));
+  channel.tell(snapshot(0, [engine('e1', STOPPED, session('c', { tokens: 9 }, 'c.ipynb'))]));
   expect(service.model.chosen).toEqual(HERE);
 });
 
@@ -85,16 +87,16 @@ test('it stays with the chosen session where a person wants no following', () =>
 });
 
 test('a choice of an earlier visit stands as soon as its session is there', () => {
-  const line = new LineDouble();
-  const service = new DjinnService(line, '0.1.0');
+  const channel = new ChannelDouble();
+  const service = new DjinnService(channel, '0.1.0');
   service.model.choose({ engine: 'e1', session: 'b' });
   expect(service.model.chosen).toBeNull();
-  line.tell(snapshot(0, [engine('e1', STOPPED, session('b'))]));
+  channel.tell(snapshot(0, [engine('e1', STOPPED, session('b'))]));
   expect(service.model.chosen?.session).toBe('b');
 });
 
 test('each verb asks its request of the session', async () => {
-  const { line, service } = started();
+  const { channel, service } = started();
   await service.resume(HERE);
   await service.pause(HERE);
   await service.step(HERE, 'point');
@@ -107,7 +109,7 @@ test('each verb asks its request of the session', async () => {
   await service.acceptRecomputed(HERE);
   await service.close(HERE);
   const stop = { session: 'a', number: 1, edition: 1 };
-  expect(line.asked.map(({ request }) => request)).toEqual([
+  expect(channel.asked.map(({ request }) => request)).toEqual([
     { request: 'Resume', session: 'a', free: false, stop },
     { request: 'Pause', session: 'a' },
     { request: 'Step', session: 'a', by: 'point', stop },
@@ -123,34 +125,123 @@ test('each verb asks its request of the session', async () => {
 });
 
 test('a move is for the stop that the person sees, edition and all', async () => {
-  const { line, service } = started();
+  const { channel, service } = started();
   const stop = { session: 'a', number: 7, edition: 9 };
-  line.tell(snapshot(0, [engine('e1', session('a', { state: 'paused', stop }, 'a.ipynb'))]));
+  channel.tell(snapshot(0, [engine('e1', session('a', { state: 'paused', stop }, 'a.ipynb'))]));
   await service.step(HERE);
-  expect(line.asked.at(-1)?.request).toMatchObject({ stop });
+  expect(channel.asked.at(-1)?.request).toMatchObject({ stop });
 });
 
-test('a refusal becomes a remark, and the next verb takes it away', async () => {
-  const { line, service } = started();
-  line.answer = () => refuse('It is not stopped.');
-  await service.resume(HERE);
-  expect(service.model.remark).toEqual({ place: HERE, text: 'It is not stopped.' });
-  line.answer = () => ({ reply: 'Accepted', move: 2 });
-  await service.resume(HERE);
-  expect(service.model.remark).toBeNull();
+const accepted = (move: number) => () => ({ reply: 'Accepted', move });
+const failed = (message: string): Partial<WireReply> => ({ reply: 'Failed', code: 'No', message });
+
+/** The sentence about a subject of the session. */
+function said(service: DjinnService, about: string): string | null {
+  return refusalOf(service.model.refusals, { ...HERE, about });
+}
+
+test('a refusal stands under its own request until that request succeeds', async () => {
+  const { channel, service } = started();
+  channel.answer = () => refuse('The slab is full.');
+  await service.swap(HERE, 'in');
+  channel.answer = () => refuse('It is not running.');
+  await service.pause(HERE);
+  channel.answer = () => ({ reply: 'Closed' });
+  await service.enableBreakpoint(HERE, 3, false);
+  expect(said(service, 'swap')).toBe('The slab is full.');
+  expect(said(service, 'move')).toBe('It is not running.');
+  await service.pause(HERE);
+  expect(said(service, 'move')).toBeNull();
+  expect(said(service, 'swap')).toBe('The slab is full.');
+  await service.swap(HERE, 'out');
+  expect(service.model.refusals.size).toBe(0);
 });
 
-test('a move that fails after it was accepted says so too', () => {
-  const { line, service } = started();
-  line.tell(outcome(1, { reply: 'Failed', code: 'SlabFull', message: 'No page is free.' }));
-  expect(service.model.remark?.text).toBe('No page is free.');
+test('a move that was accepted has not succeeded before its outcome', async () => {
+  const { channel, service } = started();
+  channel.answer = () => refuse('It is not stopped.');
+  await service.step(HERE);
+  channel.answer = accepted(7);
+  await service.step(HERE);
+  expect(said(service, 'move')).toBe('It is not stopped.');
+  channel.tell(outcome(1, { reply: 'Paused' }, 7));
+  expect(said(service, 'move')).toBeNull();
+});
+
+test('a move that fails after it was accepted says so where it was asked', async () => {
+  const { channel, service } = started();
+  const to = { index: 0, number: 5 } as StopDescription;
+  channel.answer = accepted(7);
+  await service.backTo(HERE, to, 1, null);
+  channel.tell(outcome(1, failed('No page is free.'), 7));
+  expect(said(service, 'stop 5')).toBe('No page is free.');
+  expect(said(service, 'move')).toBeNull();
+});
+
+test('so it does when the outcome comes before the reply', async () => {
+  const { channel, service } = started();
+  const to = { index: 0, number: 5 } as StopDescription;
+  channel.answer = () => {
+    channel.tell(outcome(1, failed('No page is free.'), 7));
+    return { reply: 'Accepted', move: 7 };
+  };
+  await service.backTo(HERE, to, 1, null);
+  expect([...service.model.refusals.values()].map(({ subject }) => subject.about)).toEqual([
+    'stop 5'
+  ]);
+});
+
+test('a move of another page that fails is told at the session, and refuses nothing of this page', async () => {
+  const { channel, service } = started();
+  let refuseLater: (error: Error) => void = () => undefined;
+  channel.answer = () => new Promise((_, reject) => (refuseLater = reject));
+  const asked = service.step(HERE);
+  channel.tell(outcome(1, failed('No page is free.'), 3));
+  expect(said(service, 'move')).toBe('No page is free.');
+  refuseLater(new Error('The stop is another one.'));
+  await asked;
+  expect(said(service, 'move')).toBe('The stop is another one.');
+});
+
+test('of the same request asked twice the later answer counts', async () => {
+  const { channel, service } = started();
+  let refuseLater: (error: Error) => void = () => undefined;
+  channel.answer = () => new Promise((_, reject) => (refuseLater = reject));
+  const first = service.swap(HERE, 'out');
+  channel.answer = () => ({ reply: 'Swapped' });
+  await service.swap(HERE, 'out');
+  refuseLater(new Error('It is moving.'));
+  await first;
+  expect(said(service, 'swap')).toBeNull();
+});
+
+test('an outcome that was missed is read from the snapshot', async () => {
+  const { channel, service } = started();
+  channel.answer = accepted(7);
+  await service.step(HERE);
+  const outcomes = [outcome(9, failed('No page is free.'), 7)];
+  channel.tell(snapshot(0, [engine('e1', STOPPED)], { outcomes }));
+  expect(said(service, 'move')).toBe('No page is free.');
+});
+
+test('with a session and an engine their refusals go', async () => {
+  const { channel, service } = started();
+  channel.answer = () => refuse('The slab is full.');
+  await service.swap(HERE, 'in');
+  service.model.refuse({ engine: 'e1', session: null, about: 'stop' }, 'Notebooks use it.');
+  channel.tell(snapshot(0, [engine('e1', session('b'))]));
+  expect([...service.model.refusals.values()].map(({ text }) => text)).toEqual([
+    'Notebooks use it.'
+  ]);
+  channel.tell(snapshot(0, []));
+  expect(service.model.refusals.size).toBe(0);
 });
 
 test('events are passed on', () => {
-  const { line, service } = started();
-  const heard: IHeardEvent[] = [];
-  service.happened.connect((_, event) => void heard.push(event));
-  line.tell({
+  const { channel, service } = started();
+  const heard: IDjinn.IEventMessage[] = [];
+  service.eventMessage.connect((_, event) => void heard.push(event));
+  channel.tell({
     live: 'event',
     sequence: 1,
     engine: 'e1',

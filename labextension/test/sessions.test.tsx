@@ -4,8 +4,8 @@ import { Drag } from '@lumino/dragdrop';
 import { fireEvent, screen, within } from '@testing-library/react';
 import * as React from 'react';
 
-import { attachCell, mimeOf } from '../src/attaching';
-import { CommandIDs } from '../src/names';
+import { attachCell, mimeOf } from '../src/panels/attaching';
+import { CommandIDs } from '../src/panels/names';
 import { Sessions } from '../src/panels/sessions';
 import { engine, found, refuse, session } from './double';
 import { Drawn, drawn, settled } from './drawn';
@@ -108,9 +108,9 @@ test('the cell loads what the engine was loaded with, and quotes what needs it',
 });
 
 test('what was refused stands there until it is dismissed', async () => {
-  const { has, line, service } = sessions();
+  const { has, channel, service } = sessions();
   await has(PARIS);
-  line.answer = () => refuse('It is not stopped.');
+  channel.answer = () => refuse('It is not stopped.');
   await settled(() => void service.resume({ engine: 'e1', session: PARIS.described.name }));
   expect(screen.getByRole('alert').textContent).toBe('It is not stopped.');
   await settled(() => fireEvent.click(screen.getByRole('button', { name: 'Dismiss' })));
@@ -118,11 +118,11 @@ test('what was refused stands there until it is dismissed', async () => {
 });
 
 test('an engine that ended is mourned until that is dismissed', async () => {
-  const { has, line } = sessions();
+  const { has, channel } = sessions();
   await has(PARIS);
   const gone = { e1: 'The engine of demo has ended.' };
   await settled(() =>
-    line.tell({ live: 'delta', sequence: 1, at: 2, appeared: {}, changed: {}, gone })
+    channel.tell({ live: 'delta', sequence: 1, at: 2, appeared: {}, changed: {}, gone })
   );
   expect(screen.getByRole('alert').textContent).toBe('The engine of demo has ended.');
   expect(screen.getByText(/No engine runs/)).toBeTruthy();
@@ -139,16 +139,16 @@ test('an engine that cannot be spoken to says why, one without sessions that it 
 });
 
 test('what is missing is named with its remedy', async () => {
-  const { line, has } = sessions();
-  await settled(() => line.stand({ kind: 'absent' }));
+  const { channel, has } = sessions();
+  await settled(() => channel.stand({ kind: 'absent' }));
   expect(screen.getByText('jupyter server extension enable djinn_jupyter')).toBeTruthy();
   fireEvent.click(screen.getByRole('button', { name: 'Try again' }));
-  expect(line.connects).toBe(2);
-  await settled(() => line.stand({ kind: 'lost', seconds: 4 }));
+  expect(channel.connects).toBe(2);
+  await settled(() => channel.stand({ kind: 'lost', seconds: 4 }));
   expect(screen.getByText(/tried again every 4 s/)).toBeTruthy();
-  await settled(() => line.stand({ kind: 'forbidden' }));
+  await settled(() => channel.stand({ kind: 'forbidden' }));
   expect(screen.getByText(/does not let you/)).toBeTruthy();
-  await settled(() => line.stand({ kind: 'open' }));
+  await settled(() => channel.stand({ kind: 'open' }));
   await has(PARIS);
   expect(screen.queryByRole('button', { name: 'Try again' })).toBeNull();
 });

@@ -1,4 +1,4 @@
-import { inside, layerId, plainSite, stopRow, treeRows } from '../src/tree';
+import { inside, layerId, plainSite, stopRow, treeRows } from '../src/models/tree';
 import { MODEL } from './double';
 
 const MODULES = [

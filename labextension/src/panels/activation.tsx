@@ -2,16 +2,16 @@
 
 import * as React from 'react';
 
-import { pool, toFloats } from '../arrays';
-import { headsOf, ofHead } from '../heads';
-import { reasonOf } from '../line';
-import { Place, find } from '../live';
-import { same } from '../choice';
-import { DjinnService } from '../service';
-import { spellNumber, spellToken } from '../spell';
+import { pool, toFloats } from '../models/arrays';
+import { headsOf, ofHead } from '../models/heads';
+import { reasonOf } from '../service/channel';
+import { Place, find } from '../models/live';
+import { same } from '../models/choice';
+import { IDjinn } from '../tokens';
+import { spellNumber, spellToken } from '../models/spell';
 import { LensRow, LiveEngine, LiveSession, Paused, Snapshot, StopIdentity } from '../wire';
 import { Edits } from './edits';
-import { Empty, Meter, useInSight } from './parts';
+import { Empty, Meter, Refused, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 import { Thumbnail } from './thumbnail';
 
@@ -78,6 +78,7 @@ function Away({ place, service, trans }: PanelProps & { place: Place }): React.J
       <button className="djinn-textButton" onClick={() => service.swap(place, 'in')}>
         {trans.__('Bring it back')}
       </button>
+      <Refused subject={{ ...place, about: 'swap' }} service={service} trans={trans} />
     </div>
   );
 }
@@ -97,7 +98,7 @@ function spellStop({ session, number, edition }: StopIdentity): string {
 
 /** Read again when the session stands otherwise. What was read stays until then. */
 function useStop(
-  service: DjinnService,
+  service: IDjinn,
   seen: boolean,
   place: Place | null,
   stopped: LiveSession | null
@@ -121,11 +122,11 @@ function useStop(
 }
 
 /** Null where it went on or was edited between the two questions: then it is read again. */
-async function readStop(service: DjinnService, place: Place): Promise<Stop | null> {
+async function readStop(service: IDjinn, place: Place): Promise<Stop | null> {
   const { engine, session } = place;
-  const paused = await service.ask<'ReadStop'>(engine, { request: 'ReadStop', session });
+  const paused = await service.sendRequest<'ReadStop'>(engine, { request: 'ReadStop', session });
   const positions = paused.positions.slice(-POSITIONS);
-  const { snapshot } = await service.ask<'Inspect'>(engine, {
+  const { snapshot } = await service.sendRequest<'Inspect'>(engine, {
     request: 'Inspect',
     session,
     positions
@@ -225,7 +226,7 @@ function hasLens({ axes, shape }: Paused, engine: LiveEngine | null): boolean {
 }
 
 /** What is shown says whose it is: keys and buttons move that session. */
-function labelOf({ place }: Stop, service: DjinnService): string {
+function labelOf({ place }: Stop, service: IDjinn): string {
   return find(service.model.live, place)?.label ?? place.session;
 }
 
@@ -321,7 +322,7 @@ function Lens({ stop, past, position, service, trans }: LensProps): React.JSX.El
 
 /** What the lens reads at a position of this very stop; null until it is there. A past stop is not asked about. */
 function useLens(
-  service: DjinnService,
+  service: IDjinn,
   stop: Stop,
   position: number,
   past: boolean
@@ -335,13 +336,15 @@ function useLens(
     if (past) {
       return;
     }
-    service.ask<'Lens'>(engine, { request: 'Lens', session, positions: [position], top }).then(
-      ({ rows, stop: from }) =>
-        wanted &&
-        spellStop(from) === spellStop(stop.paused.stop) &&
-        setLast({ of, read: { value: rows[0] } }),
-      error => wanted && setLast({ of, read: { refused: reasonOf(error) } })
-    );
+    service
+      .sendRequest<'Lens'>(engine, { request: 'Lens', session, positions: [position], top })
+      .then(
+        ({ rows, stop: from }) =>
+          wanted &&
+          spellStop(from) === spellStop(stop.paused.stop) &&
+          setLast({ of, read: { value: rows[0] } }),
+        error => wanted && setLast({ of, read: { refused: reasonOf(error) } })
+      );
     return () => {
       wanted = false;
     };

@@ -2,9 +2,9 @@
 
 import * as React from 'react';
 
-import { reasonOf } from '../line';
-import { CONDITIONS, completions, matching } from '../places';
-import { Wanted } from '../service';
+import { reasonOf } from '../service/channel';
+import { CONDITIONS, completions, matching } from '../models/places';
+import { IDjinn } from '../tokens';
 import { ModuleDescription } from '../wire';
 import { PanelProps, Trans } from './react';
 
@@ -15,7 +15,7 @@ export interface Condition {
   readonly refused: string | null;
   readonly change: (when: string, once: boolean) => void;
   /** What was typed, as it is asked for. */
-  readonly wanted: Pick<Wanted, 'when' | 'once'>;
+  readonly wanted: Pick<IDjinn.Wanted, 'when' | 'once'>;
   /** Wait for `asked`; then `done`, or say here why not. */
   readonly attempt: (asked: Promise<unknown>, done: () => void) => void;
 }

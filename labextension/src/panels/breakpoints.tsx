@@ -6,11 +6,11 @@ import * as React from 'react';
 import { BreakpointDescription } from '../wire';
 import { AddBreakpoint, ConditionFields, useCondition } from './adding';
 import { useModules } from './modules';
-import { Action, Empty } from './parts';
+import { Action, Empty, Refused } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 import { Rules } from './rules';
-import { Place } from '../live';
-import { DjinnService } from '../service';
+import { Place } from '../models/live';
+import { IDjinn } from '../tokens';
 
 export function Breakpoints(props: PanelProps): React.JSX.Element {
   const { service, trans } = props;
@@ -48,13 +48,14 @@ interface RowProps {
   readonly breakpoint: BreakpointDescription;
   readonly here: boolean;
   readonly place: Place;
-  readonly service: DjinnService;
+  readonly service: IDjinn;
   readonly trans: Trans;
 }
 
 function Row(props: RowProps): React.JSX.Element {
   const { breakpoint, here, place, service, trans } = props;
   const { number, site, when, once, enabled, hits } = breakpoint;
+  const about = `breakpoint ${number}`;
   const [changing, setChanging] = React.useState(false);
   return (
     <li className={`djinn-Breakpoint${here ? ' djinn-mod-stop' : ''}`}>
@@ -82,7 +83,7 @@ function Row(props: RowProps): React.JSX.Element {
       <Action
         icon={closeIcon}
         label={trans.__('Remove the breakpoint at %1', site)}
-        act={() => service.clearBreakpoints(place, [number])}
+        act={() => service.clearBreakpoints(place, [number], about)}
       />
       {changing ? (
         <Change {...props} end={() => setChanging(false)} />
@@ -94,6 +95,7 @@ function Row(props: RowProps): React.JSX.Element {
           </div>
         )
       )}
+      <Refused subject={{ ...place, about }} service={service} trans={trans} />
     </li>
   );
 }

@@ -2,10 +2,11 @@
 
 import * as React from 'react';
 
-import { Place } from '../live';
-import { DjinnService } from '../service';
-import { spellShare } from '../spell';
+import { Place } from '../models/live';
+import { IDjinn } from '../tokens';
+import { spellShare } from '../models/spell';
 import { EditAtStop, Paused } from '../wire';
+import { Refused } from './parts';
 import { Trans } from './react';
 
 interface EditsProps {
@@ -13,7 +14,7 @@ interface EditsProps {
   readonly place: Place;
   /** The session has gone on since: what is seen cannot be changed any more. */
   readonly past: boolean;
-  readonly service: DjinnService;
+  readonly service: IDjinn;
   readonly trans: Trans;
 }
 
@@ -34,12 +35,18 @@ export function Edits({ paused, place, past, service, trans }: EditsProps): Reac
               <span className="djinn-mono">{edit.what}</span>
             </label>
             <span className="djinn-soft djinn-Switch-size">{sizeOf(edit, trans)}</span>
+            <Refused
+              subject={{ ...place, about: `edit ${edit.number}` }}
+              service={service}
+              trans={trans}
+            />
           </li>
         ))}
       </ul>
       <button className="djinn-textButton" disabled={past} onClick={() => service.revert(place)}>
         {trans.__('Undo the edits')}
       </button>
+      <Refused subject={{ ...place, about: 'edits' }} service={service} trans={trans} />
     </div>
   );
 }

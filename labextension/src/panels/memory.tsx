@@ -2,8 +2,8 @@
 
 import * as React from 'react';
 
-import { BANDS, Band, Mark, NO_PAST, Reading, shapesOf, spanOf } from '../memory';
-import { spellBytes, spellSeconds } from '../spell';
+import { BANDS, Band, Mark, NO_PAST, Reading, shapesOf, spanOf } from '../models/memory';
+import { spellBytes, spellSeconds } from '../models/spell';
 import { Empty } from './parts';
 import { PanelProps, Trans, useClock, useModel } from './react';
 

@@ -3,20 +3,17 @@
 import { caretDownIcon, caretRightIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { Place } from '../live';
-import { DjinnService } from '../service';
-import { TreeRow, inside, plainSite, stopRow, treeRows } from '../tree';
+import { Place } from '../models/live';
+import { IDjinn } from '../tokens';
+import { TreeRow, inside, plainSite, stopRow, treeRows } from '../models/tree';
 import { BreakpointDescription, ModuleDescription } from '../wire';
-import { Empty, useInSight } from './parts';
+import { Empty, Refused, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 
 const NO_MODULES: readonly ModuleDescription[] = [];
 
 /** The modules of an engine's model, asked for once. Empty until they are here, or when they cannot be had. */
-export function useModules(
-  service: DjinnService,
-  engine: string | null
-): readonly ModuleDescription[] {
+export function useModules(service: IDjinn, engine: string | null): readonly ModuleDescription[] {
   const [found, setFound] = React.useState<{
     engine: string;
     modules: readonly ModuleDescription[];
@@ -100,10 +97,8 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
   const toggleBreakpoint = (row: TreeRow): void => {
     const own = at(breakpoints, row);
     if (own.length) {
-      void service.clearBreakpoints(
-        place,
-        own.map(({ number }) => number)
-      );
+      const numbers = own.map(({ number }) => number);
+      void service.clearBreakpoints(place, numbers, aboutOf(row));
     } else if (row.site !== null) {
       void service.setBreakpoint(place, row.site);
     }
@@ -138,22 +133,29 @@ function Tree({ rowsOf, breakpoints, stop, place, service, trans }: TreeProps): 
       aria-label={trans.__('Layers and points of the model')}
     >
       {rows.map((row, index) => (
-        <Row
-          key={row.id}
-          row={row}
-          breakpoints={at(breakpoints, row)}
-          inside={inside(row, sites)}
-          stopped={row.id === marked}
-          focusable={row.id === current}
-          toggleOpen={() => toggleOpen(row)}
-          toggleBreakpoint={() => toggleBreakpoint(row)}
-          onFocus={() => setActive(row.id)}
-          onKeyDown={event => pressed(event, row, index)}
-          trans={trans}
-        />
+        <React.Fragment key={row.id}>
+          <Row
+            row={row}
+            breakpoints={at(breakpoints, row)}
+            inside={inside(row, sites)}
+            stopped={row.id === marked}
+            focusable={row.id === current}
+            toggleOpen={() => toggleOpen(row)}
+            toggleBreakpoint={() => toggleBreakpoint(row)}
+            onFocus={() => setActive(row.id)}
+            onKeyDown={event => pressed(event, row, index)}
+            trans={trans}
+          />
+          <Refused subject={{ ...place, about: aboutOf(row) }} service={service} trans={trans} />
+        </React.Fragment>
       ))}
     </div>
   );
+}
+
+/** The subject of what a click on a row asks. */
+function aboutOf({ site }: TreeRow): string {
+  return `breakpoint at ${site}`;
 }
 
 /** The breakpoints at the place of a row, whatever their selector. An open layer leaves its own to the point below. */

@@ -3,7 +3,7 @@
 import * as React from 'react';
 
 import { PanelProps, Trans, useModel } from './react';
-import { DjinnService } from '../service';
+import { IDjinn } from '../tokens';
 
 interface Said {
   readonly text: string;
@@ -31,7 +31,7 @@ export function Notice({ service, trans }: PanelProps): React.JSX.Element | null
 }
 
 /** Null when nothing is missing. */
-export function missing(service: DjinnService, trans: Trans): Said | null {
+export function missing(service: IDjinn, trans: Trans): Said | null {
   const { connection, live } = service.model;
   const again = { label: trans.__('Try again'), act: () => service.reconnect() };
   switch (connection.kind) {
@@ -65,7 +65,7 @@ export function missing(service: DjinnService, trans: Trans): Said | null {
   }
 }
 
-function otherVersion(service: DjinnService, trans: Trans): Said | null {
+function otherVersion(service: IDjinn, trans: Trans): Said | null {
   const { version } = service.model.live;
   if (version === null || version === service.version) {
     return null;

@@ -3,7 +3,8 @@
 import { LabIcon, closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { Trans } from './react';
+import { Subject, refusalOf } from '../models/refusals';
+import { PanelProps, Trans } from './react';
 
 interface ActionProps {
   readonly icon: LabIcon;
@@ -48,6 +49,18 @@ export function Bad({ text, dismiss, trans }: BadProps): React.JSX.Element {
       <p role="alert">{text}</p>
       <Action icon={closeIcon} label={trans.__('Dismiss')} act={dismiss} />
     </div>
+  );
+}
+
+/** The sentence of the last request about `subject`, beside the control that asked; nothing where it succeeded. */
+export function Refused({
+  subject,
+  service,
+  trans
+}: PanelProps & { readonly subject: Subject }): React.JSX.Element | null {
+  const text = refusalOf(service.model.refusals, subject);
+  return text === null ? null : (
+    <Bad text={text} dismiss={() => service.model.withdraw(subject)} trans={trans} />
   );
 }
 

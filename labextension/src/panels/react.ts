@@ -3,11 +3,11 @@
 import { ReactWidget } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { DjinnService } from '../service';
+import { IDjinn } from '../tokens';
 
 /** What every panel is given. */
 export interface PanelProps {
-  readonly service: DjinnService;
+  readonly service: IDjinn;
   readonly trans: Trans;
 }
 
@@ -18,7 +18,7 @@ export interface Trans {
 }
 
 /** Draw the component again at each change of the model, at most once a frame. */
-export function useModel(service: DjinnService): DjinnService['model'] {
+export function useModel(service: IDjinn): IDjinn.IModel {
   const [, draw] = React.useReducer((count: number) => count + 1, 0);
   React.useEffect(() => {
     let frame = 0;
@@ -26,11 +26,11 @@ export function useModel(service: DjinnService): DjinnService['model'] {
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(draw);
     };
-    service.model.changed.connect(changed);
+    service.model.stateChanged.connect(changed);
     draw();
     return () => {
       cancelAnimationFrame(frame);
-      service.model.changed.disconnect(changed);
+      service.model.stateChanged.disconnect(changed);
     };
   }, [service]);
   return service.model;

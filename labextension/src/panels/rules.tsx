@@ -3,18 +3,18 @@
 import { closeIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 
-import { Place } from '../live';
-import { DjinnService } from '../service';
-import { spellEdit, spellShare } from '../spell';
+import { Place } from '../models/live';
+import { IDjinn } from '../tokens';
+import { spellEdit, spellShare } from '../models/spell';
 import { RuleDescription } from '../wire';
-import { Action } from './parts';
+import { Action, Refused } from './parts';
 import { Trans } from './react';
 
 interface RulesProps {
   readonly rules: readonly RuleDescription[];
   readonly label: string;
   readonly place: Place;
-  readonly service: DjinnService;
+  readonly service: IDjinn;
   readonly trans: Trans;
 }
 
@@ -46,6 +46,11 @@ export function Rules({ rules, label, place, service, trans }: RulesProps): Reac
               )}
               <span className="djinn-Breakpoint-hits">{strength(rule, trans)}</span>
             </div>
+            <Refused
+              subject={{ ...place, about: `rule ${rule.number}` }}
+              service={service}
+              trans={trans}
+            />
           </li>
         ))}
       </ul>

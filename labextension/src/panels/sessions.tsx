@@ -7,21 +7,25 @@ import {
   stopIcon,
   addBelowIcon
 } from '@jupyterlab/ui-components';
+import { IDisposable } from '@lumino/disposable';
 import * as React from 'react';
 
-import { attachCell, dragFrom } from '../attaching';
-import { swapInIcon, swapOutIcon } from '../icons';
-import { Place, bytesOf, canLeave, canReturn, find, key, places } from '../live';
-import { same } from '../choice';
-import { CommandIDs, Execute } from '../names';
-import { spellBytes, spellSeconds } from '../spell';
+import { attachCell, dragFrom } from './attaching';
+import { swapInIcon, swapOutIcon } from './icons';
+import { Place, bytesOf, canLeave, canReturn, find, key, places } from '../models/live';
+import { same } from '../models/choice';
+import { CommandIDs, Execute } from './names';
+import { spellBytes, spellSeconds } from '../models/spell';
 import { LiveEngine, LiveSession, Residency, SessionState } from '../wire';
 import { Notice } from './notice';
-import { Action, Bad } from './parts';
+import { Action, Bad, Refused } from './parts';
 import { PanelProps, Trans, useClock, useModel } from './react';
 
 /** Seconds from which on idleness is told. */
 const IDLE_SHOWN = 10;
+
+/** The subjects of requests that a session's row, its menu and the toolbar send. */
+const ASKED_HERE = ['move', 'fork', 'swap', 'accept', 'breakpoints', 'attach', 'close'];
 
 export interface SessionsProps extends PanelProps {
   readonly execute: Execute;
@@ -39,9 +43,6 @@ export function Sessions(props: SessionsProps): React.JSX.Element {
         {model.live.ended.map(({ engine, reason }) => (
           <Bad key={engine} text={reason} dismiss={() => model.dismiss(engine)} trans={trans} />
         ))}
-        {model.remark && (
-          <Bad text={model.remark.text} dismiss={() => (model.remark = null)} trans={trans} />
-        )}
       </div>
       <p className="djinn-spoken" role="status">
         {model.session && `${model.session.label}: ${stateText(model.session, trans)}`}
@@ -121,6 +122,11 @@ function Engine(props: EngineProps): React.JSX.Element {
           act={() => props.execute(CommandIDs.stopEngine, { engine: id })}
         />
       </header>
+      <Refused
+        subject={{ engine: id, session: null, about: 'stop' }}
+        service={service}
+        trans={trans}
+      />
       {found.state !== 'ready' && (
         <p
           className={`djinn-Notice${found.state === 'refused' ? ' djinn-mod-bad' : ''}`}
@@ -164,13 +170,18 @@ function Row(props: RowProps): React.JSX.Element {
   const { described } = session;
   const chosen = same(place, service.model.chosen);
   const row = React.useRef<HTMLLIElement>(null);
+  const pressed = React.useRef<IDisposable | null>(null);
+  React.useEffect(() => () => pressed.current?.dispose(), []);
   React.useEffect(() => (chosen ? keepInSight(row.current) : undefined), [chosen]);
   const cell = attachCell(props.engine.found.load, place.session);
   return (
     <li
       ref={row}
       className={`djinn-Session${chosen ? ' djinn-mod-chosen' : ''}`}
-      onPointerDown={event => dragFrom(event, cell, session.label)}
+      onPointerDown={event => {
+        pressed.current?.dispose();
+        pressed.current = dragFrom(event, cell, session.label);
+      }}
       onContextMenu={() => service.model.choose(place)}
     >
       <button
@@ -191,6 +202,9 @@ function Row(props: RowProps): React.JSX.Element {
         {facts(session, now, trans).join(' \u00b7 ')}
       </div>
       {chosen && <Actions {...props} />}
+      {ASKED_HERE.map(about => (
+        <Refused key={about} subject={{ ...place, about }} service={service} trans={trans} />
+      ))}
     </li>
   );
 }

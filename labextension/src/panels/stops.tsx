@@ -2,11 +2,12 @@
 
 import * as React from 'react';
 
-import { BranchRow, Holding, familyRows } from '../branches';
-import { Place, find } from '../live';
-import { DjinnService } from '../service';
+import { BranchRow, Holding, familyRows } from '../models/branches';
+import { Place, find } from '../models/live';
+import { aboutStop } from '../models/refusals';
+import { IDjinn } from '../tokens';
 import { Branch, LiveEngine, StopDescription } from '../wire';
-import { Empty, useInSight } from './parts';
+import { Empty, Refused, useInSight } from './parts';
 import { PanelProps, Trans, useModel } from './react';
 
 const INDENT = 12;
@@ -52,7 +53,7 @@ export function Stops({ service, trans }: PanelProps): React.JSX.Element {
 
 /** Read again whenever a session of the engine stands otherwise, or one was opened or closed. */
 function useBranches(
-  service: DjinnService,
+  service: IDjinn,
   seen: boolean,
   engine: string | null,
   live: LiveEngine | null
@@ -66,7 +67,7 @@ function useBranches(
   React.useEffect(() => {
     let wanted = true;
     if (seen && engine !== null) {
-      service.ask<'ReadTree'>(engine, { request: 'ReadTree' }).then(
+      service.sendRequest<'ReadTree'>(engine, { request: 'ReadTree' }).then(
         ({ branches }) => wanted && setLast({ engine, branches }),
         () => wanted && setLast(null) // the notices above say what is wrong with the engine
       );
@@ -139,6 +140,7 @@ function Stop({ row, picked, pick, ...props }: StopProps): React.JSX.Element {
             <Way
               key={holding.branch.session}
               holding={holding}
+              to={row.stop}
               done={() => pick(null)}
               {...props}
             />
@@ -152,6 +154,13 @@ function Stop({ row, picked, pick, ...props }: StopProps): React.JSX.Element {
           )}
         </div>
       )}
+      {row.held.map(({ branch: { session } }) => (
+        <Refused
+          key={session}
+          subject={{ engine: props.engine, session, about: aboutStop(row.stop) }}
+          {...props}
+        />
+      ))}
     </li>
   );
 }
@@ -170,12 +179,13 @@ function factsOf(stop: StopDescription, names: readonly string[], trans: Trans):
 
 interface WayProps extends PanelProps {
   readonly holding: Holding;
+  readonly to: StopDescription;
   readonly engine: string;
   readonly done: () => void;
 }
 
 /** What a click does to one of the sessions that have this stop, and the button that does it. */
-function Way({ holding, engine, done, service, trans }: WayProps): React.JSX.Element {
+function Way({ holding, to, engine, done, service, trans }: WayProps): React.JSX.Element {
   const { branch, back } = holding;
   const place: Place = { engine, session: branch.session };
   const label = labelOf(service, place);
@@ -204,7 +214,7 @@ function Way({ holding, engine, done, service, trans }: WayProps): React.JSX.Ele
   }
   const go = (): void => {
     done();
-    void service.backTo(place, back, branch.stop);
+    void service.backTo(place, to, back, branch.stop);
   };
   return (
     <p>
@@ -216,6 +226,6 @@ function Way({ holding, engine, done, service, trans }: WayProps): React.JSX.Ele
   );
 }
 
-function labelOf(service: DjinnService, place: Place): string {
+function labelOf(service: IDjinn, place: Place): string {
   return find(service.model.live, place)?.label ?? place.session;
 }

@@ -2,7 +2,7 @@
 
 import * as React from 'react';
 
-import { Pooled } from '../arrays';
+import { Pooled } from '../models/arrays';
 import { Trans, useTheme } from './react';
 
 interface ThumbnailProps {

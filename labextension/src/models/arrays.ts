@@ -1,6 +1,6 @@
 /* Arrays as they come, to numbers, and pooled for a picture as the kernel's views pool theirs. */
 
-import { ArrayJson } from './wire';
+import { ArrayJson } from '../wire';
 
 export interface Pooled {
   readonly rows: number;

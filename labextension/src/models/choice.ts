@@ -4,7 +4,7 @@
  */
 
 import { LiveState, Place, find, key, places } from './live';
-import { LiveSession } from './wire';
+import { LiveSession } from '../wire';
 
 export interface Choice {
   /** The notebook in front by its contents path; null where something else is in front. */

@@ -1,8 +1,7 @@
-/* What the panels show: the live state, the session chosen in it, and what went wrong last. Asks nobody anything. */
+/* The state that the panels show: the live state, the session chosen in it, the refusals. Sends no requests. */
 
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Connection } from './line';
 import {
   Choice,
   Formerly,
@@ -11,31 +10,29 @@ import {
   pick,
   rename,
   renamed,
-  same,
   settle,
   toFront
 } from './choice';
+import { Connection } from './connection';
 import { LiveState, NOTHING, Place, find } from './live';
 import { NO_PAST, Past, markSwap, readingOf, remember } from './memory';
-import { LiveEngine, LiveSession, SessionSwapped } from './wire';
+import { NO_REFUSALS, Refusals, Subject, refuse, stillThere, withdraw } from './refusals';
+import { IDjinn } from '../tokens';
+import { LiveEngine, LiveSession, SessionSwapped } from '../wire';
 
-/** What a person sets; the schema has the same defaults. */
-export interface Preferences {
-  readonly followNotebook: boolean;
-  readonly memoryMinutes: number;
-  readonly lensTop: number;
-}
+export class DjinnModel implements IDjinn.IModel {
+  get stateChanged(): ISignal<this, void> {
+    return this._stateChanged;
+  }
 
-/** A sentence for a person about one session or engine, until it is read or the next move begins. */
-export interface Remark {
-  readonly place: Place | null;
-  readonly text: string;
-}
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
 
-export class DjinnModel {
-  /** Emitted after any change; readers compare the values that they show. */
-  get changed(): ISignal<this, void> {
-    return this._changed;
+  /** Disconnect all listeners; later changes are told to none. */
+  dispose(): void {
+    this._isDisposed = true;
+    Signal.clearData(this);
   }
 
   get live(): LiveState {
@@ -45,6 +42,7 @@ export class DjinnModel {
   set live(live: LiveState) {
     this._remember(live);
     this._live = live;
+    this._refusals = stillThere(this._refusals, live);
     this._choose(settle(this._choice, live));
   }
 
@@ -54,7 +52,7 @@ export class DjinnModel {
 
   set connection(connection: Connection) {
     this._connection = connection;
-    this._changed.emit();
+    this._stateChanged.emit();
   }
 
   /** The session that commands act on. */
@@ -100,7 +98,7 @@ export class DjinnModel {
 
   set formerly(formerly: Formerly) {
     this._formerly = formerly;
-    this._changed.emit();
+    this._stateChanged.emit();
   }
 
   get session(): LiveSession | null {
@@ -115,13 +113,23 @@ export class DjinnModel {
     return this.session?.described.state === 'paused';
   }
 
-  get remark(): Remark | null {
-    return this._remark;
+  get refusals(): Refusals {
+    return this._refusals;
   }
 
-  set remark(remark: Remark | null) {
-    this._remark = remark;
-    this._changed.emit();
+  /** Show the sentence of a failed request where it was asked. */
+  refuse(subject: Subject, text: string): void {
+    this._refusals = refuse(this._refusals, subject, text);
+    this._stateChanged.emit();
+  }
+
+  /** The request succeeded, or a person has read the sentence. */
+  withdraw(subject: Subject): void {
+    const refusals = withdraw(this._refusals, subject);
+    if (refusals !== this._refusals) {
+      this._refusals = refusals;
+      this._stateChanged.emit();
+    }
   }
 
   /** The rows that are open in the tree of layers, by id. */
@@ -131,21 +139,21 @@ export class DjinnModel {
 
   set opened(ids: ReadonlySet<string>) {
     this._opened = ids;
-    this._changed.emit();
+    this._stateChanged.emit();
   }
 
   /** The person has read that this engine ended. */
   dismiss(engine: string): void {
     const ended = this._live.ended.filter(one => one.engine !== engine);
     this._live = { ...this._live, ended };
-    this._changed.emit();
+    this._stateChanged.emit();
   }
 
-  get preferences(): Preferences {
+  get preferences(): IDjinn.IPreferences {
     return this._preferences;
   }
 
-  set preferences(preferences: Preferences) {
+  set preferences(preferences: IDjinn.IPreferences) {
     this._preferences = preferences;
     this._choose(toFront(this._choice, this._live, this._followed));
   }
@@ -158,7 +166,7 @@ export class DjinnModel {
   swapped(engine: string, { session, transfer }: SessionSwapped): void {
     const swap = { engine, session, transfer };
     this._past.set(engine, markSwap(this.past(engine), swap, this._live.at));
-    this._changed.emit();
+    this._stateChanged.emit();
   }
 
   /** The notebook that decides what is shown. */
@@ -177,22 +185,23 @@ export class DjinnModel {
   }
 
   private _choose(choice: Choice): void {
-    const before = this.chosen;
     this._choice = choice;
-    if (this._remark?.place && !same(before, choice.shown)) {
-      this._remark = null;
-    }
-    this._changed.emit();
+    this._stateChanged.emit();
   }
 
-  private readonly _changed = new Signal<this, void>(this);
+  private readonly _stateChanged = new Signal<this, void>(this);
   private _formerly: Formerly = new Map();
   private readonly _past = new Map<string, Past>();
-  private _preferences: Preferences = { followNotebook: true, memoryMinutes: 10, lensTop: 5 };
+  private _preferences: IDjinn.IPreferences = {
+    followNotebook: true,
+    memoryMinutes: 10,
+    lensTop: 5
+  };
   private _live: LiveState = NOTHING;
   private _connection: Connection = { kind: 'connecting' };
   private _choice: Choice = NO_CHOICE;
   private _notebook: string | null = null;
   private _opened: ReadonlySet<string> = new Set();
-  private _remark: Remark | null = null;
+  private _refusals: Refusals = NO_REFUSALS;
+  private _isDisposed = false;
 }

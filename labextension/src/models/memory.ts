@@ -1,7 +1,7 @@
 /* What an engine's memory was over the last minutes, and the chart's shapes. Pure: knows neither React nor clocks. */
 
 import { Swap } from './live';
-import { EngineStatistics } from './wire';
+import { EngineStatistics } from '../wire';
 
 /** The bands of the chart, from the bottom up, then what is not on the device. */
 export const BANDS = ['weights', 'pages', 'working', 'stops', 'free', 'others'] as const;

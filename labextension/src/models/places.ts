@@ -1,6 +1,6 @@
 /* Where one can stop in a model: what to offer for completion, the order of the points, the layer that a site is in. */
 
-import { ModelDescription, ModuleDescription, PointDescription } from './wire';
+import { ModelDescription, ModuleDescription, PointDescription } from '../wire';
 
 /** A site's spelling without its selector, taken apart. `layer` is null outside the layers and in module paths. */
 export interface Spelled {

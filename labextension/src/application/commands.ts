@@ -12,15 +12,16 @@ import {
 } from '@jupyterlab/ui-components';
 import { CommandRegistry } from '@lumino/commands';
 import { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { DisposableDelegate, DisposableSet, IDisposable } from '@lumino/disposable';
 
-import { attachCell } from './attaching';
-import { backIcon, djinnIcon } from './icons';
-import { reasonOf } from './line';
-import { Place, canLeave, canReturn, find } from './live';
-import { CommandIDs, MOVES, SESSION_COMMANDS } from './names';
-import { Trans } from './panels/react';
-import { DjinnService } from './service';
-import { LiveSession, SessionState } from './wire';
+import { attachCell } from '../panels/attaching';
+import { backIcon, djinnIcon } from '../panels/icons';
+import { reasonOf } from '../service/channel';
+import { Place, canLeave, canReturn, find } from '../models/live';
+import { CommandIDs, MOVES, SESSION_COMMANDS } from '../panels/names';
+import { Trans } from '../panels/react';
+import { IDjinn } from '../tokens';
+import { LiveSession, SessionState } from '../wire';
 
 interface Move {
   readonly id: string;
@@ -30,30 +31,45 @@ interface Move {
   readonly act: (place: Place) => Promise<void>;
 }
 
+/** Add the commands, and tell the page's style and shortcuts how the session stands. Dispose the result to undo it. */
 export function addCommands(
   app: JupyterFrontEnd,
-  service: DjinnService,
+  service: IDjinn,
   trans: Trans,
   sidebar: string
-): void {
+): IDisposable {
   const { commands } = app;
-  commands.addCommand(CommandIDs.show, {
+  const show = commands.addCommand(CommandIDs.show, {
     label: trans.__('Show the Djinn Sidebar'),
     caption: trans.__('Djinn: show the sidebar, with the sessions of all engines'),
     icon: djinnIcon,
     execute: () => app.shell.activateById(sidebar)
   });
-  moves(service, trans).forEach(move => addMove(commands, service, move));
-  addSessionCommands(app, service, trans);
-  service.model.changed.connect(() => {
-    const { body } = document;
-    body.dataset.djinnStopped = String(service.model.stopped);
-    body.dataset.djinnRunning = String(service.model.session?.described.state === 'running');
+  return DisposableSet.from([
+    show,
+    ...moves(service, trans).map(move => addMove(commands, service, move)),
+    ...sessionCommands(app, service, trans),
+    followModel(service, commands)
+  ]);
+}
+
+function followModel(service: IDjinn, commands: CommandRegistry): IDisposable {
+  const { body } = document;
+  const { model } = service;
+  const changed = (): void => {
+    body.dataset.djinnStopped = String(model.stopped);
+    body.dataset.djinnRunning = String(model.session?.described.state === 'running');
     [...MOVES, ...SESSION_COMMANDS].forEach(id => commands.notifyCommandChanged(id));
+  };
+  model.stateChanged.connect(changed);
+  return new DisposableDelegate(() => {
+    model.stateChanged.disconnect(changed);
+    delete body.dataset.djinnStopped;
+    delete body.dataset.djinnRunning;
   });
 }
 
-function moves(service: DjinnService, trans: Trans): Move[] {
+function moves(service: IDjinn, trans: Trans): Move[] {
   return [
     {
       id: CommandIDs.resume,
@@ -100,8 +116,8 @@ function moves(service: DjinnService, trans: Trans): Move[] {
   ];
 }
 
-function addMove(commands: CommandRegistry, service: DjinnService, move: Move): void {
-  commands.addCommand(move.id, {
+function addMove(commands: CommandRegistry, service: IDjinn, move: Move): IDisposable {
+  return commands.addCommand(move.id, {
     label: move.label,
     caption: move.label,
     icon: move.icon,
@@ -116,17 +132,17 @@ function addMove(commands: CommandRegistry, service: DjinnService, move: Move): 
   });
 }
 
-function addSessionCommands(
+function sessionCommands(
   { commands }: JupyterFrontEnd,
-  service: DjinnService,
+  service: IDjinn,
   trans: Trans
-): void {
+): IDisposable[] {
   const add = (
     id: string,
     label: string,
     act: (place: Place) => Promise<unknown>,
     when: (session: LiveSession) => boolean = () => true
-  ): void => {
+  ): IDisposable =>
     commands.addCommand(id, {
       label,
       isEnabled: args => {
@@ -138,70 +154,75 @@ function addSessionCommands(
         return place ? act(place) : undefined;
       }
     });
-  };
-  add(
-    CommandIDs.openNotebook,
-    trans.__('Open the Notebook of the Session'),
-    async place => {
-      const path = find(service.model.live, place)?.notebook;
-      return path ? commands.execute('docmanager:open', { path }) : undefined;
-    },
-    ({ notebook }) => notebook !== null
-  );
-  add(CommandIDs.insertAttachCell, trans.__('Insert a Cell that Attaches to the Session'), place =>
-    insertAttachCell(commands, service, trans, place)
-  );
-  add(CommandIDs.fork, trans.__('Fork the Session\u2026'), place => fork(service, trans, place));
-  add(
-    CommandIDs.swapOut,
-    trans.__('Move the Session out of the Device'),
-    place => service.swap(place, 'out'),
-    canLeave
-  );
-  add(
-    CommandIDs.swapIn,
-    trans.__('Bring the Session Back to the Device'),
-    place => service.swap(place, 'in'),
-    canReturn
-  );
-  add(
-    CommandIDs.acceptRecomputed,
-    trans.__('Accept the Session as It Was Recomputed'),
-    place => service.acceptRecomputed(place),
-    ({ described }) => described.exactness === 'recomputed'
-  );
-  add(
-    CommandIDs.clearBreakpoints,
-    trans.__('Remove All Breakpoints of the Session'),
-    place => service.clearBreakpoints(place, null),
-    ({ described }) => described.breakpoints.length > 0
-  );
-  add(CommandIDs.close, trans.__('Close the Session\u2026'), place => close(service, trans, place));
-  commands.addCommand(CommandIDs.stopEngine, {
-    label: trans.__('Stop the Engine\u2026'),
-    isEnabled: args => engineOf(service, args) !== null,
-    execute: args => {
-      const engine = engineOf(service, args);
-      return engine ? stopEngine(service, trans, engine) : undefined;
-    }
-  });
+  return [
+    add(
+      CommandIDs.openNotebook,
+      trans.__('Open the Notebook of the Session'),
+      async place => {
+        const path = find(service.model.live, place)?.notebook;
+        return path ? commands.execute('docmanager:open', { path }) : undefined;
+      },
+      ({ notebook }) => notebook !== null
+    ),
+    add(
+      CommandIDs.insertAttachCell,
+      trans.__('Insert a Cell that Attaches to the Session'),
+      place => insertAttachCell(commands, service, trans, place)
+    ),
+    add(CommandIDs.fork, trans.__('Fork the Session\u2026'), place => fork(service, trans, place)),
+    add(
+      CommandIDs.swapOut,
+      trans.__('Move the Session out of the Device'),
+      place => service.swap(place, 'out'),
+      canLeave
+    ),
+    add(
+      CommandIDs.swapIn,
+      trans.__('Bring the Session Back to the Device'),
+      place => service.swap(place, 'in'),
+      canReturn
+    ),
+    add(
+      CommandIDs.acceptRecomputed,
+      trans.__('Accept the Session as It Was Recomputed'),
+      place => service.acceptRecomputed(place),
+      ({ described }) => described.exactness === 'recomputed'
+    ),
+    add(
+      CommandIDs.clearBreakpoints,
+      trans.__('Remove All Breakpoints of the Session'),
+      place => service.clearBreakpoints(place, null),
+      ({ described }) => described.breakpoints.length > 0
+    ),
+    add(CommandIDs.close, trans.__('Close the Session\u2026'), place =>
+      close(service, trans, place)
+    ),
+    commands.addCommand(CommandIDs.stopEngine, {
+      label: trans.__('Stop the Engine\u2026'),
+      isEnabled: args => engineOf(service, args) !== null,
+      execute: args => {
+        const engine = engineOf(service, args);
+        return engine ? stopEngine(service, trans, engine) : undefined;
+      }
+    })
+  ];
 }
 
 /** The session that `args` name, else the one that is chosen. */
-function named(service: DjinnService, args: ReadonlyPartialJSONObject): Place | null {
+function named(service: IDjinn, args: ReadonlyPartialJSONObject): Place | null {
   const { engine, session } = args;
   return typeof engine === 'string' && typeof session === 'string'
     ? { engine, session }
     : service.model.chosen;
 }
 
-function engineOf(service: DjinnService, args: ReadonlyPartialJSONObject): string | null {
+function engineOf(service: IDjinn, args: ReadonlyPartialJSONObject): string | null {
   return typeof args.engine === 'string' ? args.engine : (service.model.chosen?.engine ?? null);
 }
 
 async function insertAttachCell(
   commands: CommandRegistry,
-  service: DjinnService,
+  service: IDjinn,
   trans: Trans,
   place: Place
 ): Promise<void> {
@@ -210,15 +231,16 @@ async function insertAttachCell(
     const text = trans.__(
       'No notebook is in front. Show the one that the cell is for, then insert it.'
     );
-    service.model.remark = { place, text };
+    service.model.refuse({ ...place, about: 'attach' }, text);
     return;
   }
   const { load } = service.model.live.engines[place.engine].found;
   await commands.execute(below);
   await commands.execute('notebook:replace-selection', { text: attachCell(load, place.session) });
+  service.model.withdraw({ ...place, about: 'attach' });
 }
 
-async function fork(service: DjinnService, trans: Trans, place: Place): Promise<void> {
+async function fork(service: IDjinn, trans: Trans, place: Place): Promise<void> {
   const label = find(service.model.live, place)?.label ?? place.session;
   const result = await InputDialog.getText({
     title: trans.__('Fork %1', label),
@@ -231,7 +253,7 @@ async function fork(service: DjinnService, trans: Trans, place: Place): Promise<
   }
 }
 
-async function close(service: DjinnService, trans: Trans, place: Place): Promise<void> {
+async function close(service: IDjinn, trans: Trans, place: Place): Promise<void> {
   const label = find(service.model.live, place)?.label ?? place.session;
   const sure = await showDialog({
     title: trans.__('Close %1?', label),
@@ -245,7 +267,7 @@ async function close(service: DjinnService, trans: Trans, place: Place): Promise
   }
 }
 
-async function stopEngine(service: DjinnService, trans: Trans, engine: string): Promise<void> {
+async function stopEngine(service: IDjinn, trans: Trans, engine: string): Promise<void> {
   const model = service.model.live.engines[engine]?.found.model ?? engine;
   const sure = await showDialog({
     title: trans.__('Stop the engine of %1?', model),

@@ -1,40 +1,44 @@
-/* The line as it really is: REST for requests, one WebSocket for what happens, opened again with back-off. */
+/* The channel to the server extension: REST for requests, one WebSocket for live messages, reopened with back-off. */
 
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
-import { IDisposable } from '@lumino/disposable';
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { AskFailed, Connection, ILine, RequestOf } from './line';
-import { Answers, Failed, Live, Said } from './wire';
+import { Connection } from '../models/connection';
+import { IDjinn } from '../tokens';
+import { Answers, Failed, Live, Said } from '../wire';
+import { IChannel, RequestRefused } from './channel';
 
 const FIRST_SECONDS = 1;
 const LONGEST_SECONDS = 30;
 /** Without the extension there is nothing to wait for, but a server may be restarted with it. */
 const ABSENT_SECONDS = 60;
 
-export class ServerLine implements ILine, IDisposable {
+export class ServerChannel implements IChannel {
   constructor(settings: ServerConnection.ISettings) {
     this._settings = settings;
   }
 
-  get heard(): ISignal<ILine, Live> {
-    return this._heard;
+  get messageReceived(): ISignal<IChannel, Live> {
+    return this._messageReceived;
   }
 
   get connection(): Connection {
     return this._connection;
   }
 
-  get connectionChanged(): ISignal<ILine, Connection> {
-    return this._connectionChanged;
+  get connectionStatusChanged(): ISignal<IChannel, Connection> {
+    return this._connectionStatusChanged;
   }
 
   get isDisposed(): boolean {
     return this._disposed;
   }
 
-  async ask<K extends keyof Answers>(engine: string, request: RequestOf<K>): Promise<Answers[K]> {
+  async sendRequest<K extends keyof Answers>(
+    engine: string,
+    request: IDjinn.RequestOf<K>
+  ): Promise<Answers[K]> {
     const body = JSON.stringify(request);
     // A refusal is an answer: told by a status, the browser would write it to its console as an error of the page.
     const response = await this._request(`engines/${encodeURIComponent(engine)}/ask`, {
@@ -44,17 +48,17 @@ export class ServerLine implements ILine, IDisposable {
     });
     const reply = await readJson<Answers[K] | Failed>(response);
     if (isFailed(reply)) {
-      throw new AskFailed(reply);
+      throw new RequestRefused(reply);
     }
     if (!response.ok) {
-      throw new AskFailed({ code: 'ServerError', message: statusText(response) });
+      throw new RequestRefused({ code: 'ServerError', message: statusText(response) });
     }
     return reply as Answers[K];
   }
 
-  say(said: Said): void {
+  send(message: Said): void {
     if (this._socket?.readyState === WebSocket.OPEN) {
-      this._socket.send(JSON.stringify(said));
+      this._socket.send(JSON.stringify(message));
     }
   }
 
@@ -68,7 +72,11 @@ export class ServerLine implements ILine, IDisposable {
   dispose(): void {
     this._disposed = true;
     window.clearTimeout(this._timer);
-    this._socket?.close();
+    if (this._socket) {
+      this._socket.onopen = this._socket.onmessage = this._socket.onclose = null;
+      this._socket.close();
+      this._socket = null;
+    }
     Signal.clearData(this);
   }
 
@@ -89,7 +97,7 @@ export class ServerLine implements ILine, IDisposable {
         return this._listen();
       }
     } catch {
-      // The server does not answer; the next line says so and it is tried again.
+      // The server does not answer; `_lose` says so, and tries again.
     }
     this._lose();
   }
@@ -107,7 +115,7 @@ export class ServerLine implements ILine, IDisposable {
       this._attempts = 0;
       this._stand({ kind: 'open' });
     };
-    socket.onmessage = event => this._heard.emit(JSON.parse(event.data) as Live);
+    socket.onmessage = event => this._messageReceived.emit(JSON.parse(event.data) as Live);
     socket.onclose = () => {
       this._socket = null;
       this._lose();
@@ -131,7 +139,7 @@ export class ServerLine implements ILine, IDisposable {
 
   private _stand(connection: Connection): void {
     this._connection = connection;
-    this._connectionChanged.emit(connection);
+    this._connectionStatusChanged.emit(connection);
   }
 
   private _request(
@@ -143,8 +151,8 @@ export class ServerLine implements ILine, IDisposable {
   }
 
   private readonly _settings: ServerConnection.ISettings;
-  private readonly _heard = new Signal<ILine, Live>(this);
-  private readonly _connectionChanged = new Signal<ILine, Connection>(this);
+  private readonly _messageReceived = new Signal<IChannel, Live>(this);
+  private readonly _connectionStatusChanged = new Signal<IChannel, Connection>(this);
   private _connection: Connection = { kind: 'connecting' };
   private _socket: WebSocket | null = null;
   private _timer = 0;

@@ -1,6 +1,7 @@
 /* The cell that attaches a notebook to a session: its text, and the way it travels when a session is dragged. */
 
 import { MimeData } from '@lumino/coreutils';
+import { DisposableDelegate, IDisposable } from '@lumino/disposable';
 import { Drag } from '@lumino/dragdrop';
 
 /** What JupyterLab's notebooks take cells as. */
@@ -34,10 +35,13 @@ export interface Pressed {
   readonly pointerType: string;
 }
 
-/** Begin to drag `source` when the pointer that was pressed goes far enough. A finger scrolls instead. */
-export function dragFrom(pressed: Pressed, source: string, label: string): void {
+/**
+ * Begin to drag `source` when the pointer that was pressed goes far enough. A finger scrolls instead. Dispose the result
+ * to listen to the pointer no more.
+ */
+export function dragFrom(pressed: Pressed, source: string, label: string): IDisposable {
   if (pressed.button !== 0 || pressed.pointerType === 'touch') {
-    return;
+    return new DisposableDelegate(() => undefined);
   }
   const moved = (event: PointerEvent): void => {
     const { clientX, clientY } = event;
@@ -61,6 +65,7 @@ export function dragFrom(pressed: Pressed, source: string, label: string): void 
   document.addEventListener('pointermove', moved, true);
   document.addEventListener('pointerup', released, true);
   document.addEventListener('pointercancel', released, true);
+  return new DisposableDelegate(released);
 }
 
 function image(label: string): HTMLElement {

@@ -4,12 +4,12 @@ import { IRunningSessions } from '@jupyterlab/running';
 import { LabIcon, notebookIcon } from '@jupyterlab/ui-components';
 import { ISignal } from '@lumino/signaling';
 
-import { djinnIcon } from './icons';
-import { Place, places } from './live';
-import { CommandIDs, Execute } from './names';
-import { Trans } from './panels/react';
-import { DjinnService } from './service';
-import { EngineFound, LiveSession } from './wire';
+import { djinnIcon } from '../panels/icons';
+import { Place, places } from '../models/live';
+import { CommandIDs, Execute } from '../panels/names';
+import { Trans } from '../panels/react';
+import { IDjinn } from '../tokens';
+import { EngineFound, LiveSession } from '../wire';
 
 type Item = IRunningSessions.IRunningItem;
 
@@ -17,7 +17,7 @@ type Item = IRunningSessions.IRunningItem;
 const ENGINE = 'djinn-Running-engine';
 
 export class RunningEngines implements IRunningSessions.IManager {
-  constructor(service: DjinnService, execute: Execute, trans: Trans) {
+  constructor(service: IDjinn, execute: Execute, trans: Trans) {
     this._service = service;
     this._execute = execute;
     this._trans = trans;
@@ -26,7 +26,7 @@ export class RunningEngines implements IRunningSessions.IManager {
     this.shutdownAllConfirmationText = trans.__(
       'Stop all engines that no notebook uses? Their models leave memory and their sessions end.'
     );
-    this.runningChanged = service.model.changed;
+    this.runningChanged = service.model.stateChanged;
   }
 
   readonly name: string;
@@ -53,7 +53,7 @@ export class RunningEngines implements IRunningSessions.IManager {
   shutdownAll(): void {
     for (const engine of Object.keys(this._service.model.live.engines)) {
       this._service.stopEngine(engine, false).catch((error: Error) => {
-        this._service.model.remark = { place: null, text: error.message };
+        this._service.model.refuse({ engine, session: null, about: 'stop' }, error.message);
       });
     }
   }
@@ -91,7 +91,7 @@ export class RunningEngines implements IRunningSessions.IManager {
     };
   }
 
-  private readonly _service: DjinnService;
+  private readonly _service: IDjinn;
   private readonly _execute: Execute;
   private readonly _trans: Trans;
 }

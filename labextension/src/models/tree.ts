@@ -1,7 +1,7 @@
 /* The model as rows of a tree: layers with their points and modules, which are open, where a row leads. Pure. */
 
 import { modelPoints, pointsOf, spelled } from './places';
-import { ModelDescription, ModuleDescription, PointDescription } from './wire';
+import { ModelDescription, ModuleDescription, PointDescription } from '../wire';
 
 export interface TreeRow {
   readonly id: string;

@@ -1,6 +1,6 @@
 /* Values with an axis of heads: which heads they have, and one of them or their mean as rows. Pure. */
 
-import { Snapshot } from './wire';
+import { Snapshot } from '../wire';
 
 /** Positions, heads, entries: the engine's name for values that have heads. */
 const WITH_HEADS = 'T H D';

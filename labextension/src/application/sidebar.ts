@@ -8,23 +8,24 @@ import { ISignal } from '@lumino/signaling';
 import { AccordionPanel, Widget } from '@lumino/widgets';
 import * as React from 'react';
 
+import { ISidebar } from '../tokens';
 import { shareHeight } from './heights';
-import { djinnIcon } from './icons';
-import { MOVES } from './names';
-import { Activation } from './panels/activation';
-import { Breakpoints } from './panels/breakpoints';
-import { Memory } from './panels/memory';
-import { Modules } from './panels/modules';
-import { PanelProps, panelOf } from './panels/react';
-import { Sessions } from './panels/sessions';
-import { Stops } from './panels/stops';
+import { djinnIcon } from '../panels/icons';
+import { MOVES } from '../panels/names';
+import { Activation } from '../panels/activation';
+import { Breakpoints } from '../panels/breakpoints';
+import { Memory } from '../panels/memory';
+import { Modules } from '../panels/modules';
+import { PanelProps, panelOf } from '../panels/react';
+import { Sessions } from '../panels/sessions';
+import { Stops } from '../panels/stops';
 
 export const SIDEBAR_ID = 'djinn-sidebar';
 
 /** Of what is short of height, in the order of the panels, until a person drags the borders. */
 const WEIGHTS = [1.2, 1, 1, 1, 1.5, 0.8];
 
-export class Sidebar extends SidePanel {
+export class Sidebar extends SidePanel implements ISidebar {
   constructor(options: { commands: CommandRegistry; props: PanelProps; translator: ITranslator }) {
     super({ translator: options.translator });
     const { commands, props } = options;
@@ -43,11 +44,14 @@ export class Sidebar extends SidePanel {
       this.addWidget(panel);
     }
     this.foldedChanged.connect(this._share, this);
-    (this.content as AccordionPanel).handleMoved.connect(() => (this._dragged = true));
+    (this.content as AccordionPanel).handleMoved.connect(this._onDrag, this);
     this.content.widgets.forEach(({ node }) => this._drawn.observe(node, { childList: true }));
   }
 
   override dispose(): void {
+    if (this.isDisposed) {
+      return;
+    }
     this._drawn.disconnect();
     this._resized.disconnect();
     super.dispose();
@@ -106,6 +110,10 @@ export class Sidebar extends SidePanel {
     }));
     const titles = content.titles.reduce((total, title) => total + title.offsetHeight, 0);
     content.setRelativeSizes(shareHeight(wishes, content.node.clientHeight - titles));
+  }
+
+  private _onDrag(): void {
+    this._dragged = true;
   }
 
   private _panels(commands: CommandRegistry, props: PanelProps): ReactWidget[] {

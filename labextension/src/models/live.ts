@@ -8,7 +8,7 @@ import {
   LiveOutcome,
   LiveSession,
   Transfer
-} from './wire';
+} from '../wire';
 
 /** Names one session of one engine. */
 export interface Place {

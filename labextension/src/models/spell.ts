@@ -1,6 +1,6 @@
 /* Quantities as text, the way the kernel's views spell them. */
 
-import { Edit } from './wire';
+import { Edit } from '../wire';
 
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 

@@ -1,6 +1,6 @@
 /* The tree that stops and forks make, as rows to draw: sessions with their stops, forks where they began. Pure. */
 
-import { Branch, StopDescription } from './wire';
+import { Branch, StopDescription } from '../wire';
 
 /** A session that has a stop in its history: at `index`, with `count` stops to go back to get there. */
 export interface Holding {

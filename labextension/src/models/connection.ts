@@ -1,0 +1,12 @@
+/* The state of the connection to the Jupyter server. */
+
+/**
+ * `absent`: the server has no Djinn extension; `forbidden`: it refuses this user; `lost`: the next attempt follows by
+ * itself, after `seconds`.
+ */
+export type Connection =
+  | { readonly kind: 'connecting' }
+  | { readonly kind: 'open' }
+  | { readonly kind: 'lost'; readonly seconds: number }
+  | { readonly kind: 'absent' }
+  | { readonly kind: 'forbidden' };

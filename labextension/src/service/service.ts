@@ -1,0 +1,356 @@
+/* The verbs of the sidebar: sends requests over the channel and keeps the model. Knows neither sockets nor widgets. */
+
+import { ISignal, Signal } from '@lumino/signaling';
+
+import { Place, find, follows, key, reduce } from '../models/live';
+import { DjinnModel } from '../models/model';
+import { Subject, aboutStop, refusalOf } from '../models/refusals';
+import { IDjinn } from '../tokens';
+import {
+  Answers,
+  BreakpointDescription,
+  Live,
+  LiveOutcome,
+  ModuleDescription,
+  StopDescription,
+  StopIdentity
+} from '../wire';
+import { IChannel, reasonOf } from './channel';
+import { Requests } from './requests';
+
+export class DjinnService implements IDjinn {
+  constructor(channel: IChannel, version: string) {
+    this.version = version;
+    this._channel = channel;
+    channel.messageReceived.connect(this._onMessage, this);
+    channel.connectionStatusChanged.connect(this._onConnection, this);
+    channel.connect();
+  }
+
+  readonly model = new DjinnModel();
+  readonly version: string;
+
+  get eventMessage(): ISignal<this, IDjinn.IEventMessage> {
+    return this._eventMessage;
+  }
+
+  get disposed(): ISignal<this, void> {
+    return this._disposed;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** Disconnect from the server, and tell all who subscribed to end with it. */
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    this._disposed.emit();
+    this._channel.dispose();
+    this.model.dispose();
+    Signal.clearData(this);
+  }
+
+  reconnect(): void {
+    this._channel.connect();
+  }
+
+  focus(notebook: string | null): void {
+    if (notebook !== this.model.notebook) {
+      this.model.notebook = notebook;
+      this._channel.send({ say: 'focus', notebook });
+    }
+  }
+
+  renamed(notebook: string): void {
+    if (notebook !== this.model.notebook) {
+      this.model.rename(notebook);
+      this._channel.send({ say: 'focus', notebook });
+    }
+  }
+
+  sendRequest<K extends keyof Answers>(
+    engine: string,
+    request: IDjinn.RequestOf<K>
+  ): Promise<Answers[K]> {
+    return this._channel.sendRequest<K>(engine, request);
+  }
+
+  modules(engine: string): Promise<readonly ModuleDescription[]> {
+    const known = this._modules.get(engine);
+    const asked =
+      known ??
+      this.sendRequest<'ListModules'>(engine, { request: 'ListModules' }).then(
+        ({ modules }) => modules
+      );
+    this._modules.set(engine, asked);
+    asked.catch(() => this._modules.delete(engine));
+    return asked;
+  }
+
+  resume(place: Place, free = false): Promise<void> {
+    const { session } = place;
+    const stop = this._seen(place);
+    return this._move<'Resume'>(place, 'move', { request: 'Resume', session, free, stop });
+  }
+
+  pause(place: Place): Promise<void> {
+    const { session } = place;
+    return this._attempt<'Pause'>(place, 'move', { request: 'Pause', session });
+  }
+
+  step(place: Place, by: 'layer' | 'token' | 'point' = 'layer'): Promise<void> {
+    const { session } = place;
+    const stop = this._seen(place);
+    return this._move<'Step'>(place, 'move', { request: 'Step', session, by, stop });
+  }
+
+  back(place: Place, by: 'stop' | 'layer' | 'token' = 'stop'): Promise<void> {
+    const { session } = place;
+    const stop = this._seen(place);
+    return this._move<'Back'>(place, 'move', { request: 'Back', session, by, stop });
+  }
+
+  backTo(
+    place: Place,
+    to: StopDescription,
+    count: number,
+    stop: StopIdentity | null
+  ): Promise<void> {
+    const { session } = place;
+    const request = { request: 'Back', session, count, by: 'stop', stop } as const;
+    return this._move<'Back'>(place, aboutStop(to), request, () => this.model.choose(place));
+  }
+
+  fork(place: Place, name: string): Promise<void> {
+    const { engine, session } = place;
+    const request = { request: 'Fork', session, name } as const;
+    const show = (): void => this.model.choose({ engine, session: name });
+    return this._attempt<'Fork'>(place, 'fork', request, show);
+  }
+
+  close(place: Place): Promise<void> {
+    const { session } = place;
+    return this._attempt<'Close'>(place, 'close', { request: 'Close', session });
+  }
+
+  setBreakpoint(place: Place, site: string): Promise<void> {
+    const { session } = place;
+    return this._attempt<'SetBreakpoint'>(place, `breakpoint at ${site}`, {
+      request: 'SetBreakpoint',
+      session,
+      site,
+      when: null,
+      once: false
+    });
+  }
+
+  async addBreakpoint(place: Place, wanted: IDjinn.Wanted): Promise<BreakpointDescription> {
+    const { engine, session } = place;
+    const { breakpoint } = await this.sendRequest<'SetBreakpoint'>(engine, {
+      request: 'SetBreakpoint',
+      session,
+      ...wanted
+    });
+    return breakpoint;
+  }
+
+  async changeBreakpoint(
+    place: Place,
+    before: BreakpointDescription,
+    wanted: IDjinn.Wanted
+  ): Promise<void> {
+    const { engine, session } = place;
+    const { number } = await this.addBreakpoint(place, wanted);
+    if (!before.enabled) {
+      await this.sendRequest<'EnableBreakpoint'>(engine, {
+        request: 'EnableBreakpoint',
+        session,
+        number,
+        enabled: false
+      });
+    }
+    if (number !== before.number) {
+      await this.sendRequest<'ClearBreakpoints'>(engine, {
+        request: 'ClearBreakpoints',
+        session,
+        sites: [String(before.number)]
+      });
+    }
+  }
+
+  enableBreakpoint(place: Place, number: number, enabled: boolean): Promise<void> {
+    const { session } = place;
+    const request = { request: 'EnableBreakpoint', session, number, enabled } as const;
+    return this._attempt<'EnableBreakpoint'>(place, `breakpoint ${number}`, request);
+  }
+
+  clearBreakpoints(
+    place: Place,
+    numbers: readonly number[] | null,
+    about = 'breakpoints'
+  ): Promise<void> {
+    const { session } = place;
+    const sites = numbers?.map(String) ?? null;
+    const request = { request: 'ClearBreakpoints', session, sites } as const;
+    return this._attempt<'ClearBreakpoints'>(place, about, request);
+  }
+
+  unsteer(place: Place, number: number): Promise<void> {
+    const { session } = place;
+    return this._attempt<'Unsteer'>(place, `rule ${number}`, {
+      request: 'Unsteer',
+      session,
+      number
+    });
+  }
+
+  enableRule(place: Place, number: number, enabled: boolean): Promise<void> {
+    const { session } = place;
+    const request = { request: 'EnableRule', session, number, enabled } as const;
+    return this._attempt<'EnableRule'>(place, `rule ${number}`, request);
+  }
+
+  enableEdit(place: Place, number: number, enabled: boolean): Promise<void> {
+    const { session } = place;
+    const stop = this._seen(place);
+    const request = { request: 'EnableEdit', session, number, enabled, stop } as const;
+    return this._attempt<'EnableEdit'>(place, `edit ${number}`, request);
+  }
+
+  revert(place: Place): Promise<void> {
+    const { session } = place;
+    const stop = this._seen(place);
+    return this._attempt<'RevertEdits'>(place, 'edits', { request: 'RevertEdits', session, stop });
+  }
+
+  swap(place: Place, direction: 'out' | 'in'): Promise<void> {
+    const { session } = place;
+    return direction === 'out'
+      ? this._attempt<'SwapOut'>(place, 'swap', { request: 'SwapOut', session })
+      : this._attempt<'SwapIn'>(place, 'swap', { request: 'SwapIn', session });
+  }
+
+  acceptRecomputed(place: Place): Promise<void> {
+    const { session } = place;
+    return this._attempt<'AcceptRecomputed'>(place, 'accept', {
+      request: 'AcceptRecomputed',
+      session
+    });
+  }
+
+  async stopEngine(engine: string, force: boolean): Promise<void> {
+    await this.sendRequest<'Shutdown'>(engine, { request: 'Shutdown', force });
+  }
+
+  /** The stop that the person sees: a move is for it, and for no other that the session has come to meanwhile. */
+  private _seen(place: Place): StopIdentity | null {
+    return find(this.model.live, place)?.described.stop ?? null;
+  }
+
+  /** Send a request; keep or withdraw the refusal of its subject. */
+  private async _attempt<K extends keyof Answers>(
+    { engine, session }: Place,
+    about: string,
+    request: IDjinn.RequestOf<K>,
+    done: () => void = () => undefined
+  ): Promise<void> {
+    const subject = { engine, session, about };
+    const number = this._requests.begin(subject);
+    try {
+      await this.sendRequest<K>(engine, request);
+      done();
+      this._succeed(subject, number);
+    } catch (error) {
+      this._fail(subject, number, reasonOf(error));
+    }
+  }
+
+  /** The same for a move, which is accepted first: its outcome follows, or has come before the reply. */
+  private async _move<K extends 'Resume' | 'Step' | 'Back'>(
+    place: Place,
+    about: string,
+    request: IDjinn.RequestOf<K>,
+    accepted: () => void = () => undefined
+  ): Promise<void> {
+    const subject = { ...place, about };
+    const number = this._requests.begin(subject);
+    try {
+      const { move } = await this.sendRequest<K>(place.engine, request);
+      accepted();
+      this._requests.accepted(place, move, subject, number);
+      const outcome = this.model.live.outcomes[key(place)];
+      if (outcome?.move === move) {
+        this._settle(outcome);
+      }
+    } catch (error) {
+      this._fail(subject, number, reasonOf(error));
+    }
+  }
+
+  /** A move has ended. A failure of one that this page did not ask for, or has no reply for yet, stands at the session. */
+  private _settle(outcome: LiveOutcome): void {
+    const { engine, session, reply } = outcome;
+    const atSession = { engine, session, about: 'move' };
+    const asked = this._requests.ended(outcome);
+    const text = reply.reply === 'Failed' ? reply.message : null;
+    if (asked === null) {
+      return text === null ? undefined : this.model.refuse(atSession, text);
+    }
+    const { subject, number } = asked;
+    if (text === null) {
+      return this._succeed(subject, number);
+    }
+    if (refusalOf(this.model.refusals, atSession) === text) {
+      this.model.withdraw(atSession);
+    }
+    this._fail(subject, number, text);
+  }
+
+  private _succeed(subject: Subject, number: number): void {
+    if (this._requests.isLast(subject, number)) {
+      this.model.withdraw(subject);
+    }
+  }
+
+  private _fail(subject: Subject, number: number, text: string): void {
+    if (this._requests.isLast(subject, number)) {
+      this.model.refuse(subject, text);
+    }
+  }
+
+  private _onMessage(_: IChannel, message: Live): void {
+    if (!follows(this.model.live, message)) {
+      this._channel.send({ say: 'resync' });
+      return;
+    }
+    this.model.live = reduce(this.model.live, message);
+    if (message.live === 'snapshot') {
+      this._channel.send({ say: 'focus', notebook: this.model.notebook });
+      message.outcomes
+        .filter(outcome => this._requests.waitsFor(outcome))
+        .forEach(this._settle, this);
+    } else if (message.live === 'event') {
+      if (message.event.event === 'SessionSwapped') {
+        this.model.swapped(message.engine, message.event);
+      }
+      this._eventMessage.emit({ engine: message.engine, event: message.event });
+    } else if (message.live === 'outcome') {
+      this._settle(message);
+    }
+  }
+
+  private _onConnection(): void {
+    this.model.connection = this._channel.connection;
+  }
+
+  private readonly _channel: IChannel;
+  private readonly _requests = new Requests();
+  private readonly _modules = new Map<string, Promise<readonly ModuleDescription[]>>();
+  private readonly _eventMessage = new Signal<this, IDjinn.IEventMessage>(this);
+  private readonly _disposed = new Signal<this, void>(this);
+  private _isDisposed = false;
+}
