@@ -47,7 +47,12 @@ def span(class_: str, *contents: object, **attributes: object) -> Html:
 
 
 def table(
-    head: Sequence[object], rows: Iterable[Sequence[object]], *, numeric: Sequence[int] = (), last: bool = False
+    head: Sequence[object],
+    rows: Iterable[Sequence[object]],
+    *,
+    numeric: Sequence[int] = (),
+    last: bool = False,
+    class_: str | None = None,
 ) -> Html:
     """Return a plain table; the columns in `numeric` are aligned right. A cell may be a finished <td> or <th>. A table
     that is too wide shows its first columns; with `last` it shows the row's name and the last columns."""
@@ -63,7 +68,9 @@ def table(
 
     top = element("thead", line(head, "th")) if head else None
     body = element("tbody", joined(line(row, "td") for row in rows))
-    made = element("table", top, body, style="margin-left:0")  # a page that removes the style sheet would centre it
+    made = element(
+        "table", top, body, class_=class_, style="margin-left:0"
+    )  # a page that removes the style sheet would centre it
     return div("dj-scroll dj-last" if last else "dj-scroll", made)
 
 

@@ -98,10 +98,12 @@ def share_colour(share: float) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def image(picture: Picture, *, width: int, height: int, alt: str) -> Html:
-    """Return the picture as an <img> of a size in CSS pixels, its cells kept sharp."""
+def image(picture: Picture, *, width: int, height: int, alt: str, shrinks: bool = False) -> Html:
+    """Return the picture as an <img> of a size in CSS pixels, its cells kept sharp. One that `shrinks` is never wider
+    than its card."""
+    most = "max-width:100%;" if shrinks else ""
     return element("img", src=picture.image(), width=width, height=height, alt=alt, class_="dj-picture",
-                   style=f"width:{width}px;height:{height}px;image-rendering:pixelated")  # fmt: skip
+                   style=f"width:{width}px;{most}height:{height}px;image-rendering:pixelated")  # fmt: skip
 
 
 def _signed_palette() -> list[Colour]:

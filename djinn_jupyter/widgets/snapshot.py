@@ -54,7 +54,10 @@ def _values(look: Look) -> tuple[str, Html]:
     heads = _by_head(look, shown) if look.has_heads else []
     names = [str(h) for h in look.heads] if heads else []
     html = card(
-        part(image(picture, width=640, height=height, alt=alt), legend(picture, features_of(look.values), "values")),
+        part(
+            image(picture, width=640, height=height, alt=alt, shrinks=True),
+            legend(picture, features_of(look.values), "values"),
+        ),
         part(_heads_table(look, positions, heads, names), name="norm of each head") if heads else None,
         part(table(head, made, numeric=(0, 2, 3, 4)), name=_rows_name(len(shown), len(rows))),
         part(largest, name=f"largest at position {look.positions[-1]}"),

@@ -173,7 +173,7 @@ def _overview(stop: Paused, value: NDArray[np.generic]) -> Html:
     covered = stop.positions[-len(value) :]
     height = min(256, max(64, 3 * picture.cells.shape[0]))
     alt = f"activation at {stop.site}: positions {spans(covered)} down, {features_of(value)} dimensions across"
-    return part(image(picture, width=640, height=height, alt=alt), legend(picture, features_of(value)),
+    return part(image(picture, width=640, height=height, alt=alt, shrinks=True), legend(picture, features_of(value)),
                 name=f"activation, {at_positions(covered)} downwards")  # fmt: skip
 
 
@@ -184,21 +184,21 @@ def _positions(stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[L
     looks = {row.position: row for row in lens}
     strip, below = _strip(stop, value, shown)
     head: list[object] = ["position", "token", "norm", ""]
-    head += ["activation"] if strip else []
     depth = max((len(row.top) for row in lens), default=0)
-    head += ["" if i else "logit lens" for i in range(depth)]
+    head += [element("th", "logit lens", scope="col", colspan=depth)] if depth else []
+    head += [element("th", "activation", scope="col", class_="dj-above")] if strip else []
     rows = []
     for i, position in enumerate(shown):
         norm = rounded(norms[position])
         row: list[object] = [position, cell_token(stop.texts[position], stop.tokens[position]), figure(norm)]
         row.append(meter(norm / most, "dj-narrow dj-grey"))
+        guesses = [guess(top) for top in looks[position].top] if position in looks else []
+        row += guesses + [element("td") for _ in range(depth - len(guesses))]
         if strip and i == 0:
             row.append(strip)
-        if position in looks:
-            row += [guess(top) for top in looks[position].top]
         rows.append(row)
     name = "the last positions of this pass" if len(stop.positions) > len(shown) else None
-    return part(table(head, rows, numeric=(0, 2)), below, name=name)
+    return part(table(head, rows, numeric=(0, 2), class_="dj-beside" if strip else None), below, name=name)
 
 
 def _strip(stop: Paused, value: NDArray[np.generic] | None, shown: list[int]) -> tuple[Html | None, Html | None]:

@@ -14,7 +14,7 @@ from djinn_jupyter.wire.names import label
 # style sheet that other cells would depend on.
 STYLE: Final = """
 .djinn{--dj-text:var(--jp-content-font-color1,inherit);--dj-soft:var(--jp-content-font-color2,#7a7a7a);
---dj-line:var(--jp-border-color2,rgba(128,128,128,.35));--dj-bar:var(--jp-layout-color2,rgba(128,128,128,.14));
+--dj-line:var(--jp-border-color2,#80808059);--dj-bar:var(--jp-layout-color2,#80808024);
 --dj-stop:#e06c28;--dj-blue:#2e7ad6;
 color:var(--dj-text);font:13px/1.5 var(--jp-ui-font-family,system-ui,-apple-system,"Segoe UI",sans-serif);
 max-width:960px;container-type:inline-size;
@@ -34,7 +34,7 @@ background:var(--dj-bar);border-bottom:1px solid var(--dj-line)}
 .djinn .dj-name{color:var(--dj-soft);font-size:11px;margin-bottom:3px}
 .djinn .dj-since{font-style:italic;color:var(--dj-stop)}
 .djinn .dj-whose{margin-left:auto;color:var(--dj-soft);font-size:11px}
-.djinn .dj-scroll{overflow-x:auto;scrollbar-width:thin;scrollbar-color:rgba(128,128,128,.6) transparent}
+.djinn .dj-scroll{overflow-x:auto;scrollbar-width:thin;scrollbar-color:#80808099 transparent}
 .djinn .dj-last{direction:rtl}
 .djinn.djinn .dj-last>table{direction:ltr;margin-right:auto}
 .djinn.djinn .dj-last tr>:first-child{position:sticky;left:0;background:var(--jp-layout-color0,Canvas)}
@@ -55,23 +55,23 @@ line-height:22px;vertical-align:middle;border:0;max-width:none;font-weight:norma
 .djinn .dj-tokens{line-height:24px;overflow-wrap:anywhere}
 .djinn .dj-token{display:inline-block;white-space:pre;line-height:18px;padding:0 3px;
 margin-right:-2px;border-radius:2px;border-bottom:2px solid transparent}
-.djinn .dj-token.dj-here{background:rgba(224,108,40,.16);border-bottom-color:var(--dj-stop)}
-.djinn .dj-token.dj-new{background:rgba(46,122,214,.16)}
-.djinn .dj-token.dj-differs{background:rgba(224,108,40,.2)}
+.djinn .dj-token.dj-here{background:#e06c2829;border-bottom-color:var(--dj-stop)}
+.djinn .dj-token.dj-new{background:#2e7ad629}
+.djinn .dj-token.dj-differs{background:#e06c2833}
 .djinn .dj-text{white-space:pre-wrap;overflow-wrap:anywhere;font-size:14px}
-.djinn .dj-text .dj-new{background:rgba(46,122,214,.16);border-radius:2px;padding:1px 0}
+.djinn .dj-text .dj-new{background:#2e7ad629;border-radius:2px;padding:1px 0}
 .djinn .dj-layers{display:flex;gap:2px;align-items:center;max-width:760px}
-.djinn .dj-layers .dj-layer{flex:1 1 0;min-width:1px;height:12px;border-radius:1px;background:rgba(128,128,128,.22)}
-.djinn .dj-layers .dj-layer.dj-ran{background:rgba(128,128,128,.62)}
+.djinn .dj-layers .dj-layer{flex:1 1 0;min-width:1px;height:12px;border-radius:1px;background:#80808038}
+.djinn .dj-layers .dj-layer.dj-ran{background:#8080809e}
 .djinn .dj-layers .dj-layer.dj-half{flex-grow:.5}
 .djinn .dj-layers .dj-mark{flex:none;width:3px;height:20px;border-radius:1px;background:var(--dj-stop)}
 .djinn .dj-layers .dj-end{flex:none;font-size:11px;color:var(--dj-soft);padding:0 4px}
 .djinn .dj-meter{display:inline-block;vertical-align:middle;height:10px;width:120px;max-width:24vw;
-background:rgba(128,128,128,.14);
+background:#80808024;
 border-radius:1px;overflow:hidden}
 .djinn .dj-meter>span{display:block;height:10px;background:var(--dj-blue)}
 .djinn .dj-meter.dj-narrow{width:64px}
-.djinn .dj-meter.dj-grey>span{background:rgba(128,128,128,.6)}
+.djinn .dj-meter.dj-grey>span{background:#80808099}
 .djinn .dj-meter.dj-changed>span{background:var(--dj-stop)}
 .djinn .dj-guess{display:inline-block;min-width:70px;padding:0 4px;border-radius:2px;line-height:19px}
 .djinn .dj-guess .dj-soft{font-size:11px}
@@ -87,15 +87,21 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 .djinn .dj-pair .dj-name{white-space:nowrap}
 .djinn svg{display:block;max-width:100%}
 """
-# The width of a cell on a screen of 1360 pixels with both sidebars open, approximately.
+# The width of a cell on a screen of 1360 pixels with both sidebars open, approximately; two notebooks side by side have
+# 390 to 510. Text wraps, a guess has its probability below it, and the picture beside a stop's rows goes below them.
 NARROW: Final = (
     "@container (max-width:680px)",
     """
-.djinn.djinn table th,.djinn.djinn table td{padding:0 7px 0 0}
-.djinn .dj-guess{min-width:0;padding:0 2px}
-.djinn .dj-meter{width:64px}
+.djinn .dj-scroll{position:relative}
+.djinn.djinn table th,.djinn.djinn table td{white-space:normal;line-height:15px;padding:0 5px 0 0}
+.djinn.djinn table td.dj-num{white-space:nowrap}
+.djinn .dj-guess{display:block;min-width:0;padding:0 2px;line-height:14px;white-space:nowrap}
+.djinn .dj-guess .dj-soft{display:block}
 .djinn .dj-meter.dj-narrow{width:28px}
-.djinn .dj-tall img{width:60px!important}
+.djinn .dj-above{display:none}
+.djinn.djinn table td.dj-tall{position:absolute;inset:auto 0 0;height:66px;padding:0}
+.djinn .dj-tall img{width:100%!important;height:66px!important}
+.djinn.djinn .dj-beside{margin-bottom:74px}
 """,
 )
 
