@@ -12,12 +12,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import numbers
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from djinn_jupyter.errors import UsageError
 
@@ -25,14 +26,23 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = TypeVar("Kind")
 
 
+class Rule(NamedTuple):
+    """What values of a setting mean something: in words, and as a test."""
+
+    words: str
+    keeps: Callable[[Any], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a setting is, in the words of its help; the least that it can be; the names that it had before."""
+    """What a setting is, in the words of its help; the least that it can be, or another rule; the names that it had
+    before."""
 
     help: str
     _: KW_ONLY
     metavar: str | None = None
     least: float | None = None
+    rule: Rule | None = None
     formerly: tuple[str, ...] = ()
 
 
@@ -54,6 +64,12 @@ class Setting:
     def in_json(self) -> Any:
         """The type of its value in a configuration, where an object of Python is named by a text."""
         return (str if object in self.kinds else self.hint) | None
+
+    def plain(self, value: Any) -> Any:
+        """Return a number of another library, such as numpy, as Python's own."""
+        if self.kinds == {float} and isinstance(value, numbers.Real):
+            return float(value)
+        return int(value) if self.kinds == {int} and isinstance(value, numbers.Integral) else value
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -114,12 +130,12 @@ def chosen(described: type, parsed: object) -> dict[str, Any]:
 
 def given_by_name(described: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings under their present names, without those that are None. UsageError for unknown ones."""
-    names = {name: one.name for one in settings_of(described) for name in (*one.described.formerly, one.name)}
+    names = {name: one for one in settings_of(described) for name in (*one.described.formerly, one.name)}
     for name in given:
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0.6)
             raise UsageError(f"There is no option {name}{f'; did you mean {near[0]}?' if near else '.'}")
-    return {names[name]: value for name, value in given.items() if value is not None}
+    return {names[name].name: names[name].plain(value) for name, value in given.items() if value is not None}
 
 
 def check_least(described: type, given: Mapping[str, Any]) -> None:
@@ -128,6 +144,21 @@ def check_least(described: type, given: Mapping[str, Any]) -> None:
         least, value = one.described.least, given.get(one.name)
         if least is not None and value is not None and not value >= least:
             raise UsageError(f"{one.name} is at least {least}; it cannot be {value}.")
+
+
+def check_rules(described: type, values: object) -> None:
+    """UsageError where an attribute breaks the rule of its setting, or is of a kind for which that cannot be asked."""
+    for one in settings_of(described):
+        asked = getattr(values, one.name)
+        if one.described.rule is not None and asked is not None and not _keeps(one.described.rule, asked):
+            raise UsageError(f"{one.described.rule.words}; it cannot be {asked!r}.")
+
+
+def _keeps(rule: Rule, asked: Any) -> bool:
+    try:
+        return rule.keeps(asked)
+    except TypeError:
+        return False
 
 
 def part_of(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
 from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.attribution import Attribution
@@ -16,7 +16,9 @@ from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
+from djinn_jupyter.described import given_by_name, takes
 from djinn_jupyter.errors import DjinnError, InvalidEdit, UsageError, WireError
+from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
@@ -55,39 +57,29 @@ class RemoteSession:
 
     # ------------------------------------------------------------------------------------------------ running
 
+    @takes(GivenSampling)
     def run(
         self,
         prompt: object = None,
         *,
         max_new_tokens: int = 20,
-        temperature: float = 0.0,
-        seed: int = 0,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        repetition_penalty: float | None = None,
-        model_defaults: bool = False,
         stop: str | Iterable[str] = (),
         ignore_eos: bool = False,
         extend: bool = False,
         chat: bool = False,
         free: bool = False,
         on_token: OnToken | None = None,
+        **sampling: Unpack[GivenSampling],
     ) -> Stop:
         """Run a prompt (text or token ids) until a breakpoint or the end. `extend` continues the present tokens; the
-        prompt may then be omitted. `on_token` is called for each new token, in this thread."""
+        prompt may then be omitted. `on_token` is called for each new token, in this thread. The sampling:
+        """
         request = ask.Run(
             session=self.name,
             text=prompt if isinstance(prompt, str) else None,
             tokens=None if prompt is None or isinstance(prompt, str) else token_ids(prompt),
             max_new_tokens=max_new_tokens,
-            sampling=Sampling(
-                temperature=float(temperature),
-                top_k=top_k,
-                top_p=top_p,
-                repetition_penalty=repetition_penalty,
-                seed=seed,
-                model_defaults=model_defaults,
-            ),
+            sampling=Sampling(**given_by_name(GivenSampling, sampling)),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
             ignore_eos=ignore_eos,
             chat=chat,

@@ -10,6 +10,7 @@ from msgspec import Meta
 from djinn_jupyter.described import settings_of
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.options import GivenOptions
+from djinn_jupyter.sampling import GivenSampling
 
 Count = Annotated[int, Meta(ge=0)]
 
@@ -111,26 +112,21 @@ class Disconnect(Arguments, frozen=True):
 
 
 if TYPE_CHECKING:
-    Engine = msgspec.Struct
-else:  # the engine's options, as `djinn_jupyter.load` takes them
-    Engine = msgspec.defstruct(
-        "Engine", [(one.name, one.in_json, None) for one in settings_of(GivenOptions)], kw_only=True, frozen=True
+    Settings = msgspec.Struct
+else:  # of the engine, as `djinn_jupyter.load` takes them, and of sampling, as `session.run` does
+    described = (*settings_of(GivenOptions), *settings_of(GivenSampling))
+    Settings = msgspec.defstruct(
+        "Settings", [(one.name, one.in_json, None) for one in described], kw_only=True, frozen=True
     )
 
 
-class Launch(Engine, frozen=True, kw_only=True):
+class Launch(Settings, frozen=True, kw_only=True):
     """Arguments of launch: those of `session.run`, the session, and where to stop."""
 
     model: str
     prompt: str | None = None
     tokens: tuple[int, ...] | None = None
     max_new_tokens: Count = 20
-    temperature: float = 0.0
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int = 0
-    model_defaults: bool = False
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
     chat: bool = False

@@ -22,6 +22,7 @@ from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.described import chosen
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, IllegalMove, UnknownSession, UsageError
 from djinn_jupyter.options import GivenOptions
+from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.names import label, told_apart
 from djinn_jupyter.wire.registry import Entry
 
@@ -219,16 +220,11 @@ def _run(session: RemoteSession, plan: arguments.Launch) -> Stop:
     return session.run(
         plan.prompt if plan.tokens is None else list(plan.tokens),
         max_new_tokens=plan.max_new_tokens,
-        temperature=plan.temperature,
-        seed=plan.seed,
-        top_k=plan.top_k,
-        top_p=plan.top_p,
-        repetition_penalty=plan.repetition_penalty,
-        model_defaults=plan.model_defaults,
         stop=plan.stop,
         ignore_eos=plan.ignore_eos,
         chat=plan.chat,
         free=plan.no_debug,
+        **chosen(GivenSampling, plan),
     )
 
 

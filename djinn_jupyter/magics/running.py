@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from IPython.core.magic import magics_class
 
+from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import EFFECT, KEEP, SESSION, TOKEN, Group, given, option, read_prompt, unquoted, verb
 from djinn_jupyter.magics.showing import effect_asked, outcome_view, restored_by, sentence
+from djinn_jupyter.sampling import GivenSampling
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
@@ -23,10 +25,7 @@ class RunningMagics(Group):
     @verb(
         option("prompt", nargs=argparse.REMAINDER, help="the text, as it stands; in quotes to keep spaces at its ends"),
         option("--max-tokens", type=int, metavar="N", help="how many new tokens at most; default 20"),
-        option("--temperature", type=float, metavar="T", help="0 (the default) takes the most probable token"),
-        option("--top-k", type=int, metavar="K", help="sample among the K most probable tokens"),
-        option("--top-p", type=float, metavar="P", help="sample among the tokens that make up this probability"),
-        option("--seed", type=int, metavar="S", help="of the sampling; default 0"),
+        *add_flags(option, GivenSampling),
         option(
             "--stop", action="append", metavar="TEXT", type=unquoted, help="end where this text appears; repeatable"
         ),
@@ -35,7 +34,6 @@ class RunningMagics(Group):
         option("--ids", metavar="NAME", help="a list of token ids in this variable, instead of a text"),
         option("--continue", dest="extend", action="store_true", help="go on from the present line of tokens"),
         option("--free", action="store_true", help="do not stop at breakpoints"),
-        option("--model-defaults", action="store_true", help="apply the model's own generation settings"),
         option("--ignore-eos", action="store_true", help="go on where the model would end its text"),
         EFFECT,
         TOKEN,
@@ -49,14 +47,7 @@ class RunningMagics(Group):
         """Run a prompt until a breakpoint or the end. Options first, then the prompt; or the prompt as the cell.
         The prompt is run as it stands, `$x` and `{x}` too: --text-from takes a text from a variable."""
         session = self.state.session(args.session)
-        options = given(
-            max_new_tokens=args.max_tokens,
-            temperature=args.temperature,
-            top_k=args.top_k,
-            top_p=args.top_p,
-            seed=args.seed,
-            stop=args.stop,
-        )
+        options = given(max_new_tokens=args.max_tokens, stop=args.stop) | chosen(GivenSampling, args)
         prompt = self._prompt(args, cell)
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
@@ -68,7 +59,6 @@ class RunningMagics(Group):
                 chat=args.chat,
                 extend=args.extend,
                 free=args.free,
-                model_defaults=args.model_defaults,
                 ignore_eos=args.ignore_eos,
                 on_token=on_token,
                 **options,

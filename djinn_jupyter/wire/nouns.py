@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.described import check_rules
+from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
@@ -27,32 +26,19 @@ Activity = Literal["busy", "idle", "focused", "blurred", "expected", "in_use", "
 
 
 class Sampling(Noun, frozen=True):
-    """How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0
-    and `top_p` 1 keep all tokens. Raises UsageError where one of them says nothing that could be meant."""
+    """How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
+    `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError where one of them says nothing that could be meant."""
 
     temperature: float = 0.0
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
     repetition_penalty: float | None = None
     seed: int = 0
     model_defaults: bool = False
 
     def __post_init__(self) -> None:
-        _require("A temperature is 0 (greedy) or more", self.temperature, lambda t: 0 <= t < math.inf)
-        _require("top_k counts tokens, 0 for all", self.top_k, lambda k: k >= 0)
-        _require("top_p is above 0 and at most 1", self.top_p, lambda p: 0 < p <= 1)
-        _require("repetition_penalty is above 0, 1 for none", self.repetition_penalty, lambda r: 0 < r < math.inf)
-        _require("A seed has 64 bits", self.seed, lambda s: -(2**63) <= s < 2**64)
-
-
-def _require(rule: str, asked: Any, keeps: Callable[[Any], bool]) -> None:
-    """UsageError where a value that was given breaks its rule, or is of a kind for which that cannot be asked."""
-    try:
-        kept = asked is None or keeps(asked)
-    except TypeError:
-        kept = False
-    if not kept:
-        raise UsageError(f"{rule}; it cannot be {asked!r}.")
+        check_rules(GivenSampling, self)
 
 
 class PointDescription(Noun, frozen=True):

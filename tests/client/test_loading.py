@@ -22,6 +22,7 @@ from djinn_jupyter.client.engines.launcher import _require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
 from djinn_jupyter.client.engines.starting import Told
 from djinn_jupyter.client.loading import spell_model
+from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.dap.arguments import Launch
 from djinn_jupyter.described import check_least, chosen, flag_of, part_of, settings_of, words_of
 from djinn_jupyter.engine.__main__ import engine_config
@@ -29,7 +30,10 @@ from djinn_jupyter.engine.__main__ import parser as engine_parser
 from djinn_jupyter.engine.model.loading.load import choose_device
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
+from djinn_jupyter.magics.running import RunningMagics
 from djinn_jupyter.options import GivenOptions, Identity, ModelOptions, Options, ProcessOptions
+from djinn_jupyter.sampling import GivenSampling
+from djinn_jupyter.wire.nouns import Sampling
 from tests.process.served import entry_for
 
 
@@ -47,6 +51,14 @@ def test_every_option_can_be_given_everywhere_and_is_a_field_of_a_value() -> Non
         assert names <= dests.keys()
         assert all(dests[one.name].help == one.described.help for one in settings_of(GivenOptions))
     assert all(one.described.help in str(loading.load.__doc__) for one in settings_of(GivenOptions))
+
+
+def test_every_setting_of_sampling_can_be_given_everywhere() -> None:
+    names = {one.name for one in settings_of(GivenSampling)}
+    assert names == {field.name for field in msgspec.structs.fields(Sampling)}
+    assert names <= inspect.signature(RemoteSession.run).parameters.keys()
+    assert names <= {field.name for field in msgspec.structs.fields(Launch)}
+    assert names <= {action.dest for action in RunningMagics.djinn_run.parser._actions}
 
 
 @pytest.mark.parametrize(("former", "now"), [("attn", "attention"), ("nap_seconds", "sleep_seconds")])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers.generation import logits_process
 
+from djinn_jupyter.engine.session.sampling import make_sampler
 from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
 from tests.engine.desk import Desk, desk_of, tokens
@@ -17,7 +19,8 @@ SETTINGS = (
     {"temperature": 0.7},
     {"temperature": 1.3, "top_k": 5},
     {"temperature": 1.0, "top_k": 0, "top_p": 0.8},
-    {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "top_k": 0, "min_p": 0.6},
+    {"temperature": 0.9, "top_k": 20, "top_p": 0.9, "min_p": 0.3, "repetition_penalty": 1.3},
 )
 DRAW = Sampling(temperature=1.0, seed=5)
 ENDS = (
@@ -25,6 +28,8 @@ ENDS = (
     Sampling(temperature=1e-9, top_k=2**63 - 1, top_p=1e-9, seed=-(2**63)),
     Sampling(temperature=COLDEST, seed=1, repetition_penalty=1e3),
     Sampling(temperature=1e9, top_k=1, repetition_penalty=1e-3),
+    Sampling(temperature=1.0, min_p=0.0),
+    Sampling(temperature=1.0, min_p=1.0, seed=1),
 )
 
 
@@ -51,6 +56,24 @@ def test_a_seeded_run_is_generate(desk: Desk, settings: dict[str, float]) -> Non
 def test_a_greedy_run_with_a_repetition_penalty_is_generate(desk: Desk) -> None:
     finished = desk.run(PROMPT, NEW, sampling=Sampling(repetition_penalty=1.5))
     assert desk.outcome(finished) == plain(desk, repetition_penalty=1.5)
+
+
+def test_scores_are_those_of_transformers_warpers_in_its_order(desk: Desk) -> None:
+    sampling = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.5, repetition_penalty=1.2)
+    sampler = make_sampler(desk.engine.model, sampling, len(PROMPT), torch.device("cpu"))
+    tokens_1T, logits_1V = torch.tensor([PROMPT]), torch.randn(1, 64, generator=torch.Generator().manual_seed(1)) * 3
+    expected = logits_1V
+    for warper in (
+        logits_process.RepetitionPenaltyLogitsProcessor(1.2),
+        logits_process.TemperatureLogitsWarper(0.8),
+        logits_process.TopKLogitsWarper(40),
+        logits_process.TopPLogitsWarper(0.95),
+        logits_process.MinPLogitsWarper(0.5),
+    ):
+        left = expected
+        expected = warper(tokens_1T, left)
+    assert torch.equal(sampler.processors(tokens_1T, logits_1V.clone()), expected)
+    assert (expected == -torch.inf).sum() > (left == -torch.inf).sum()  # min_p took some of those that were left
 
 
 def test_another_program_that_draws_meanwhile_changes_nothing(desk: Desk) -> None:

@@ -22,6 +22,7 @@ SAMPLINGS = st.builds(
     temperature=st.just(0.0) | WARM,
     top_k=st.none() | st.integers(0, 2**63 - 1),
     top_p=st.none() | st.floats(0, 1, exclude_min=True),
+    min_p=st.none() | st.floats(0, 1),
     repetition_penalty=st.none() | st.floats(1e-3, 1e3),
     seed=NUMBERS,
     model_defaults=st.booleans(),

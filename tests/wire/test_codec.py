@@ -155,6 +155,8 @@ def _refused_or_understood(frames: list[bytes]) -> None:
         ("top_p", 7.0, "top_p is above 0 and at most 1; it cannot be 7.0."),
         ("top_p", 0.0, "top_p is above 0 and at most 1; it cannot be 0.0."),
         ("top_p", math.nan, "top_p is above 0 and at most 1; it cannot be nan."),
+        ("min_p", -0.1, "min_p is 0 to 1; it cannot be -0.1."),
+        ("min_p", math.nan, "min_p is 0 to 1; it cannot be nan."),
         ("repetition_penalty", 0.0, "repetition_penalty is above 0, 1 for none; it cannot be 0.0."),
     ],
 )
@@ -179,6 +181,19 @@ def test_sampling_that_cannot_be_computed_is_refused_of_a_run_and_read_of_a_kept
     with pytest.raises(UsageError, match=f"it cannot be {value}"):
         Run(session="a", sampling=sampling)
     assert tensor_table.decode(msgspec.msgpack.encode(sampling), Sampling, {}) == sampling
+
+
+def test_sampling_that_was_kept_before_there_was_min_p_is_read() -> None:
+    kept = {
+        "temperature": 0.7,
+        "top_k": 5,
+        "top_p": None,
+        "repetition_penalty": 1.1,
+        "seed": 3,
+        "model_defaults": False,
+    }
+    read = tensor_table.decode(msgspec.msgpack.encode(kept), Sampling, {})
+    assert read == Sampling(temperature=0.7, top_k=5, repetition_penalty=1.1, seed=3)
 
 
 def test_a_file_that_holds_such_sampling_is_refused_as_a_file() -> None:

@@ -7,14 +7,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
+from msgspec.structs import fields
 from torch import Tensor
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import Sampling
+
+_AS_GENERATE: Final = tuple(
+    field.name for field in fields(Sampling) if field.name not in ("temperature", "seed", "model_defaults")
+)  # settings that GenerationConfig has under the same name
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,7 +63,7 @@ def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int,
 
 def _configure(config: GenerationConfig, sampling: Sampling) -> bool:
     """Write the requested settings into `config`. Return True where tokens are drawn."""
-    for name in ("top_k", "top_p", "repetition_penalty"):
+    for name in _AS_GENERATE:
         asked = getattr(sampling, name)
         if asked is not None:
             setattr(config, name, asked)

@@ -30,13 +30,14 @@ export type Exactness = 'exact' | 'recomputed';
 export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'in_use' | 'gone';
 
 /**
- * How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0
- * and `top_p` 1 keep all tokens. Raises UsageError where one of them says nothing that could be meant.
+ * How the next token is chosen. `temperature` 0 is greedy. Fields as in Hugging Face generation, where `top_k` 0,
+ * `top_p` 1 and `min_p` 0 keep all tokens. Raises UsageError where one of them says nothing that could be meant.
  */
 export interface Sampling {
   readonly temperature?: number;
   readonly top_k?: number | null;
   readonly top_p?: number | null;
+  readonly min_p?: number | null;
   readonly repetition_penalty?: number | null;
   readonly seed?: number;
   readonly model_defaults?: boolean;
