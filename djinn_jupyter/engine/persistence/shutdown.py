@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
@@ -68,8 +69,8 @@ class OrderlyShutdown:
             job.for_request.reply(Failed(code="EngineUnavailable", message=_ENDED.format(job.session.name)))
 
     def _next(self, tried: set[str]) -> Session | None:
-        staying = [s for s in self._sessions.values() if s.name not in tried and _may_go(s)]
-        return max(staying, key=lambda session: session.residence.touched, default=None)
+        staying = by_last_use(s for s in self._sessions.values() if s.name not in tried and _may_go(s))
+        return staying[-1] if staying else None
 
     def _send(self, session: Session) -> None:
         try:

@@ -88,7 +88,8 @@ def _run(
     """Run the pass once more, from its start to the boundary of the stop, with observers."""
     tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
     target = Target(tap=tap, step=frame.step)
-    yield from queries.aside(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
+    with queries.isolated(session):
+        yield from queries.replay(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
 
 
 def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Seen]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.residency.activity import free_bytes, private_bytes
+from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Cause
 from djinn_jupyter.errors import DjinnError
@@ -28,7 +29,7 @@ Choice = Callable[["Sequence[Session]", int], "Sequence[Session]"]
 
 def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
     """Return the candidates, the longest unused first, for an engine without notebooks."""
-    return sorted(candidates, key=lambda session: session.residence.touched)
+    return by_last_use(candidates)
 
 
 class Room:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from djinn_jupyter.engine.residency.priority import Claim
+from djinn_jupyter.engine.session.session import Session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,12 @@ class Candidate:
     def worth(self) -> float:
         """The worth of evicting it: bytes x seconds that others get, per second of waiting for it to come back."""
         return self.frees_bytes * self.remaining_seconds / max(self.restore_seconds, 1e-9)
+
+
+def by_last_use(sessions: Iterable[Session]) -> list[Session]:
+    """Return the sessions, the longest unused first: where only one tier or only the end of the engine is in question,
+    nothing else counts."""
+    return sorted(sessions, key=lambda session: session.residence.touched)
 
 
 Order = Callable[[Iterable[Candidate]], list[Candidate]]

@@ -17,6 +17,7 @@ from torch import Tensor
 from djinn_jupyter.engine.memory.offload.mover import Batch, Moved
 from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.session.footprint import storages_of, tensors_of_stop
 from djinn_jupyter.errors import DjinnError, SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier
@@ -63,7 +64,7 @@ class OlderStops:
     def sink(self, need: int) -> bool:
         """Send `need` bytes that lie on the host alone on to the disk. Return True where any go."""
         chosen: list[Blob] = []
-        for session in self._by_use():
+        for session in by_last_use(self._sessions.values()):
             if session.residence.present:
                 chosen += [b for b in storages_of(session, self._blobs).past if self._lies_on_host_alone(b)]
             if sum(blob.nbytes for blob in chosen) >= need:
@@ -89,14 +90,11 @@ class OlderStops:
 
     def _may_leave(self) -> Iterator[Blob]:
         met = self._in_use() | set(self._going)
-        for session in self._by_use():
+        for session in by_last_use(self._sessions.values()):
             for blob in storages_of(session, self._blobs).past:
                 if blob.resident and not blob.moving and blob.identity not in met and blob not in self._unwritten:
                     met.add(blob.identity)
                     yield blob
-
-    def _by_use(self) -> list[Session]:
-        return sorted(self._sessions.values(), key=lambda session: session.residence.touched)
 
     def _in_use(self) -> set[int]:
         """Return the identities of storages that must stay."""

@@ -15,6 +15,7 @@ from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
+from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.older_stops import OlderStops
 from djinn_jupyter.engine.session.footprint import items_of, own_items_of, storages_of
 from djinn_jupyter.engine.session.residence import Cause, Moving
@@ -261,7 +262,7 @@ class Swapping:
         ]
         if not rested:
             return False
-        self.swap_out(min(rested, key=lambda other: other.residence.touched), "disk", "pressure")
+        self.swap_out(by_last_use(rested)[0], "disk", "pressure")
         return True
 
     def _store_further_down(self, session: Session, moving: Moving) -> None:

@@ -6,7 +6,8 @@ the same bits again, above it rows that the resumed pass will overwrite."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,19 +56,12 @@ def replay(
         yield None
 
 
-def aside(
-    runtime: Runtime,
-    session: Session,
-    frame: Frame,
-    targets: tuple[Target, ...],
-    *,
-    ruled: bool,
-    observers: Iterable[Observer] = (),
-) -> Generator[Blocked | None, None, Halted | Completed]:
-    """Replay within the stopped pass, then restore the session's states, journal and length."""
+@contextmanager
+def isolated(session: Session) -> Iterator[None]:
+    """Replay within the stopped pass; afterwards the session's states, journal and length are as before."""
     live, journal, committed = session.cache.capture_all(), dict(session.journal), session.cache.length
     try:
-        return (yield from replay(runtime, session, frame, targets, ruled=ruled, observers=observers))
+        yield
     finally:
         session.cache.rewind(committed)
         session.cache.restore_all(live)
@@ -104,7 +98,8 @@ def value_at(runtime: Runtime, session: Session, tap: Tap, ahead: bool) -> Gener
         raise UnknownSite(
             f"{tap.site} lies ahead of the stop at {frame.tap.site}; resume or step to it, or look ahead with --ahead."
         )
-    outcome = yield from aside(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
+    with isolated(session):
+        outcome = yield from replay(runtime, session, frame, (Target(tap=tap, step=frame.step),), ruled=True)
     return _seen(outcome, tap, "run ahead")
 
 
@@ -119,7 +114,8 @@ def _below(runtime: Runtime, session: Session, frame: Frame, tap: Tap) -> Genera
     """Run the pass again from its start up to the tap. Return None where the stop itself is met first."""
     assert frame.tap is not None
     targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
-    outcome = yield from aside(runtime, session, frame.at_start(), targets, ruled=False)
+    with isolated(session):
+        outcome = yield from replay(runtime, session, frame.at_start(), targets, ruled=False)
     met = outcome.frame.tap if isinstance(outcome, Halted) else None
     if met is not None and met.site != tap.site:
         return None
@@ -134,6 +130,7 @@ def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> Seen:
 
 def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:
     """Return the logits [V] of the pass's last position if it went on from `frame`."""
-    outcome = yield from aside(runtime, session, frame, (), ruled=True)
+    with isolated(session):
+        outcome = yield from replay(runtime, session, frame, (), ruled=True)
     assert isinstance(outcome, Completed)
     return outcome.logits_1V[0]

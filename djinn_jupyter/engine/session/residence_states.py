@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.engine.session.transitions import follow
 from djinn_jupyter.wire.nouns import Residency
 
 Move = Literal["leave", "call_back", "reach_host", "reach_disk", "sink", "come", "arrive", "begin_anew"]
@@ -35,7 +35,4 @@ MOVES: Final[dict[tuple[Residency, Move], Residency]] = {
 def after(state: Residency, move: Move, name: str) -> Residency:
     """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
     none."""
-    following = MOVES.get((state, move))
-    if following is None:
-        raise IllegalMove(f"Session {name!r} is {state} and cannot {move.replace('_', ' ')}.")
-    return following
+    return follow(MOVES, state, move, f"Session {name!r} is {state} and cannot {move.replace('_', ' ')}.")

@@ -35,7 +35,8 @@ def to_layer(runtime: Runtime, session: Session, count: int) -> Steps:
         )
     tap = boundary_tap(runtime, boundary)
     start = replace(frame.at_start(), overrides=tuple(i for i in frame.overrides if _before(i.tap, boundary)))
-    outcome = yield from queries.aside(runtime, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
+    with queries.isolated(session):
+        outcome = yield from queries.replay(runtime, session, start, (Target(tap=tap, step=frame.step),), ruled=False)
     assert isinstance(outcome, Halted)
     return _stand(runtime, session, outcome.frame)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.engine.session.transitions import follow
 from djinn_jupyter.wire.nouns import SessionState
 
 Move = Literal["run", "go_on", "stop", "finish", "fail", "go_back", "rerun", "close"]
@@ -42,8 +42,5 @@ _REMEDY: Final[dict[tuple[SessionState, Move], str]] = {
 def after(state: SessionState, move: Move, name: str) -> SessionState:
     """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
     none."""
-    following = MOVES.get((state, move))
-    if following is None:
-        why = _REMEDY.get((state, move), f"it is {state}")
-        raise IllegalMove(f"Session {name!r} cannot {move.replace('_', ' ')}: {why}.")
-    return following
+    why = _REMEDY.get((state, move), f"it is {state}")
+    return follow(MOVES, state, move, f"Session {name!r} cannot {move.replace('_', ' ')}: {why}.")

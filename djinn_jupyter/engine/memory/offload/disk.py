@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 import xxhash
 
+from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.host import Memory
 from djinn_jupyter.engine.memory.offload.page_file import BLOCK, PageFile
@@ -64,18 +65,13 @@ class DiskTier:
 
     def allocate(self, sizes: Sequence[int]) -> list[DiskPlace]:
         """Return a place for each size. Raises TierFull."""
-        taken: list[DiskPlace] = []
         try:
-            for size in sizes:
-                taken.append(self._allocate(size))
-        except TierFull as error:
-            for place in taken:
-                self.free(place)
+            return all_or_none(sizes, self._allocate, self.free)
+        except TierFull as full:
             raise TierFull(
                 f"The disk tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
-                f"{mebibytes(self.limit)}. {error} Close a session, or allow more with --disk-memory."
+                f"{mebibytes(self.limit)}. {full} Close a session, or allow more with --disk-memory."
             ) from None
-        return taken
 
     def _allocate(self, size: int) -> DiskPlace:
         rounded = _rounded(size)

@@ -9,6 +9,7 @@ from typing import Final
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.growth import Growth
+from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Place
@@ -67,18 +68,13 @@ class HostTier:
 
     def allocate(self, sizes: Sequence[int]) -> list[HostPlace]:
         """Return a place for each size. Raises TierFull."""
-        taken: list[HostPlace] = []
         try:
-            for size in sizes:
-                taken.append(self._allocate(size))
+            return all_or_none(sizes, self._allocate, self.free)
         except TierFull as full:
-            for place in taken:
-                self.free(place)
             raise TierFull(
                 f"The host tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
                 f"{mebibytes(self.limit)}. {full}"
             ) from None
-        return taken
 
     def _allocate(self, size: int) -> HostPlace:
         rounded = _rounded(size)
