@@ -17,6 +17,7 @@ from djinn_jupyter.engine.forward.plan import make_plan
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.session import run as runs
 from djinn_jupyter.engine.session.history import History
 from djinn_jupyter.engine.session.session import Session
 from tests.engine.counting import LayerCount
@@ -123,11 +124,11 @@ def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> N
     inside.desk()  # before the fault, which its self-test would find
     armed: dict[Any, Any] = {}
 
-    def shared(self: Session, *, free: bool, targets: Any, yields: Any) -> Any:
-        armed.update(self.breakpoints)
-        return make_plan(rules=self.rules.values(), halts=(*armed.values(), *targets), yields=yields)
+    def shared(session: Session, *, free: bool, targets: Any, yields: Any) -> Any:
+        armed.update(session.breakpoints)
+        return make_plan(rules=session.rules.values(), halts=(*armed.values(), *targets), yields=yields)
 
-    monkeypatch.setattr(Session, "plan", shared)
+    monkeypatch.setattr(runs, "plan_of", shared)
     monkeypatch.setattr(Session, "next_number", lambda self: next(numbers))
     numbers = iter(range(1, 1000))
     ran = inside.run("whitebox", *NO_TRIALS, flags=OURS_ALONE)
