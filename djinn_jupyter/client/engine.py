@@ -105,9 +105,11 @@ class RemoteEngine:
         """Delete the file of a checkpoint. Return the number of files deleted."""
         return ask_for(self.channel, ask.DropCheckpoint(name=name), replies.Cleared).count
 
-    def nap(self) -> replies.WeightsMoved:
+    def sleep(self) -> replies.WeightsMoved:
         """Put the weights to sleep: move them off the device until a request needs them. IllegalMove during a run."""
-        return ask_for(self.channel, ask.Nap(), replies.WeightsMoved)
+        return ask_for(self.channel, ask.Sleep(), replies.WeightsMoved)
+
+    nap = sleep  # its former name
 
     def wake(self) -> replies.WeightsMoved:
         """Bring the weights back now; `seconds` is 0 when they were on the device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.engine.accounting import Accounting
-from djinn_jupyter.engine.memory.weights.idle_sleep import Drowsiness
+from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
 from djinn_jupyter.engine.persistence.persistence import Keeping
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
@@ -18,7 +18,7 @@ class Upkeep:
     def __init__(
         self,
         accounting: Accounting,
-        drowsiness: Drowsiness,
+        idle_sleep: IdleSleep,
         state_publisher: StatePublisher,
         *,
         sessions: SessionTable,
@@ -27,7 +27,7 @@ class Upkeep:
         scheduler: Scheduler,
         faults: Faults,
     ) -> None:
-        self._accounting, self.drowsiness, self._state_publisher = accounting, drowsiness, state_publisher
+        self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
         self._sessions, self._keeping, self._residency = sessions, keeping, residency
         self._scheduler, self._faults = scheduler, faults
         self._checked = True  # the accounting, since the last work
@@ -52,8 +52,8 @@ class Upkeep:
     def look_around(self, busy: bool) -> None:
         """Do what is due after each slice."""
         self._checked = not busy
-        with self._faults.during("it sent weights to nap"):
-            self.drowsiness.tell(busy)
+        with self._faults.during("it put the weights to sleep"):
+            self.idle_sleep.tell(busy)
         with self._faults.during("it looked at what other programs need"):
             self._residency.heed(self._state_publisher.outside)
         self._accounting.require_sound()

@@ -11,6 +11,8 @@ from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
 from djinn_jupyter.magics.showing import outcome_view
 
+WAKE = option("--wake", action="store_true", help="bring the weights back now")
+
 
 @magics_class
 class KeepingMagics(Group):
@@ -30,13 +32,21 @@ class KeepingMagics(Group):
         self.state.keep(args.keep, moved)
         self.state.screen.say(views.swapped_line(session.name, moved, out=out))
 
-    @verb(option("--wake", action="store_true", help="bring the weights back now"), KEEP)
-    def djinn_nap(self, args: Namespace) -> None:
+    @verb(WAKE, KEEP)
+    def djinn_sleep(self, args: Namespace) -> None:
         """The weights leave the device until a session needs them. Refused while one runs."""
+        self._sleep(args)
+
+    @verb(WAKE, KEEP)
+    def djinn_nap(self, args: Namespace) -> None:
+        """The former name of %djinn_sleep."""
+        self._sleep(args)
+
+    def _sleep(self, args: Namespace) -> None:
         engine = self.state.engine
-        moved = engine.wake() if args.wake else engine.nap()
+        moved = engine.wake() if args.wake else engine.sleep()
         self.state.keep(args.keep, moved)
-        self.state.screen.say(views.nap_line(engine.description.name, moved))
+        self.state.screen.say(views.sleep_line(engine.description.name, moved))
 
     @verb(
         option("name", nargs="?", help="what to call it; without a name, the checkpoints are listed"),

@@ -53,7 +53,7 @@ ANSWERS: Final[dict[type[ask.RequestBase], type[replies.ReplyBase] | type[Accept
     ask.ReadTree: replies.Tree,
     ask.SwapOut: replies.Swapped,
     ask.SwapIn: replies.Swapped,
-    ask.Nap: replies.WeightsMoved,
+    ask.Sleep: replies.WeightsMoved,
     ask.Wake: replies.WeightsMoved,
     ask.ReadCopies: replies.Copies,
     ask.SaveCheckpoint: replies.CheckpointSaved,

@@ -26,11 +26,11 @@ from djinn_jupyter.widgets.tables import (
 from djinn_jupyter.widgets.tree import tree_view
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_view
-from djinn_jupyter.widgets.weights import nap_line
+from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
     "Line", "Look", "View",
-    "armed", "attribution_view", "checkpoints_view", "memory_view", "nap_line", "saved_line", "swapped_line",
+    "armed", "attribution_view", "checkpoints_view", "memory_view", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "history_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",

@@ -1,4 +1,4 @@
-"""The residency of a model's weights in words and tables: on the device, asleep (`napping`), or streamed through the
+"""The residency of a model's weights in words and tables: on the device, asleep, or streamed through the
 ring."""
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from djinn_jupyter.wire.replies import WeightsMoved
 def weights_line(weights: WeightsStatistics) -> str:
     """Spell the residency of the weights in one line; for streamed weights with the resident bytes and the bytes moved
     per pass."""
-    if weights.residency == "napping":
-        return f"{megabytes(weights.bytes_total)}, napping: the next request that needs them brings them back"
+    if weights.residency == "asleep":
+        return f"{megabytes(weights.bytes_total)}, asleep: the next request that needs them brings them back"
     if weights.residency == "resident":
         return f"{megabytes(weights.bytes_on_device)} on the device"
     return (
@@ -68,11 +68,11 @@ def ring_rows(ring: tuple[RingSlot, ...]) -> list[list[object]]:
 RING_HEAD = ("slot of the ring", "holds", "fillings", "size")
 
 
-def nap_line(name: str, moved: WeightsMoved) -> str:
-    """Return the output of `%djinn_nap`, for weights put to sleep or brought back."""
-    away = moved.weights.residency == "napping"
+def sleep_line(name: str, moved: WeightsMoved) -> str:
+    """Return the output of `%djinn_sleep`, for weights put to sleep or brought back."""
+    away = moved.weights.residency == "asleep"
     if moved.seconds == 0:
-        return f"the weights of {name} {'are napping already' if away else 'are on the device already'}"
+        return f"the weights of {name} {'are asleep already' if away else 'are on the device already'}"
     if away and moved.weights.ring_slots:
         return (
             f"the weights of {name} left the device in {duration(moved.seconds)}; nothing was copied, the host has all"

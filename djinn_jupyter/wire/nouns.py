@@ -278,13 +278,13 @@ class RingSlot(Noun, frozen=True):
 
 
 class WeightsStatistics(Noun, frozen=True):
-    """Where the weights are. `napping`: all have left the device. Streamed ones go through a ring of slots;
+    """Where the weights are. `asleep`: all have left the device. Streamed ones go through a ring of slots;
     `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
     `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
     `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was
     measured before loading; with `bytes_enough` allowed nothing would stream. Unmeasured is None."""
 
-    residency: Literal["resident", "napping", "streamed"]
+    residency: Literal["resident", "asleep", "streamed"]
     bytes_total: int
     bytes_on_device: int
     bytes_streamed_per_pass: int = 0

@@ -33,7 +33,7 @@
     ReadTree                    Tree
     Describe                    Described
     SwapOut / SwapIn            Swapped, when the bytes have moved
-    Nap / Wake                  WeightsMoved
+    Sleep / Wake                WeightsMoved
     ReadCopies                  Copies
     SaveCheckpoint              CheckpointSaved
     RestoreCheckpoint           Opened
@@ -287,7 +287,7 @@ class SwapIn(SessionRequest, frozen=True, tag="SwapIn"):
     """Bring the session back now. Answered at once when it is resident."""
 
 
-class Nap(RequestBase, frozen=True, tag="Nap"):
+class Sleep(RequestBase, frozen=True, tag="Sleep"):
     """The weights leave the device until the next request that needs them. Refused while a session runs."""
 
 
@@ -379,7 +379,7 @@ Request = (
     | ReadTree
     | SwapOut
     | SwapIn
-    | Nap
+    | Sleep
     | Wake
     | ReadCopies
     | SaveCheckpoint

@@ -63,8 +63,8 @@ test('a reading sorts the bytes: what holds keys and values, what is allocated a
   expect([host, disk]).toEqual([70, 0]);
 });
 
-test('weights that nap are not on the device', () => {
-  const weights = { residency: 'napping', bytes_total: 1000, bytes_on_device: 0 };
+test('weights that sleep are not on the device', () => {
+  const weights = { residency: 'asleep', bytes_total: 1000, bytes_on_device: 0 };
   expect(
     readingOf({ ...STATISTICS, weights } as unknown as EngineStatistics, 5).bands.weights
   ).toBe(0);

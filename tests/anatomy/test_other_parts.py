@@ -79,7 +79,7 @@ def test_a_model_without_towers_is_left_as_it_is() -> None:
 
 
 def test_what_is_left_out_is_told_while_loading_and_in_the_description(tmp_path: Path) -> None:
-    """And a nap, after which the weights are loaded anew, leaves it out again."""
+    """And sleep, after which the weights are loaded anew, leaves it out again."""
     whole = build("llava")
     whole.save_pretrained(tmp_path)
     said: list[str] = []
@@ -89,5 +89,5 @@ def test_what_is_left_out_is_told_while_loading_and_in_the_description(tmp_path:
     tower = other_parts(whole)["model.vision_tower"]
     assert engine.description.parameters == whole.num_parameters() - tower.num_parameters()
     before = engine.forward.lens(torch.ones(1, 32))
-    engine.weights.nap()
+    engine.weights.sleep()
     assert torch.equal(engine.forward.lens(torch.ones(1, 32)), before)

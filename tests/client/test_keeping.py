@@ -1,4 +1,4 @@
-"""The verbs of tiers, naps and checkpoints, through the codec to an engine in memory and back."""
+"""The verbs of tiers, sleeps and checkpoints, through the codec to an engine in memory and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def test_a_session_leaves_and_comes_back(engine: RemoteEngine) -> None:
 
 
 def test_the_weights_leave_and_come_back(engine: RemoteEngine) -> None:
-    assert engine.nap().weights.residency == "napping"
+    assert engine.sleep().weights.residency == "asleep"
+    assert engine.nap().weights.residency == "asleep"
     assert engine.wake().seconds == 0
 
 

@@ -27,14 +27,14 @@ def results(inside: Inside, *settings: str) -> Any:
 
 
 def test_the_pause_ends_where_the_resume_begins(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done after it, such as the nap, is none of it."""
+    """What is done after it, such as sleep, is none of it."""
     later = [0.0]
 
-    def nap(engine: Any) -> float:
+    def sleep(engine: Any) -> float:
         later[0] += 1000.0
         return 0.0
 
-    monkeypatch.setattr(meanwhile, "_under_nap", nap)
+    monkeypatch.setattr(meanwhile, "_under_sleep", sleep)
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later[0], sleep=time.sleep)
     monkeypatch.setattr(meanwhile, "time", clock)
     found = results(inside, *OTHER)["concurrent_demo"]

@@ -73,7 +73,7 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     desk.open()
     engine = desk.engine
     parts = [
-        (engine.parts.upkeep.drowsiness, "tell"),
+        (engine.parts.upkeep.idle_sleep, "tell"),
         (engine.residency.neighbours, "heed"),
         (engine.keeping, "attend"),
         (engine.residency.room, "attend"),

@@ -1,4 +1,4 @@
-"""Swap, checkpoint, restore, nap and the views by layer, typed into a real kernel on a real engine."""
+"""Swap, checkpoint, restore, sleep and the views by layer, typed into a real kernel on a real engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_session_leaves_is_kept_restored_and_ends_as_if_it_had_never_left(kern
     assert "host" in said("%djinn_sessions")
     assert "swapped out to host" in said("%djinn_status")
     assert "checkpoint noon saved: 5 tokens, stopped at resid_post.4" in said("%djinn_checkpoint noon --replace")
-    assert "left the device" in said("%djinn_nap")
+    assert "left the device" in said("%djinn_sleep")
     resumed = said("%djinn_resume")
     assert resumed.splitlines()[1] == plain.splitlines()[1]
     assert "restored from noon" in said("%djinn_restore noon --as other --use")

@@ -131,8 +131,8 @@ class EngineDouble(Switched, Attributing):
         self.channel.publish(replies.SessionSwapped(session=name, transfer=transfer))
         return replies.Swapped(session=self.sessions[name], transfer=transfer)
 
-    def _nap(self, _: Any) -> replies.Reply:
-        return replies.WeightsMoved(weights=samples.weights(residency="napping", bytes_on_device=0), seconds=0.02)
+    def _sleep(self, _: Any) -> replies.Reply:
+        return replies.WeightsMoved(weights=samples.weights(residency="asleep", bytes_on_device=0), seconds=0.02)
 
     def _wake(self, _: Any) -> replies.Reply:
         return replies.WeightsMoved(weights=samples.weights(), seconds=0.0)

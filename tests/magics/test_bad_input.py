@@ -13,7 +13,7 @@ UNLOADED = [
     "%djinn_resume",
     "%djinn_inspect",
     "%djinn_edit zero",
-    "%djinn_nap",
+    "%djinn_sleep",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Swap, nap, checkpoint, restore: typed into a real shell."""
+"""Swap, sleep, checkpoint, restore: typed into a real shell."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ def test_status_shows_the_tiers_and_where_the_weights_are(notebook: Notebook) ->
     assert "3.00 MiB of 1.00 GiB in use, 12 pages; 5.00 MiB came, 2.00 MiB went back" in said
 
 
-def test_nap_and_wake(notebook: Notebook) -> None:
-    assert notebook.cell("%djinn_nap") == "the weights of demo left the device: 26.7 MiB in 20 ms\n"
-    assert notebook.cell("%djinn_nap --wake") == "the weights of demo are on the device already\n"
+def test_sleep_and_wake(notebook: Notebook) -> None:
+    assert notebook.cell("%djinn_sleep") == "the weights of demo left the device: 26.7 MiB in 20 ms\n"
+    assert notebook.cell("%djinn_nap") == notebook.cell("%djinn_sleep")
+    assert notebook.cell("%djinn_sleep --wake") == "the weights of demo are on the device already\n"
 
 
 def test_a_checkpoint_is_kept_listed_gone_back_to_and_deleted(stopped: Notebook) -> None:

@@ -139,7 +139,7 @@ def test_weights_that_may_not_be_pinned_are_copied_all_the_same(
 
 
 def test_no_copy_goes_beyond_what_was_registered_at_once(runtime: Runtime, monkeypatch: Patch) -> None:
-    """A model of more than 64 GiB naps in several registrations."""
+    """A model of more than 64 GiB sleeps in several registrations."""
     monkeypatch.setattr(pinning, "PIECE_MOST", 3 * PAGE)
     filled: list[Tensor] = []
     copy_ = Tensor.copy_

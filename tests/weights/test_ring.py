@@ -45,7 +45,7 @@ def one_pass(ring: Ring, blocks: range) -> None:
 
 
 class RingMachine(RuleBasedStateMachine):
-    """One lease at a time, as a pass has; stops, jumps, naps; copies arrive when they like."""
+    """One lease at a time, as a pass has; stops, jumps, sleeps; copies arrive when they like."""
 
     @initialize(blocks=st.integers(3, 6), slots=st.integers(2, 3))
     def begin(self, blocks: int, slots: int) -> None:
@@ -89,7 +89,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lease is None)
     @rule()
-    def nap(self) -> None:
+    def sleep(self) -> None:
         self.ring.close()
         assert self.ring.slot_bytes == 0
         assert not self.carrier.waiting
@@ -98,7 +98,7 @@ class RingMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.lease is not None)
     @rule()
-    def no_nap_meanwhile(self) -> None:
+    def no_sleep_meanwhile(self) -> None:
         with pytest.raises(RingBroken):
             self.ring.close()
 

@@ -158,18 +158,18 @@ def test_the_books_show_the_ring(llama: Desk) -> None:
     assert held.layer_copies - before in (3, 4, 5), "of the five, the first may have been there"
     assert held.layers_streamed == 8
     assert sum(slot.bytes_allocated for slot in held.ring) == streamed(llama).ring.slot_bytes
-    llama.ask(ask.Nap())
+    llama.ask(ask.Sleep())
     assert streamed(llama).statistics().ring == ()
     llama.clear()
 
 
-def test_a_nap_costs_nothing_and_the_next_run_wakes(llama: Desk) -> None:
+def test_sleep_costs_nothing_and_the_next_run_wakes(llama: Desk) -> None:
     llama.open()
     plain = llama.outcome(llama.run(PROMPT, 3))
-    moved = moved_by(llama, lambda: llama.ask(ask.Nap()))
+    moved = moved_by(llama, lambda: llama.ask(ask.Sleep()))
     assert moved == 0
     asleep = streamed(llama).statistics()
-    assert (asleep.residency, asleep.bytes_on_device < asleep.bytes_total / 50) == ("napping", True)
+    assert (asleep.residency, asleep.bytes_on_device < asleep.bytes_total / 50) == ("asleep", True)
     assert llama.outcome(llama.run(PROMPT, 3)) == plain
     assert streamed(llama).statistics().residency == "streamed"
 

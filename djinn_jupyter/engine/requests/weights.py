@@ -15,14 +15,14 @@ class WeightRequests:
     def __init__(self, sessions: SessionTable, weights: Weights) -> None:
         self._sessions, self._weights = sessions, weights
 
-    @handles(ask.Nap)
-    def nap(self, request: ask.Nap, holder: Holder) -> WeightsMoved:
+    @handles(ask.Sleep)
+    def sleep(self, request: ask.Sleep, holder: Holder) -> WeightsMoved:
         """Put the weights to sleep. Raises IllegalMove while a forward pass is under way, UsageError where the weights
         could not come back."""
         busy = [session.name for session in self._sessions.values() if session.work is not None]
         if busy:
             raise IllegalMove(f"Session {busy[0]!r} is running and needs the weights; pause it first.")
-        seconds = self._weights.nap()
+        seconds = self._weights.sleep()
         return WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
 
     @handles(ask.Wake)

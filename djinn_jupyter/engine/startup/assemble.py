@@ -20,7 +20,7 @@ from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.engine.memory.offload.mover import ThreadMover
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.memory.weights.idle_sleep import Drowsiness
+from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.parts import Parts
@@ -315,7 +315,7 @@ class _Assembly:
     def upkeep(self) -> Upkeep:
         return Upkeep(
             self.accounting,
-            Drowsiness(self.weights, self.config.sleep_seconds, self.device),
+            IdleSleep(self.weights, self.config.sleep_seconds, self.device),
             self.state_publisher,
             sessions=self.sessions,
             keeping=self.keeping,

@@ -62,15 +62,15 @@ def run_meanwhile(
         "vram_samples_gb": curve.gigabytes(),
         "vram_samples_seconds": [sample.seconds for sample in curve.samples],
         "vram_measured_by": curve.measured_by,
-        "vram_under_nap_gb": _under_nap(engine),
+        "vram_under_nap_gb": _under_sleep(engine),
         "pause_duration_seconds": stood,
         "weights_gb": engine.statistics().weight_bytes / GIB,
     }
 
 
-def _under_nap(engine: RemoteEngine) -> float:
+def _under_sleep(engine: RemoteEngine) -> float:
     """Device memory with the weights gone as well."""
-    engine.nap()
-    napping = device_gigabytes(engine)
+    engine.sleep()
+    asleep = device_gigabytes(engine)
     engine.wake()
-    return napping
+    return asleep

@@ -80,7 +80,7 @@ export interface Answers {
   readonly ReadTree: Tree;
   readonly SwapOut: Swapped;
   readonly SwapIn: Swapped;
-  readonly Nap: WeightsMoved;
+  readonly Sleep: WeightsMoved;
   readonly Wake: WeightsMoved;
   readonly ReadCopies: Copies;
   readonly SaveCheckpoint: CheckpointSaved;

@@ -276,14 +276,14 @@ export interface RingSlot {
 }
 
 /**
- * Where the weights are. `napping`: all have left the device. Streamed ones go through a ring of slots;
+ * Where the weights are. `asleep`: all have left the device. Streamed ones go through a ring of slots;
  * `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
  * `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
  * `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was
  * measured before loading; with `bytes_enough` allowed nothing would stream. Unmeasured is None.
  */
 export interface WeightsStatistics {
-  readonly residency: 'resident' | 'napping' | 'streamed';
+  readonly residency: 'resident' | 'asleep' | 'streamed';
   readonly bytes_total: number;
   readonly bytes_on_device: number;
   readonly bytes_streamed_per_pass: number;

@@ -260,8 +260,8 @@ export interface SwapIn {
 }
 
 /** The weights leave the device until the next request that needs them. Refused while a session runs. */
-export interface Nap {
-  readonly request: 'Nap';
+export interface Sleep {
+  readonly request: 'Sleep';
 }
 
 export interface Wake {
@@ -352,7 +352,7 @@ export type WireRequest =
   | ReadTree
   | SwapOut
   | SwapIn
-  | Nap
+  | Sleep
   | Wake
   | ReadCopies
   | SaveCheckpoint

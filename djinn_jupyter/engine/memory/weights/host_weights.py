@@ -1,4 +1,4 @@
-"""Weights in host memory: the source of a weight's bytes for loading, sleep (`nap`) and streaming.
+"""Weights in host memory: the source of a weight's bytes for loading, sleep and streaming.
 
 A weight on the host is either its bytes as loaded (a piece of a safetensors file, read through the page cache and not
 part of any process's own memory) or a place in a flat buffer, which is pinned where a CUDA device reads from it.

@@ -1,4 +1,4 @@
-"""Put the weights to sleep (`nap`) after a time without work, whether sessions are idle or stopped."""
+"""Put the weights to sleep after a time without work, whether sessions are idle or stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 CUDA_SECONDS = 900.0
 
 
-class Drowsiness:
+class IdleSleep:
     """The idle timer. The engine calls `tell` after work and when idle. `seconds` of None: 900 on CUDA, else never."""
 
     def __init__(
@@ -33,14 +33,14 @@ class Drowsiness:
     def tell(self, busy: bool) -> None:
         if busy:
             self._worked = self._clock()
-        elif self._clock() - self._worked >= self._seconds and not self._weights.napping:
-            self._nap()
+        elif self._clock() - self._worked >= self._seconds and not self._weights.asleep:
+            self._sleep()
 
-    def _nap(self) -> None:
+    def _sleep(self) -> None:
         try:
-            took = self._weights.nap()
+            took = self._weights.sleep()
         except DjinnError as error:
-            log.info("No nap, now or later: %s", error)
+            log.info("No sleep, now or later: %s", error)
             self._seconds = float("inf")
         else:
             log.info("Without work for %.0f s: the weights have left the device in %.2f s", self._seconds, took)

@@ -1,4 +1,4 @@
-"""The interface of a model's weights, and the weights that are on the device as a whole or asleep (`napping`)."""
+"""The interface of a model's weights, and the weights that are on the device as a whole or asleep."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Weights(Protocol):
     streamed: bool
 
     @property
-    def napping(self) -> bool: ...
+    def asleep(self) -> bool: ...
 
-    def check_nap(self) -> None:
-        """Raise the error that `nap` would raise, and change nothing."""
+    def check_sleep(self) -> None:
+        """Raise the error that `sleep` would raise, and change nothing."""
 
-    def nap(self) -> float:
+    def sleep(self) -> float:
         """Free the weights' device memory. Return the seconds it took, 0 if they were asleep already."""
 
     def wake(self) -> float:
@@ -57,8 +57,8 @@ class Weights(Protocol):
 class ResidentWeights:
     """All weights on one device.
 
-    On CUDA the first `nap` copies them into pinned host memory, and `wake` copies them back. On the CPU the host is the
-    device: `nap` frees them and `wake` loads them again, and their checksums must be unchanged.
+    On CUDA the first `sleep` copies them into pinned host memory, and `wake` copies them back. On the CPU the host is
+    the device: `sleep` frees them and `wake` loads them again, and their checksums must be unchanged.
     """
 
     streamed = False
@@ -70,19 +70,19 @@ class ResidentWeights:
         self._staying = buffer_bytes(model) + total_bytes(set(every) - set(self._weights))
         self._host: HostRun | None = None
         self._sums: list[int] = []
-        self._napping = False
+        self._asleep = False
         self._moved = 0
         self.total = total_bytes(self._weights) + self._staying
 
     @property
-    def napping(self) -> bool:
-        return self._napping
+    def asleep(self) -> bool:
+        return self._asleep
 
     def passing(self) -> AbstractContextManager[None]:
         self.wake()
         return nullcontext()
 
-    def check_nap(self) -> None:
+    def check_sleep(self) -> None:
         if self._device.type == "cpu" and self._reload is None:
             raise UsageError(
                 "These weights were given to the engine in memory and cannot be loaded again, so on the CPU they stay."
@@ -94,11 +94,11 @@ class ResidentWeights:
                 f"{amount(main_memory().available)} are free: they stay on the device."
             )
 
-    def nap(self) -> float:
+    def sleep(self) -> float:
         """Free the weights' device memory. Raises UsageError where they could not be brought back."""
-        if self._napping:
+        if self._asleep:
             return 0.0
-        self.check_nap()
+        self.check_sleep()
         begun = time.perf_counter()
         if self._device.type == "cpu":
             self._sums = [raw_sum(weight.tensor) for weight in self._weights]
@@ -107,21 +107,21 @@ class ResidentWeights:
             self._moved += self._host.moved
         for weight in self._weights:
             weight.leave()
-        self._napping = True
+        self._asleep = True
         return_freed(self._device)
         return time.perf_counter() - begun
 
     def wake(self) -> float:
         """Bring weights back. Raises OutOfDeviceMemory, or StorageFailed if the files hold other weights by now; the
         weights stay asleep then."""
-        if not self._napping:
+        if not self._asleep:
             return 0.0
         begun = time.perf_counter()
         with torch.inference_mode(False), torch.no_grad():
             back = self._loaded_again() if self._host is None else self._copied_back(self._host)
         for weight, tensor in zip(self._weights, back, strict=True):
             weight.put(tensor)
-        self._napping = False
+        self._asleep = False
         return time.perf_counter() - begun
 
     def _copied_back(self, host: HostRun) -> tuple[Tensor, ...]:
@@ -130,7 +130,7 @@ class ResidentWeights:
         except torch.OutOfMemoryError as error:
             raise OutOfDeviceMemory(
                 f"The weights ({host.layout.nbytes / 2**30:.1f} GiB) find no room on {self._device} any more: "
-                f"{str(error).splitlines()[0]} They nap on; free device memory and try again."
+                f"{str(error).splitlines()[0]} They stay asleep; free device memory and retry."
             ) from None
         for source, target in host.transfers(buffer):
             target.copy_(source, non_blocking=True)
@@ -147,7 +147,7 @@ class ResidentWeights:
             same = tensor is not None and tensor.shape == was.shape and tensor.dtype == was.dtype
             if tensor is None or not same or raw_sum(tensor) != known:
                 raise StorageFailed(
-                    f"{weight.name} in the model's files is not what it was before the nap; "
+                    f"{weight.name} in the model's files is not what it was before they slept; "
                     "put the files back, or stop this engine and load again."
                 )
         self._moved += total_bytes(self._weights)
@@ -155,9 +155,9 @@ class ResidentWeights:
 
     def statistics(self) -> WeightsStatistics:
         return WeightsStatistics(
-            residency="napping" if self._napping else "resident",
+            residency="asleep" if self._asleep else "resident",
             bytes_total=self.total,
-            bytes_on_device=self._staying if self._napping else self.total,
+            bytes_on_device=self._staying if self._asleep else self.total,
             bytes_moved=self._moved,
         )
 

@@ -72,7 +72,7 @@ class StreamedWeights:
         ]
         self._used: float | None = None
         self._used_at = float("-inf")
-        self._napping = False
+        self._asleep = False
         for block, layer in enumerate(placement.streaming):
             layers[layer].forward = self._through_ring(block, layers[layer].forward)
 
@@ -106,30 +106,30 @@ class StreamedWeights:
     # --- sleep -----------------------------------------------------------------------------------------------------
 
     @property
-    def napping(self) -> bool:
-        return self._napping
+    def asleep(self) -> bool:
+        return self._asleep
 
-    def check_nap(self) -> None:
-        """Do nothing: all weights are on the host already, so nothing prevents `nap`."""
+    def check_sleep(self) -> None:
+        """Do nothing: all weights are on the host already, so nothing prevents `sleep`."""
 
-    def nap(self) -> float:
+    def sleep(self) -> float:
         """Free the slots and the weights that stay; nothing has to be copied."""
-        if self._napping:
+        if self._asleep:
             return 0.0
         begun = time.perf_counter()
         self.ring.close()
         for weight in self._staying:
             weight.leave()
-        self._napping = True
+        self._asleep = True
         return_freed(self._device)
         return time.perf_counter() - begun
 
     def wake(self) -> float:
-        if not self._napping:
+        if not self._asleep:
             return 0.0
         begun = time.perf_counter()
         self._settle_in()
-        self._napping = False
+        self._asleep = False
         return time.perf_counter() - begun
 
     def _settle_in(self) -> None:
@@ -156,9 +156,9 @@ class StreamedWeights:
 
     def statistics(self) -> WeightsStatistics:
         carried = self.carrier.statistics()
-        there = 0 if self._napping else self._host.layout.nbytes + self.ring.slot_bytes
+        there = 0 if self._asleep else self._host.layout.nbytes + self.ring.slot_bytes
         return WeightsStatistics(
-            residency="napping" if self._napping else "streamed",
+            residency="asleep" if self._asleep else "streamed",
             bytes_total=self.total,
             bytes_on_device=self._fixed + there,
             bytes_streamed_per_pass=self.bytes_per_pass,

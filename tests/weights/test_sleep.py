@@ -1,4 +1,4 @@
-"""A nap: the weights leave, the sessions stay, and what comes back is the same bits."""
+"""Sleep: the weights leave, the sessions stay, and what comes back is the same bits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.memory.weights import host_weights, residence
-from djinn_jupyter.engine.memory.weights.idle_sleep import Drowsiness
+from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
 from djinn_jupyter.engine.memory.weights.parameters import hollow, total_bytes, weights_of
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UsageError
@@ -26,8 +26,8 @@ from tests.weights.saved import desk_from, save
 PROMPT = tokens(20)
 
 
-def nap(desk: Desk) -> told.WeightsMoved:
-    moved = desk.ask(ask.Nap())
+def sleep(desk: Desk) -> told.WeightsMoved:
+    moved = desk.ask(ask.Sleep())
     assert isinstance(moved, told.WeightsMoved)
     return moved
 
@@ -45,11 +45,11 @@ def test_what_comes_back_is_the_same_bits(tmp_path: Path, family: str, dtype: st
     before = {name: value.clone() for name, value in desk.engine.model.state_dict().items()}
     desk.open()
     undisturbed = desk.outcome(desk.run(PROMPT, 5))
-    nap(desk)
+    sleep(desk)
     assert desk.ask(ask.Wake()).seconds > 0
     for name, value in desk.engine.model.state_dict().items():
         assert torch.equal(value, before[name]), name
-    nap(desk)
+    sleep(desk)
     assert desk.outcome(desk.run(PROMPT, 5)) == undisturbed
 
 
@@ -59,11 +59,11 @@ def test_a_stopped_session_sleeps_through_and_wakes_by_its_resume(desk: Desk) ->
     desk.stop_at("resid_post.3")
     desk.run(PROMPT, 5)
     stopped = desk.value()
-    asleep = nap(desk).weights
-    assert asleep.residency == "napping"
+    asleep = sleep(desk).weights
+    assert asleep.residency == "asleep"
     assert asleep.bytes_on_device < asleep.bytes_total / 50
     assert torch.equal(desk.value(), stopped), "the stop itself needs no weights"
-    assert desk.engine.weights.napping
+    assert desk.engine.weights.asleep
     assert desk.outcome(desk.resume(free=True)) == undisturbed
     awake = desk.engine.weights.statistics()
     assert (awake.residency, awake.bytes_on_device) == ("resident", awake.bytes_total)
@@ -75,29 +75,29 @@ def test_a_look_below_the_stop_wakes(desk: Desk) -> None:
     desk.stop_at("resid_post.3")
     desk.run(PROMPT, 5)
     below = desk.value("resid_post.1")
-    nap(desk)
+    sleep(desk)
     assert torch.equal(desk.value("resid_post.1"), below)
-    assert not desk.engine.weights.napping
+    assert not desk.engine.weights.asleep
     desk.close_all()
 
 
-def test_napping_twice_and_waking_twice_moves_nothing(desk: Desk) -> None:
-    nap(desk)
-    assert nap(desk).seconds == 0.0
+def test_sleeping_twice_and_waking_twice_moves_nothing(desk: Desk) -> None:
+    sleep(desk)
+    assert sleep(desk).seconds == 0.0
     desk.ask(ask.Wake())
     moved = desk.engine.weights.statistics().bytes_moved
     assert desk.ask(ask.Wake()) == told.WeightsMoved(weights=desk.engine.weights.statistics(), seconds=0.0)
     assert desk.engine.weights.statistics().bytes_moved == moved
 
 
-def test_no_nap_while_a_session_runs(desk: Desk) -> None:
+def test_no_sleep_while_a_session_runs(desk: Desk) -> None:
     desk.open()
     replies: list[Any] = []
     desk.post(ask.Run(session="a", tokens=PROMPT, max_new_tokens=6, ignore_eos=True), replies)
     desk.engine.tick()
     with pytest.raises(IllegalMove, match="'a' is running"):
-        nap(desk)
-    assert not desk.engine.weights.napping
+        sleep(desk)
+    assert not desk.engine.weights.asleep
     desk.settle()
     assert isinstance(replies[0], told.Finished)
     desk.close_all()
@@ -106,7 +106,7 @@ def test_no_nap_while_a_session_runs(desk: Desk) -> None:
 def test_what_cannot_come_back_does_not_leave() -> None:
     desk = build_desk(build("llama"))
     with pytest.raises(UsageError, match="cannot be loaded again"):
-        nap(desk)
+        sleep(desk)
     desk.open()
     desk.run(PROMPT, 2)
 
@@ -117,7 +117,7 @@ def test_files_that_changed_meanwhile_are_refused_and_the_stop_stays(tmp_path: P
     undisturbed = desk.outcome(desk.run(PROMPT, 3))
     desk.stop_at("resid_post.3")
     desk.run(PROMPT, 3)
-    nap(desk)
+    sleep(desk)
     save(tmp_path / "other", seed=5)
     file = tmp_path / "model" / "model.safetensors"
     kept = file.rename(tmp_path / "kept")
@@ -125,7 +125,7 @@ def test_files_that_changed_meanwhile_are_refused_and_the_stop_stays(tmp_path: P
     with pytest.raises(StorageFailed, match="not what it was"):
         desk.resume()
     assert desk.session().state == "paused"
-    assert desk.engine.weights.napping
+    assert desk.engine.weights.asleep
     kept.rename(file)
     assert desk.outcome(desk.resume(free=True)) == undisturbed
 
@@ -147,38 +147,38 @@ def test_tied_parameters_are_one_weight() -> None:
     assert len(weights_of(model)) == len(own)
 
 
-def test_they_nap_by_themselves_after_so_long_without_work(desk: Desk) -> None:
+def test_they_sleep_by_themselves_after_so_long_without_work(desk: Desk) -> None:
     now = 0.0
-    drowsy = Drowsiness(desk.engine.weights, 60.0, torch.device("cpu"), clock=lambda: now)
-    for now, busy, napping in [(50.0, False, False), (55.0, True, False), (114.0, False, False), (116.0, False, True)]:
-        drowsy.tell(busy)
-        assert desk.engine.weights.napping is napping, now
+    idle_sleep = IdleSleep(desk.engine.weights, 60.0, torch.device("cpu"), clock=lambda: now)
+    for now, busy, asleep in [(50.0, False, False), (55.0, True, False), (114.0, False, False), (116.0, False, True)]:
+        idle_sleep.tell(busy)
+        assert desk.engine.weights.asleep is asleep, now
     desk.ask(ask.Wake())
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_by_itself_only_where_device_memory_is_not_the_hosts(desk: Desk, device: str) -> None:
     now = 0.0
-    drowsy = Drowsiness(desk.engine.weights, None, torch.device(device), clock=lambda: now)
+    idle_sleep = IdleSleep(desk.engine.weights, None, torch.device(device), clock=lambda: now)
     now = 10_000.0
-    drowsy.tell(busy=False)
-    assert desk.engine.weights.napping is (device == "cuda")
+    idle_sleep.tell(busy=False)
+    assert desk.engine.weights.asleep is (device == "cuda")
     desk.ask(ask.Wake())
 
 
 def test_weights_that_the_host_has_no_room_for_stay_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a quarter of an hour without work the engine would otherwise be ended by its own nap."""
+    """After a quarter of an hour without work the engine would otherwise be ended by its own sleep."""
     model = build("llama")
     weights = ResidentWeights(model, torch.device("cuda"))
     for module in (host_weights, residence):
         monkeypatch.setattr(module, "main_memory", lambda: SimpleNamespace(available=weights.total // 2))
     with pytest.raises(UsageError, match=r"The weights would take .* of host memory, of which .* are free: they stay"):
-        weights.nap()
+        weights.sleep()
     now = 0.0
-    drowsy = Drowsiness(weights, None, torch.device("cuda"), clock=lambda: now)
+    idle_sleep = IdleSleep(weights, None, torch.device("cuda"), clock=lambda: now)
     now = 10_000.0
-    drowsy.tell(busy=False)
-    assert not weights.napping
+    idle_sleep.tell(busy=False)
+    assert not weights.asleep
     assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
 
 
@@ -203,7 +203,7 @@ for drawn in (False, True):
     model = load_model(config).model
     weights = ResidentWeights(model, torch.device("cpu"), lambda: load_model(config).model)
     before, awake = logits(), held()
-    weights.nap()
+    weights.sleep()
     asleep = held()
     weights.wake()
     same = torch.equal(logits(), before)
