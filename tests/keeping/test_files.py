@@ -278,7 +278,7 @@ def test_a_session_that_is_closed_meanwhile_leaves_no_file(stopped: Desk, monkey
         stopped.engine.tick()
     stopped.close("a")
     disk.set()
-    stopped.engine.keeping.errands.start(lambda: None).result()
+    stopped.engine.keeping.file_worker.start(lambda: None).result()
     with pytest.raises(UnknownCheckpoint):
         restore(stopped, "never")
 

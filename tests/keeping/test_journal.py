@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import journal_file as ledgers
+from djinn_jupyter.engine.persistence import journal_file as journal_files
 from djinn_jupyter.engine.persistence import records
-from djinn_jupyter.engine.persistence.dump import take_image
+from djinn_jupyter.engine.persistence.dump import dump_session
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.journal_file import Ledger, Values
-from djinn_jupyter.engine.persistence.journal_names import SUFFIX, LedgerName
-from djinn_jupyter.engine.persistence.journal_reader import read_ledger
-from djinn_jupyter.engine.persistence.locked_folder import take_berth
+from djinn_jupyter.engine.persistence.journal_file import JournalFiles, Values
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX, JournalName
+from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
+from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
@@ -57,21 +57,21 @@ def images(count: int) -> list[SessionImage]:
     desk.run(PROMPT, new=count)
     taken = []
     for _ in range(count):
-        taken.append(take_image(desk.session(), None))
+        taken.append(dump_session(desk.session(), None))
         desk.resume()
     return taken
 
 
-def ledger_in(folder: Path, values: Values = lambda tensor: tensor, device: torch.device = CPU) -> Ledger:
+def files_in(folder: Path, values: Values = lambda tensor: tensor, device: torch.device = CPU) -> JournalFiles:
     """A session's files, the first of which will be `x.0.session`."""
-    return Ledger(LedgerName(folder=folder, stem="x", number=-1), MODEL, device, values)
+    return JournalFiles(JournalName(folder=folder, stem="x", number=-1), MODEL, device, values)
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int], list[SessionImage]]:
+def four_images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int], list[SessionImage]]:
     """A session's file with four images, and where each of them ends."""
-    folder = tmp_path_factory.mktemp("ledger")
-    book, taken, ends = ledger_in(folder), images(4), []
+    folder = tmp_path_factory.mktemp("journal")
+    book, taken, ends = files_in(folder), images(4), []
     for image in taken:
         book.write(image)
         ends.append((folder / f"x.0{SUFFIX}").stat().st_size)
@@ -85,17 +85,17 @@ many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 @many
 @given(data=st.data())
 def test_a_file_cut_anywhere_gives_the_last_whole_image(
-    ledger: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
+    four_images: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
 ) -> None:
-    path, whole, ends, taken = ledger
+    path, whole, ends, taken = four_images
     cut = data.draw(st.integers(0, len(whole)))
     path.write_bytes(whole[:cut])
     last = sum(end <= cut for end in ends) - 1
     if last < 0:
         with pytest.raises(CheckpointRefused):
-            read_ledger(path, MODEL, CPU)
+            read_journal_file(path, MODEL, CPU)
         return
-    found = read_ledger(path, MODEL, CPU)
+    found = read_journal_file(path, MODEL, CPU)
     assert not found.damaged
     assert found.image.tokens == taken[last].tokens
     assert len(found.image.history.stops) == len(taken[last].history.stops)
@@ -108,24 +108,24 @@ def test_a_file_cut_anywhere_gives_the_last_whole_image(
 @many
 @given(data=st.data())
 def test_a_flipped_bit_is_noticed_and_an_image_before_it_used(
-    ledger: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
+    four_images: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
 ) -> None:
-    path, whole, ends, taken = ledger
+    path, whole, ends, taken = four_images
     at = data.draw(st.integers(0, len(whole) - 1))
     path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << data.draw(st.integers(0, 7)))]) + whole[at + 1 :])
     last = sum(end <= at for end in ends) - 1
     if last < 0:
         with pytest.raises(CheckpointRefused):
-            read_ledger(path, MODEL, CPU)
+            read_journal_file(path, MODEL, CPU)
         return
-    assert read_ledger(path, MODEL, CPU).image.tokens == taken[last].tokens
+    assert read_journal_file(path, MODEL, CPU).image.tokens == taken[last].tokens
 
 
 def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledgers, "SLACK_BYTES", 0)
-    book, taken = ledger_in(tmp_path), images(4)
+    monkeypatch.setattr(journal_files, "SLACK_BYTES", 0)
+    book, taken = files_in(tmp_path), images(4)
     sizes = []
     for image in taken:
         book.write(image)
@@ -143,7 +143,7 @@ def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
     assert min(b - a for a, b in pairwise(sizes)) < 0
     assert max(sizes) < 4 * sizes[3]
     assert there != first
-    assert read_ledger(there, MODEL, CPU).image.tokens == taken[-1].tokens
+    assert read_journal_file(there, MODEL, CPU).image.tokens == taken[-1].tokens
     book.close()
 
 
@@ -165,7 +165,7 @@ def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there
     (frame,) = image.frames
     assert frame.hidden is not None
     on_gpu = msgspec.structs.replace(frame, hidden=frame.hidden.as_subclass(OnAGpu))
-    book = ledger_in(tmp_path, lambda tensor: tensor.to("cpu", copy=True), torch.device("cuda"))
+    book = files_in(tmp_path, lambda tensor: tensor.to("cpu", copy=True), torch.device("cuda"))
     book.write(msgspec.structs.replace(image, frames=(on_gpu,)))
     book.close()
     with files(tmp_path)[0].open("rb") as opened:
@@ -275,14 +275,14 @@ def test_two_engines_at_once_never_have_one_session_both(tmp_path: Path) -> None
 
 
 def test_a_berth_is_one_process_s_until_it_ends(tmp_path: Path) -> None:
-    first = take_berth(tmp_path, "here", SUFFIX, ".pages")
-    second = take_berth(tmp_path, "here", SUFFIX, ".pages")
-    elsewhere = take_berth(tmp_path, "there", SUFFIX, ".pages")
+    first = take_folder(tmp_path, "here", SUFFIX, ".pages")
+    second = take_folder(tmp_path, "here", SUFFIX, ".pages")
+    elsewhere = take_folder(tmp_path, "there", SUFFIX, ".pages")
     assert len({first.folder, second.folder, elsewhere.folder}) == 3
-    for berth, name in ((first, "x"), (second, "x"), (elsewhere, "y")):
-        (berth.folder / f"{name}{SUFFIX}").write_text(str(berth.folder))
-        berth.release()
-    third = take_berth(tmp_path, "here", SUFFIX, ".pages")
+    for locked, name in ((first, "x"), (second, "x"), (elsewhere, "y")):
+        (locked.folder / f"{name}{SUFFIX}").write_text(str(locked.folder))
+        locked.release()
+    third = take_folder(tmp_path, "here", SUFFIX, ".pages")
     assert len(third.files(SUFFIX)) == 2
     assert elsewhere.folder.exists()
     assert not second.folder.exists()
@@ -300,7 +300,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever in it the disk is full."""
-    book, taken = ledger_in(tmp_path), images(3)
+    book, taken = files_in(tmp_path), images(3)
     book.write(taken[0])
     (path,) = files(tmp_path)
     whole = path.read_bytes()
@@ -315,7 +315,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it
     book.write(taken[2])
     book.close()
     assert files(tmp_path) == [path]
-    assert same_hidden(read_ledger(path, MODEL, CPU).image, taken[2])
+    assert same_hidden(read_journal_file(path, MODEL, CPU).image, taken[2])
 
 
 def filling(room: int, real: Any) -> Any:

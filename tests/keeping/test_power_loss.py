@@ -21,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import journal_file as ledgers
-from djinn_jupyter.engine.persistence import locked_folder as berths
+from djinn_jupyter.engine.persistence import journal_file as journal_files
+from djinn_jupyter.engine.persistence import locked_folder as locked_folders
 from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder, describe
 from djinn_jupyter.engine.persistence.image import (
     FrameImage,
@@ -31,7 +31,7 @@ from djinn_jupyter.engine.persistence.image import (
     TrailImage,
 )
 from djinn_jupyter.engine.persistence.journal import Journal
-from djinn_jupyter.engine.persistence.journal_file import Ledger
+from djinn_jupyter.engine.persistence.journal_file import JournalFiles
 from djinn_jupyter.engine.persistence.persistence import Keeping
 from djinn_jupyter.engine.persistence.values import keep
 from tests.keeping.power import Cut, Disk, Said, after_cut, not_waited_for
@@ -175,7 +175,7 @@ class Office:
         for journal in self.journals:
             journal._wait()
             journal._thread.close()
-            os.close(journal._berth._lock)
+            os.close(journal._locked._lock)
         self.journals = []
         self.begin()
 
@@ -183,7 +183,7 @@ class Office:
         """The engine process is no more."""
         for journal in self.journals:
             journal._thread.close()
-            os.close(journal._berth._lock)
+            os.close(journal._locked._lock)
 
 
 def open_journal(root: Path) -> Journal:
@@ -196,25 +196,25 @@ def open_journal(root: Path) -> Journal:
 @contextmanager
 def watched(disk: Disk) -> Iterator[None]:
     """Images of sittings are taken; what is on the disk for certain is said when a forcing returns."""
-    real_write, real_force = Ledger.write, Ledger.force
-    last: dict[Ledger, SessionImage] = {}
+    real_write, real_force = JournalFiles.write, JournalFiles.force
+    last: dict[JournalFiles, SessionImage] = {}
 
-    def write(ledger: Ledger, image: SessionImage, **how: bool) -> None:
-        real_write(ledger, image, **how)
-        last[ledger] = image
+    def write(files: JournalFiles, image: SessionImage, **how: bool) -> None:
+        real_write(files, image, **how)
+        last[files] = image
 
-    def force(ledger: Ledger) -> None:
-        image = last.get(ledger)
-        real_force(ledger)
+    def force(files: JournalFiles) -> None:
+        image = last.get(files)
+        real_force(files)
         if image is not None:
             disk.say(Kept(uid=image.owner, version=image.tokens[0]))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "write", write)
-        patch.setattr(Ledger, "force", force)
-        patch.setattr(journals, "take_image", lambda session, rows, frames: session.image)
+        patch.setattr(JournalFiles, "write", write)
+        patch.setattr(JournalFiles, "force", force)
+        patch.setattr(journals, "dump_session", lambda session, rows, frames: session.image)
         patch.setattr(journals, "RUNNING_SECONDS", 0.0)
-        patch.setattr(ledgers, "SLACK_BYTES", 1000)
+        patch.setattr(journal_files, "SLACK_BYTES", 1000)
         yield
 
 
@@ -344,15 +344,15 @@ def test_each_forcing_is_needed(left_out: str, tmp_path: Path, monkeypatch: pyte
     """A journal without it loses a session at some moment of the day."""
     match left_out:
         case "of_folders":
-            monkeypatch.setattr(berths, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
+            monkeypatch.setattr(locked_folders, "make_folder", lambda folder: folder.mkdir(parents=True, exist_ok=True))
         case "of_berths":
-            monkeypatch.setattr(berths, "force_names", lambda folder: None)
+            monkeypatch.setattr(locked_folders, "force_names", lambda folder: None)
         case "of_names":
-            monkeypatch.setattr(ledgers, "force_names", lambda folder: None)
+            monkeypatch.setattr(journal_files, "force_names", lambda folder: None)
         case "of_bytes":
-            monkeypatch.setattr(ledgers, "force", lambda descriptor: None)
+            monkeypatch.setattr(journal_files, "force", lambda descriptor: None)
         case "of_what_was_found":
-            monkeypatch.setattr(ledgers, "force_file", lambda path: None)
+            monkeypatch.setattr(journal_files, "force_file", lambda path: None)
     disk, office = played(tmp_path / "alive", WORKDAY)
     cuts = (Cut(after=after) for after in range(len(disk.deeds) + 1))
     assert any(lost_or_wrong(disk, office, cut, tmp_path / str(cut.after)) for cut in cuts)

@@ -59,9 +59,9 @@ def forced_later() -> Iterator[None]:
     """The disk confirms nothing of any journal, also of one that is opened within, until this ends."""
     force, confirms = journals._force, threading.Event()
 
-    def late(ledger: Any, pages: Any) -> None:
+    def late(files: Any, pages: Any) -> None:
         confirms.wait()
-        force(ledger, pages)
+        force(files, pages)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(journals, "_force", late)
@@ -191,7 +191,7 @@ def full_only_for(kept: Any) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         for account in kept._accounts.values():
-            patch.setattr(type(account.ledger), "write", refused)
+            patch.setattr(type(account.files), "write", refused)
         yield
 
 

@@ -19,7 +19,7 @@ from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
 from djinn_jupyter.engine.memory.offload.swappable import Stored
 from djinn_jupyter.engine.persistence import adopted_states
-from djinn_jupyter.engine.persistence.dump import take_image
+from djinn_jupyter.engine.persistence.dump import dump_session
 from djinn_jupyter.engine.persistence.journal import Journal
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.left_behind import LeftBehind
@@ -226,7 +226,7 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
     monkeypatch.setattr(adopted_states, "keep", lambda *what: named.append(what[1]) or keep(*what))
     images = []
     for _ in range(2):
-        images.append(kept.pages.places_of(one.session(), take_image(one.session(), None)))
+        images.append(kept.pages.places_of(one.session(), dump_session(one.session(), None)))
         live = len(one.session().cache.live_states())  # outside of the assertion: to print what is away would read it
         assert len(named) == live, "those that the next pass writes"
         named.clear()

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from djinn_jupyter.engine.persistence.dump import take_image
+from djinn_jupyter.engine.persistence.dump import dump_session
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.load import rebuild
+from djinn_jupyter.engine.persistence.load import load_session
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import CheckpointRefused
 from djinn_jupyter.wire import requests as ask
@@ -31,7 +31,7 @@ def stopped() -> Desk:
 
 def rebuilt(desk: Desk, image: SessionImage) -> Session:
     kept = desk.engine.config.stops_kept
-    return rebuild(desk.engine.runtime, image, name="again", owner="tester", holder=None, stops_kept=kept)
+    return load_session(desk.engine.runtime, image, name="again", owner="tester", holder=None, stops_kept=kept)
 
 
 def test_a_recovered_session_stands_where_it_stood_and_counts_on(stopped: Desk, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_restored_stop_is_another_than_the_one_that_was_kept(stopped: Desk) ->
 
 
 def test_an_image_from_before_there_were_numbers_is_given_one(stopped: Desk) -> None:
-    image = take_image(stopped.session(), None)
+    image = dump_session(stopped.session(), None)
     assert rebuilt(stopped, image).standing != rebuilt(stopped, msgspec.structs.replace(image, stop=None)).standing
     assert rebuilt(stopped, msgspec.structs.replace(image, stop=None, edition=None)).standing is not None
     stopped.close_all()
@@ -70,7 +70,7 @@ def test_an_image_from_before_there_were_numbers_is_given_one(stopped: Desk) -> 
 
 @pytest.mark.parametrize(("stop", "edition"), [(-1, 5), (5, 4), (1, 2**60)])
 def test_numbers_that_none_was_given_are_refused(stopped: Desk, stop: int, edition: int) -> None:
-    image = msgspec.structs.replace(take_image(stopped.session(), None), stop=stop, edition=edition)
+    image = msgspec.structs.replace(dump_session(stopped.session(), None), stop=stop, edition=edition)
     with pytest.raises(CheckpointRefused, match="contradicts itself"):
         rebuilt(stopped, image)
     stopped.close_all()

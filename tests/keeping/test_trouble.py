@@ -15,19 +15,19 @@ import pytest
 import torch
 
 from djinn_jupyter.engine.persistence import journal as journals
-from djinn_jupyter.engine.persistence import journal_file as ledgers
+from djinn_jupyter.engine.persistence import journal_file as journal_files
 from djinn_jupyter.engine.persistence import left_behind
 from djinn_jupyter.engine.persistence.journal import Journal
-from djinn_jupyter.engine.persistence.journal_file import LedgerFile
+from djinn_jupyter.engine.persistence.journal_file import JournalFile
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
-from djinn_jupyter.engine.persistence.journal_reader import read_ledger
-from djinn_jupyter.engine.persistence.locked_folder import Berth
+from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
+from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.families import build
 from tests.keeping.crashes import crashed, forget, journal, written
 from tests.keeping.roundtrip import pair_of, reading, same
-from tests.keeping.test_journal import CPU, MODEL, files, images, ledger_in, same_hidden
+from tests.keeping.test_journal import CPU, MODEL, files, files_in, images, same_hidden
 
 PROMPT = tokens(9)
 
@@ -87,7 +87,11 @@ def test_a_disk_that_refuses_is_told_of_and_forgotten_when_it_takes_again(
         desk.run(PROMPT, 2, name)
     written(desk)
     assert said(desk) is None
-    for owner, verb, name in ((LedgerFile, "append", "a"), (ledgers, "force", "a"), (ledgers, "force_names", "c")):
+    for owner, verb, name in (
+        (JournalFile, "append", "a"),
+        (journal_files, "force", "a"),
+        (journal_files, "force_names", "c"),
+    ):
         with monkeypatch.context() as broken:
             broken.setattr(owner, verb, refuse(number))
             if name == "c":
@@ -142,7 +146,7 @@ def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
 
 
 def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LedgerFile, "append", refuse(errno.ENOSPC))
+    monkeypatch.setattr(JournalFile, "append", refuse(errno.ENOSPC))
     for name in "abcde":
         desk.open(name)
     told = said(desk)
@@ -158,7 +162,7 @@ def test_many_sessions_are_one_sentence(desk: Desk, monkeypatch: pytest.MonkeyPa
 
 def test_a_file_that_outgrows_the_disk_leaves_nothing_half_written(tmp_path: Path) -> None:
     """The system itself refuses, in the midst of a record."""
-    book, taken = ledger_in(tmp_path), images(3)
+    book, taken = files_in(tmp_path), images(3)
     with room_for(4096), pytest.raises(OSError, match="File too large"):
         book.write(taken[0])
     assert files(tmp_path) == []
@@ -166,9 +170,9 @@ def test_a_file_that_outgrows_the_disk_leaves_nothing_half_written(tmp_path: Pat
     (path,) = files(tmp_path)
     with room_for(path.stat().st_size + 2000), pytest.raises(OSError, match="File too large"):
         book.write(taken[1])
-    assert same_hidden(read_ledger(path, MODEL, CPU).image, taken[0])
+    assert same_hidden(read_journal_file(path, MODEL, CPU).image, taken[0])
     book.write(taken[2])
-    assert same_hidden(read_ledger(path, MODEL, CPU).image, taken[2])
+    assert same_hidden(read_journal_file(path, MODEL, CPU).image, taken[2])
     assert list(tmp_path.iterdir()) == [path]
     book.close()
 
@@ -181,7 +185,7 @@ def test_an_engine_that_ends_while_its_journal_cannot_be_written_says_what_is_lo
     one.open()
     one.run(PROMPT, 2)
     written(one)
-    monkeypatch.setattr(LedgerFile, "append", refuse(errno.ENOSPC))
+    monkeypatch.setattr(JournalFile, "append", refuse(errno.ENOSPC))
     one.run((), 3, extend=True)
     one.engine.close()
     monkeypatch.undo()
@@ -202,13 +206,13 @@ def test_a_file_that_can_be_neither_read_nor_moved_keeps_no_engine_from_starting
     written(desk)
     left = crashed(tmp_path / "alive", tmp_path / "left")
     first, _ = sorted(left.rglob(f"*{SUFFIX}"))
-    real = left_behind.read_ledger
+    real = left_behind.read_journal_file
 
     def read(path: Path, *given: Any) -> Any:
         return refuse(errno.EIO)() if path == first else real(path, *given)
 
-    monkeypatch.setattr(left_behind, "read_ledger", read)
-    monkeypatch.setattr(Berth, "set_aside", refuse(errno.EROFS))
+    monkeypatch.setattr(left_behind, "read_journal_file", read)
+    monkeypatch.setattr(LockedFolder, "set_aside", refuse(errno.EROFS))
     other = build_desk(build("llama"))
     assert len(journal(other, left)) == 1
     assert "Input/output error" in caplog.text
@@ -223,7 +227,7 @@ def test_a_closed_session_whose_files_cannot_go_is_told_until_they_can(
     desk.open()
     written(desk)
     with monkeypatch.context() as broken:
-        broken.setattr(LedgerFile, "remove", refuse(errno.EIO))
+        broken.setattr(JournalFile, "remove", refuse(errno.EIO))
         assert "'a'" in desk.ask(ask.Close(session="a")).not_kept
         assert "may come back" in (said(desk) or "")
     assert "The closed session 'a' may come back: Input/output error" in caplog.text

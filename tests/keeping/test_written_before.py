@@ -44,9 +44,9 @@ class Old:
     def _lay_out(self, data: Path, slug: str) -> None:
         """As a killed engine of this machine would have left it."""
         shutil.copytree(self.folder / "checkpoints", data / "checkpoints")
-        berth = data / "journals" / slug / f"{host_name()}-0"
-        shutil.copytree(self.folder / "journal", berth)
-        for pages in berth.glob(f"*{adopted_pages.SUFFIX}"):
+        locked = data / "journals" / slug / f"{host_name()}-0"
+        shutil.copytree(self.folder / "journal", locked)
+        for pages in locked.glob(f"*{adopted_pages.SUFFIX}"):
             with pages.open("r+b") as file:
                 file.truncate(FILE_BYTES)
 

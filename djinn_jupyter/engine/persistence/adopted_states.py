@@ -170,7 +170,7 @@ class StatesTakenOver:
         the blobs frees what it had adopted by then."""
         places = image.places
         assert places is not None
-        taking = _Taking(self, blobs, places, session.residence.version)
+        taking = _Adopting(self, blobs, places, session.residence.version)
         now = states_of(runtime, places.states, taking.own)
         lines = lines_of(session, image)
         kept = {number: _line_states(runtime, places.lines.get(number, {}), taking.common) for number in lines}
@@ -201,7 +201,7 @@ def _line_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetc
     return {length: states_of(runtime, states, fetch) for length, states in named.items()}
 
 
-class _Taking:
+class _Adopting:
     """Holds one session's storages until all of its tensors are made."""
 
     def __init__(self, everybodys: StatesTakenOver, blobs: Blobs, places: PlacesImage, version: int) -> None:

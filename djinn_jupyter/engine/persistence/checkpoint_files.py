@@ -39,7 +39,7 @@ from djinn_jupyter.engine.persistence.records import (
     Torn,
     Writer,
 )
-from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, Shelf, decode
+from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable, decode
 from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
@@ -135,7 +135,7 @@ class CheckpointFolder:
         """Write the file under a temporary name, then give it its name when it is whole and on the disk. Raises
         StorageFailed when the disk refuses, leaving nothing behind; UsageError when the name was taken meanwhile."""
         path = self.file_of(name)
-        body, arrays = Shelf(self.device).encode(image)
+        body, arrays = TensorTable(self.device).encode(image)
         label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
         with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
             make_folder(self.folder)

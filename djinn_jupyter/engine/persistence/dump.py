@@ -49,7 +49,7 @@ SHARED: Final = "what the layers of a stopped pass hand on to each other"
 STATES: Final = "a recurrent layer"
 
 
-class TakenFrames:
+class DumpedFrames:
     """Reuses frame images from one image of a session to its next: frames are immutable, and a history has many.
     Releases a frame when the next image does not contain it."""
 
@@ -67,15 +67,17 @@ class TakenFrames:
         self._taken, self._met = self._met, {}
 
 
-def take_image(session: Session, rows: tuple[GroupRows, ...] | None, frames: TakenFrames | None = None) -> SessionImage:
+def dump_session(
+    session: Session, rows: tuple[GroupRows, ...] | None, frames: DumpedFrames | None = None
+) -> SessionImage:
     """Return the image of a session: stopped, idle, or idle at its last committed step where it runs. `frames` are
     those of the previous image.
 
     Without `rows` the image is light: it also leaves out recurrent states between the stops and everything that
     recomputing the tokens gives again. Raises CheckpointRefused where a stop holds a value of an unknown kind.
     """
-    frames = frames or TakenFrames()
-    image = _Taking(session, frames, light=rows is None).image(rows)
+    frames = frames or DumpedFrames()
+    image = _Dump(session, frames, light=rows is None).image(rows)
     frames.forget_unmet()
     return image
 
@@ -125,10 +127,10 @@ def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
     )
 
 
-class _Taking:
+class _Dump:
     """One image in progress: numbers frames and lines as they are met."""
 
-    def __init__(self, session: Session, taken: TakenFrames, *, light: bool) -> None:
+    def __init__(self, session: Session, taken: DumpedFrames, *, light: bool) -> None:
         self.session, self.light = session, light
         self._taken, self._own_tokens = taken, tuple(session.tokens)
         self.paused = session.state == "paused"

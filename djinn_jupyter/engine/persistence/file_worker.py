@@ -13,7 +13,7 @@ Outcome = TypeVar("Outcome")
 LONGEST_WAIT_SECONDS: Final = 0.05
 
 
-class Errands:
+class FileWorker:
     """One thread, started when first needed; it does its work in order."""
 
     def __init__(self, name: str) -> None:
@@ -32,16 +32,16 @@ class Errands:
             self._thread = None
 
 
-def until_done(mailbox: Mailbox, scheduler: Scheduler, errand: Future[Outcome]) -> Generator[None, None, Outcome]:
+def until_done(mailbox: Mailbox, scheduler: Scheduler, work: Future[Outcome]) -> Generator[None, None, Outcome]:
     """Steps of a job that waits for file work: gives way to other jobs, and sleeps when all of them wait. Raises the
     work's error."""
-    errand.add_done_callback(lambda _: mailbox.wake())
+    work.add_done_callback(lambda _: mailbox.wake())
     scheduler.waiting += 1
     try:
-        while not errand.done():
+        while not work.done():
             if scheduler.waiting >= len(scheduler):
                 mailbox.wait(LONGEST_WAIT_SECONDS)
             yield
     finally:
         scheduler.waiting -= 1
-    return errand.result()
+    return work.result()

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.persistence.adopted_pages import KeptPages
-from djinn_jupyter.engine.persistence.dump import TakenFrames, take_image
-from djinn_jupyter.engine.persistence.file_worker import Errands
+from djinn_jupyter.engine.persistence.dump import DumpedFrames, dump_session
+from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.journal_file import Ledger
-from djinn_jupyter.engine.persistence.journal_names import LedgerName, name_of, new_name
+from djinn_jupyter.engine.persistence.journal_file import JournalFiles
+from djinn_jupyter.engine.persistence.journal_names import JournalName, name_of, new_name
 from djinn_jupyter.engine.persistence.left_behind import LeftBehind, take_stock
-from djinn_jupyter.engine.persistence.locked_folder import Berth
+from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import CheckpointRefused
 
@@ -44,8 +44,8 @@ class _Account:
     """Journal accounting of one session: its files, when the next image of it is due while it runs (None: it does not)
     or has trouble, and when that is forced."""
 
-    ledger: Ledger
-    frames: TakenFrames = field(default_factory=TakenFrames)  # of the last image
+    files: JournalFiles
+    frames: DumpedFrames = field(default_factory=DumpedFrames)  # of the last image
     due: float | None = None
     force_due: float = 0.0
     forcing: Future[None] | None = None  # under way
@@ -71,13 +71,15 @@ class JournalStatistics:
 class Journal:
     """Used on the engine's thread. `wake` is called when something has been forced, on the forcing thread."""
 
-    def __init__(self, berth: Berth, model: ModelIdentity, device: torch.device, wake: Callable[[], None]) -> None:
-        self._berth, self._model, self._device, self._wake = berth, model, device, wake
-        self._thread = Errands("djinn-journal")
+    def __init__(
+        self, locked: LockedFolder, model: ModelIdentity, device: torch.device, wake: Callable[[], None]
+    ) -> None:
+        self._locked, self._model, self._device, self._wake = locked, model, device, wake
+        self._thread = FileWorker("djinn-journal")
         self._accounts: dict[str, _Account] = {}
         self._touched: set[str] = set()
         self._unforced: set[str] = set()
-        self._lingering: dict[str, Ledger] = {}
+        self._lingering: dict[str, JournalFiles] = {}
         self._ended: SimpleQueue[str] = SimpleQueue()
         self.values: Callable[[Tensor], Tensor] = lambda tensor: tensor.detach().to("cpu")
         self.books = JournalStatistics()
@@ -87,11 +89,11 @@ class Journal:
     @property
     def folder(self) -> Path:
         """The folder of its files."""
-        return self._berth.folder
+        return self._locked.folder
 
     def files(self, suffix: str) -> list[Path]:
         """Return the plain files of its folder with that suffix."""
-        return self._berth.files(suffix)
+        return self._locked.files(suffix)
 
     @property
     def unkept(self) -> frozenset[str]:
@@ -105,21 +107,21 @@ class Journal:
 
     def recover(self) -> list[LeftBehind]:
         """Return what earlier processes left, oldest first. Unusable files are set aside and logged."""
-        return take_stock(self._berth, self._model, self._device)
+        return take_stock(self._locked, self._model, self._device)
 
     def set_aside(self, path: Path, why: Exception) -> None:
-        self._berth.put_aside(path, why)
+        self._locked.put_aside(path, why)
 
     def adopt(self, session: str, found: LeftBehind) -> None:
         """Continue a recovered session; its next image replaces the files found. Forces those to the disk, because the
         process that wrote them may not have done so."""
-        ledger = self._ledger(name_of(found.newest))
-        ledger.take_over(found.files)
-        self._accounts[session] = _Account(ledger=ledger)
+        files = self._files_of(name_of(found.newest))
+        files.take_over(found.files)
+        self._accounts[session] = _Account(files=files)
         self._force(session, self._accounts[session])
 
-    def _ledger(self, name: LedgerName) -> Ledger:
-        return Ledger(name, self._model, self._device, lambda tensor: self.values(tensor))
+    def _files_of(self, name: JournalName) -> JournalFiles:
+        return JournalFiles(name, self._model, self._device, lambda tensor: self.values(tensor))
 
     # ------------------------------------------------------------------------------------------- while it runs
 
@@ -144,8 +146,8 @@ class Journal:
                 self._touched.discard(name)
             elif self._is_due(session, now):
                 self._write(session)
-        for name, ledger in tuple(self._lingering.items()):
-            self._remove(name, ledger)
+        for name, files in tuple(self._lingering.items()):
+            self._remove(name, files)
         if idle:
             self._compact(sessions)
         self._force_what_was_written()
@@ -155,25 +157,25 @@ class Journal:
         self._touched.discard(session)
         account = self._accounts.pop(session, None)
         if account is not None:
-            self._remove(session, account.ledger)
+            self._remove(session, account.files)
 
-    def _remove(self, name: str, ledger: Ledger) -> None:
+    def _remove(self, name: str, files: JournalFiles) -> None:
         try:
-            ledger.remove()
+            files.remove()
         except OSError as error:
             if name not in self._lingering:
                 log.warning("The closed session %r may come back: %s", name, _reason(error))
-            self._lingering[name] = ledger
+            self._lingering[name] = files
         else:
             self._lingering.pop(name, None)
-            self._thread.start(lambda: self._close(ledger))
+            self._thread.start(lambda: self._close(files))
         self._tell()
 
-    def _close(self, ledger: Ledger) -> None:
-        """Close the ledger and force the deletion of its files to the disk."""
-        ledger.close()
+    def _close(self, files: JournalFiles) -> None:
+        """Close the files and force their deletion to the disk."""
+        files.close()
         try:
-            self._berth.force_names()
+            self._locked.force_names()
         except OSError as error:
             log.warning("A closed session may come back after a loss of power: %s", _reason(error))
 
@@ -196,7 +198,7 @@ class Journal:
         self._touched.discard(session.name)
         try:
             image = self._image(session, account)
-            account.ledger.write(image, compact=compact)
+            account.files.write(image, compact=compact)
         except CheckpointRefused as refused:
             self._has_trouble(session.name, account, unwritten=str(refused))
             return
@@ -217,17 +219,17 @@ class Journal:
         self.books.seconds += time.monotonic() - begun
 
     def _image(self, session: Session, account: _Account) -> SessionImage:
-        image = take_image(session, None, account.frames)
+        image = dump_session(session, None, account.frames)
         places = None if self.pages is None else self.pages.places_of(session, image)
         return msgspec.structs.replace(image, places=places)
 
     def _compact(self, sessions: Mapping[str, Session]) -> None:
         for name, account in self._accounts.items():
-            if account.ledger.wasteful and account.trouble is None and name in sessions:
+            if account.files.wasteful and account.trouble is None and name in sessions:
                 self._write(sessions[name], compact=True)
 
     def _new(self, name: str) -> _Account:
-        return self._accounts.setdefault(name, _Account(ledger=self._ledger(new_name(self._berth.folder))))
+        return self._accounts.setdefault(name, _Account(files=self._files_of(new_name(self._locked.folder))))
 
     # ------------------------------------------------------------------------------------------- forcing
 
@@ -242,8 +244,8 @@ class Journal:
 
     def _force(self, name: str, account: _Account) -> None:
         account.unforced = False
-        ledger, pages = account.ledger, self.pages if account.names_places else None
-        account.forcing = self._thread.start(lambda: _force(ledger, pages))
+        files, pages = account.files, self.pages if account.names_places else None
+        account.forcing = self._thread.start(lambda: _force(files, pages))
         account.forcing.add_done_callback(lambda _: self._through(name))
 
     def _through(self, session: str) -> None:
@@ -258,7 +260,7 @@ class Journal:
             return
         error, account.forcing = account.forcing.exception(), None
         if error is not None:
-            account.ledger.begin_anew()
+            account.files.begin_anew()
             self._has_trouble(name, account, refused=_reason(error))
             self._again(name, account)
             return
@@ -306,29 +308,29 @@ class Journal:
         if self.trouble is not None:
             log.error("%s", self.trouble)
         for account in self._accounts.values():
-            account.ledger.close()
+            account.files.close()
         self._thread.close()
         if self.pages is not None and (forget or not sessions):
             self.pages.remove()
-        self._berth.release()
+        self._locked.release()
 
     def abandon(self) -> None:
         """Return when what was written is forced. The files stay for the next engine."""
         self._thread.close()
         for account in self._accounts.values():
-            account.ledger.close()
-        self._berth.release()
+            account.files.close()
+        self._locked.release()
 
     def _wait(self) -> None:
         """Wait until the thread has done its queued work."""
         self._thread.start(lambda: None).result()
 
 
-def _force(ledger: Ledger, pages: KeptPages | None) -> None:
+def _force(files: JournalFiles, pages: KeptPages | None) -> None:
     """Force pages first, so that what an image on the disk says of them is true."""
     if pages is not None:
         pages.sync()
-    ledger.force()
+    files.force()
 
 
 def _sentence(troubled: Mapping[str, str]) -> str:

@@ -20,9 +20,9 @@ from torch import Tensor
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.journal_names import LedgerName
+from djinn_jupyter.engine.persistence.journal_names import JournalName
 from djinn_jupyter.engine.persistence.records import LABEL, SESSION, Writer
-from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, Shelf
+from djinn_jupyter.engine.persistence.tensor_table import ArrayHead, TensorTable
 from djinn_jupyter.engine.system.fsync import force, force_file, force_names
 from djinn_jupyter.wire.frozen import Frozen
 
@@ -40,7 +40,7 @@ class JournalLabel(Frozen, frozen=True):
     model: ModelIdentity
 
 
-class LedgerFile:
+class JournalFile:
     """One file that images are appended to, and the files that it replaces (`replaced`) once it is on the disk.
 
     The engine's thread calls `append` and `remove`, the forcing thread `force` and `close`.
@@ -118,17 +118,17 @@ class _Sink:
             part = part[done:]
 
 
-class Ledger:
+class JournalFiles:
     """Invariant: `write` either returns and the image is the last of the session's files, or raises and the previous
     image still is. `values` returns a tensor's values on the host, whichever tier holds them."""
 
-    def __init__(self, name: LedgerName, model: ModelIdentity, device: torch.device, values: Values) -> None:
+    def __init__(self, name: JournalName, model: ModelIdentity, device: torch.device, values: Values) -> None:
         self._name, self._device, self._values = name, device, values
         self._label = msgspec.msgpack.encode(JournalLabel(version=__version__, model=model))
-        self._shelf = Shelf(device)
-        self._file: LedgerFile | None = None
+        self._table = TensorTable(device)
+        self._file: JournalFile | None = None
         self._found: tuple[Path, ...] = ()
-        self._retired: list[LedgerFile] = []
+        self._retired: list[JournalFile] = []
         self._anew = False
         self.bytes_written = 0
 
@@ -139,7 +139,7 @@ class Ledger:
     @property
     def wasteful(self) -> bool:
         """True where most of the file is no longer referred to."""
-        return self._file is not None and self._file.length > 2 * self._shelf.bytes_met + SLACK_BYTES
+        return self._file is not None and self._file.length > 2 * self._table.bytes_met + SLACK_BYTES
 
     def begin_anew(self) -> None:
         """Have the next image written to a new file, with all its arrays: what was written cannot be forced to the
@@ -153,20 +153,20 @@ class Ledger:
         if file is None or file.broken or self._anew or compact or self._excessive(file):
             self._write_anew(image)
         else:
-            self._append(file, self._shelf, image)
+            self._append(file, self._table, image)
 
-    def _excessive(self, file: LedgerFile) -> bool:
-        return file.length > 4 * self._shelf.bytes_met + EXCESS_BYTES
+    def _excessive(self, file: JournalFile) -> bool:
+        return file.length > 4 * self._table.bytes_met + EXCESS_BYTES
 
-    def _append(self, file: LedgerFile, shelf: Shelf, image: SessionImage, label: bytes | None = None) -> None:
-        body, fresh = shelf.encode(image)
+    def _append(self, file: JournalFile, table: TensorTable, image: SessionImage, label: bytes | None = None) -> None:
+        body, fresh = table.encode(image)
         before = file.length
         try:
             file.append(lambda writer: self._put(writer, label, fresh, body))
         except BaseException:
-            shelf.take_back()
+            table.take_back()
             raise
-        shelf.forget_unmet()
+        table.forget_unmet()
         self.bytes_written += file.length - before
 
     def _put(self, writer: Writer, label: bytes | None, fresh: list[tuple[ArrayHead, Tensor]], body: bytes) -> None:
@@ -180,9 +180,9 @@ class Ledger:
     def _write_anew(self, image: SessionImage) -> None:
         replaced = self._found if self._file is None else (*self._file.replaced, self._file.path)
         self._name = self._name.next()
-        file, shelf = LedgerFile(self._name.path, replaced), Shelf(self._device)
+        file, table = JournalFile(self._name.path, replaced), TensorTable(self._device)
         try:
-            self._append(file, shelf, image, self._label)
+            self._append(file, table, image, self._label)
         except BaseException:
             file.close()
             with suppress(OSError):
@@ -190,7 +190,7 @@ class Ledger:
             raise
         if self._file is not None:
             self._retired.append(self._file)
-        self._file, self._shelf, self._anew = file, shelf, False
+        self._file, self._table, self._anew = file, table, False
 
     # ---------------------------------------------------------------------------- on the thread that forces
 
@@ -216,7 +216,7 @@ class Ledger:
     def remove(self) -> None:
         """Delete the files, so that the session does not come back after the death of the process, and release its
         tensors. Raises OSError."""
-        self._shelf = Shelf(self._device)
+        self._table = TensorTable(self._device)
         if self._file is not None:
             self._file.remove()
         for path in self._found:

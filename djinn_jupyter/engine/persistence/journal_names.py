@@ -14,7 +14,7 @@ _NAME: Final = re.compile(rf"(?P<stem>.+?)(\.(?P<number>[0-9]{{1,9}}))?{re.escap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerName:
+class JournalName:
     """Among the files of one `stem`, the one with the highest number that holds a whole image counts."""
 
     folder: Path
@@ -25,20 +25,20 @@ class LedgerName:
     def path(self) -> Path:
         return self.folder / f"{self.stem}.{self.number}{SUFFIX}"
 
-    def next(self) -> LedgerName:
+    def next(self) -> JournalName:
         return replace(self, number=self.number + 1)
 
 
-def new_name(folder: Path) -> LedgerName:
+def new_name(folder: Path) -> JournalName:
     """Return a name without a file yet: `next` gives the first."""
-    return LedgerName(folder=folder, stem=secrets.token_hex(8), number=-1)
+    return JournalName(folder=folder, stem=secrets.token_hex(8), number=-1)
 
 
-def name_of(path: Path) -> LedgerName:
+def name_of(path: Path) -> JournalName:
     """Parse a file's name. A file without a number, as the first version wrote them, is the first of its stem."""
     found = _NAME.fullmatch(path.name)
     assert found is not None
-    return LedgerName(folder=path.parent, stem=found["stem"], number=int(found["number"] or 0))
+    return JournalName(folder=path.parent, stem=found["stem"], number=int(found["number"] or 0))
 
 
 def by_session(paths: Iterable[Path]) -> list[list[Path]]:

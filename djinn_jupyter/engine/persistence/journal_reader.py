@@ -29,7 +29,7 @@ from djinn_jupyter.errors import CheckpointRefused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLedger:
+class ReadJournal:
     """The content of a journal file. `damaged`: bytes within it are not those that were written."""
 
     image: SessionImage
@@ -40,7 +40,7 @@ class Unfinished(CheckpointRefused):
     """The file ends before its first whole image does."""
 
 
-def read_ledger(path: Path, model: ModelIdentity, device: torch.device) -> ReadLedger:
+def read_journal_file(path: Path, model: ModelIdentity, device: torch.device) -> ReadJournal:
     """Return the last image of a file. Raises CheckpointRefused where there is none (Unfinished: not yet), or one of
     another model or format; OSError."""
     with open_plain(path, linked=False) as file:
@@ -54,7 +54,7 @@ def read_ledger(path: Path, model: ModelIdentity, device: torch.device) -> ReadL
             refused = CheckpointRefused if damaged else Unfinished
             raise refused(f"{path.name} holds no whole image of a session.")
         image = decode(reader.body(last), SessionImage, Arrays(reader, arrays, device))
-    return ReadLedger(image=image, damaged=damaged)
+    return ReadJournal(image=image, damaged=damaged)
 
 
 def _last(reader: Reader, model: ModelIdentity) -> tuple[Found | None, dict[int, Found], bool]:

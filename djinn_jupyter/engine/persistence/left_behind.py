@@ -14,8 +14,8 @@ import torch
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX, by_session
-from djinn_jupyter.engine.persistence.journal_reader import Unfinished, read_ledger
-from djinn_jupyter.engine.persistence.locked_folder import Berth
+from djinn_jupyter.engine.persistence.journal_reader import Unfinished, read_journal_file
+from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
 
 log = logging.getLogger(__name__)
 
@@ -34,40 +34,42 @@ class LeftBehind:
         return self.files[-1]
 
 
-def take_stock(berth: Berth, model: ModelIdentity, device: torch.device) -> list[LeftBehind]:
+def take_stock(locked: LockedFolder, model: ModelIdentity, device: torch.device) -> list[LeftBehind]:
     """Return the sessions, in the order in which they were last written."""
-    found = [_newest(berth, files, model, device) for files in by_session(berth.files(SUFFIX))]
+    found = [_newest(locked, files, model, device) for files in by_session(locked.files(SUFFIX))]
     there = [one for one in found if one is not None]
     return sorted(there, key=lambda one: _written(one.path))
 
 
-def _newest(berth: Berth, files: Sequence[Path], model: ModelIdentity, device: torch.device) -> LeftBehind | None:
+def _newest(
+    locked: LockedFolder, files: Sequence[Path], model: ModelIdentity, device: torch.device
+) -> LeftBehind | None:
     """Return the newest usable image among one session's files (newest first)."""
     failed: list[tuple[Path, Exception]] = []
     for number, path in enumerate(files):
         try:
-            read = read_ledger(path, model, device)
+            read = read_journal_file(path, model, device)
         except Exception as error:  # noqa: BLE001  the start's edge: one file's error must not stop the others
             failed.append((path, error))
             continue
         if read.damaged:
             log.warning("%s was damaged; an image before the damage is used", path.name)
         for newer, why in failed:
-            _do_away_with(berth, newer, why)
+            _do_away_with(locked, newer, why)
         return LeftBehind(image=read.image, files=tuple(reversed(files[number:])), newest=files[0])
     for path, why in failed:
-        berth.put_aside(path, why)
+        locked.put_aside(path, why)
     return None
 
 
-def _do_away_with(berth: Berth, path: Path, why: Exception) -> None:
+def _do_away_with(locked: LockedFolder, path: Path, why: Exception) -> None:
     """Remove a file that was to replace the one used. A file that ends before its first image holds nothing and is
     deleted."""
     if isinstance(why, Unfinished):
         with suppress(OSError):
             path.unlink()
     else:
-        berth.put_aside(path, why)
+        locked.put_aside(path, why)
 
 
 def _written(path: Path) -> float:

@@ -43,14 +43,14 @@ HAS_MAPPING: Final = "what its layers hand on"
 BEYOND_NUMBERS: Final = 2**53  # browsers count no further
 
 
-def rebuild(
+def load_session(
     runtime: Runtime, image: kept.SessionImage, *, name: str, owner: str, holder: str | None, stops_kept: int
 ) -> Session:
     """Return a session like the image, not yet in the engine's table and without rows. Raises CheckpointRefused where
     it does not fit this engine."""
     try:
         check(runtime, image)
-        return _Rebuilding(runtime, image, stops_kept).session(name, owner, holder)
+        return _Load(runtime, image, stops_kept).session(name, owner, holder)
     except CheckpointRefused:
         raise
     except (DjinnError, IndexError, KeyError, TypeError, ValueError, RuntimeError, MemoryError) as error:
@@ -93,7 +93,7 @@ def states_of(
     return {layer: _layer_state(runtime, layer, value, fetch) for layer, value in states.items()}
 
 
-class _Rebuilding:
+class _Load:
     """One session in progress: each frame and line is made once."""
 
     def __init__(self, runtime: Runtime, image: kept.SessionImage, stops_kept: int) -> None:

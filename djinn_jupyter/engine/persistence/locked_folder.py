@@ -30,7 +30,7 @@ ASIDE: Final = "aside"
 _KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe", stat.S_IFDIR: "a folder", stat.S_IFSOCK: "a socket"}
 
 
-class Berth:
+class LockedFolder:
     """A locked folder. Invariant: while it is open no other process uses it."""
 
     def __init__(self, folder: Path, lock: int) -> None:
@@ -74,7 +74,7 @@ class Berth:
         force_names(folder)
         return target
 
-    def take_over(self, other: Berth, suffix: str, scraps: str) -> None:
+    def take_over(self, other: LockedFolder, suffix: str, scraps: str) -> None:
         """Take in the files of a folder whose process has ended; delete its `scraps` and release it."""
         for path in other.files(suffix):
             path.rename(_unused(self.folder / path.name))
@@ -88,7 +88,7 @@ class Berth:
             path.unlink(missing_ok=True)
 
 
-def take_berth(root: Path, host: str, suffix: str, scraps: str) -> Berth:
+def take_folder(root: Path, host: str, suffix: str, scraps: str) -> LockedFolder:
     """Return a locked folder with the files of all folders of this host that no process holds; files that end in
     `scraps` are not moved. Its contents then survive a loss of power. Raises OSError."""
     make_folder(root)
@@ -102,18 +102,18 @@ def take_berth(root: Path, host: str, suffix: str, scraps: str) -> Berth:
     return own
 
 
-def _free(root: Path, host: str) -> Iterator[Berth]:
+def _free(root: Path, host: str) -> Iterator[LockedFolder]:
     for folder in sorted(root.glob(f"{host}-*")):
         try:
-            berth = _locked(folder)
+            locked = _locked(folder)
         except OSError as error:
             log.warning("%s is no folder of a journal, and left alone: %s", folder, error.strerror or error)
             continue
-        if berth is not None:
-            yield berth
+        if locked is not None:
+            yield locked
 
 
-def _new(root: Path, host: str) -> Berth:
+def _new(root: Path, host: str) -> LockedFolder:
     number = 0
     while True:
         folder = root / f"{host}-{number}"
@@ -122,12 +122,12 @@ def _new(root: Path, host: str) -> Berth:
         except FileExistsError:
             number += 1
             continue
-        berth = _locked(folder)
-        if berth is not None:
-            return berth
+        locked = _locked(folder)
+        if locked is not None:
+            return locked
 
 
-def _locked(folder: Path) -> Berth | None:
+def _locked(folder: Path) -> LockedFolder | None:
     """Return the folder, locked; None where another process holds it, or it was removed meanwhile."""
     import fcntl  # not where engines cannot run
 
@@ -138,7 +138,7 @@ def _locked(folder: Path) -> Berth | None:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.stat(folder / LOCK).st_ino == os.fstat(lock).st_ino:
-            return Berth(folder, lock)
+            return LockedFolder(folder, lock)
     except (BlockingIOError, FileNotFoundError):
         pass
     os.close(lock)

@@ -12,11 +12,11 @@ from jupyter_core.paths import jupyter_data_dir
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.persistence import adopted_pages
 from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
-from djinn_jupyter.engine.persistence.file_worker import Errands
+from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.persistence.identity import ModelIdentity
 from djinn_jupyter.engine.persistence.journal import Journal
 from djinn_jupyter.engine.persistence.journal_names import SUFFIX
-from djinn_jupyter.engine.persistence.locked_folder import take_berth
+from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.wire.host import host_name
@@ -27,14 +27,14 @@ JOURNALS: Final = "journals"
 
 
 class Keeping:
-    """`checkpoints` may be used from any thread; jobs of the engine start `errands`. `journal` is set once the engine
+    """`checkpoints` may be used from any thread; jobs of the engine use `file_worker`. `journal` is set once the engine
     has adopted what earlier processes left; with `forgets` its files are deleted at the end."""
 
     def __init__(self, config: EngineConfig, identity: ModelIdentity, device: torch.device) -> None:
         folder = config.data_folder or Path(jupyter_data_dir()) / FOLDER
         self.identity, self._device = identity, device
         self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, identity, device)
-        self.errands = Errands("djinn-checkpoints")
+        self.file_worker = FileWorker("djinn-checkpoints")
         self.journal: Journal | None = None
         self.forgets = False
         self._journals = folder / JOURNALS
@@ -42,13 +42,13 @@ class Keeping:
     def open_journal(self, slug: str, wake: Callable[[], None]) -> Journal:
         """Return the journal of this engine, with what earlier processes of its kind left. Raises StorageFailed."""
         try:
-            berth = take_berth(self._journals / slug, host_name(), SUFFIX, adopted_pages.SUFFIX)
+            locked = take_folder(self._journals / slug, host_name(), SUFFIX, adopted_pages.SUFFIX)
         except OSError as error:
             raise StorageFailed(
                 f"No journal can be kept in {self._journals}: {error.strerror or error}. Make room there, or start the "
                 "engine with --no-journal: then its sessions end with it."
             ) from error
-        return Journal(berth, self.identity, self._device, wake)
+        return Journal(locked, self.identity, self._device, wake)
 
     @property
     def trouble(self) -> str | None:
@@ -84,14 +84,14 @@ class Keeping:
 
     def close(self, sessions: Mapping[str, Session]) -> None:
         """Return when all files are in their final state."""
-        self.errands.close()
+        self.file_worker.close()
         if self.journal is not None:
             self.journal.close(sessions, forget=self.forgets)
             self.journal = None
 
     def abandon(self) -> None:
         """Like `close`, but write nothing more."""
-        self.errands.close()
+        self.file_worker.close()
         if self.journal is not None:
             self.journal.abandon()
             self.journal = None

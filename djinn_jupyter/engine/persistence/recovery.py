@@ -15,7 +15,7 @@ from djinn_jupyter.engine.persistence.adopted_pages import SUFFIX, KeptPages, ke
 from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal import Journal
 from djinn_jupyter.engine.persistence.left_behind import LeftBehind
-from djinn_jupyter.engine.persistence.load import rebuild
+from djinn_jupyter.engine.persistence.load import load_session
 from djinn_jupyter.engine.persistence.persistence import Keeping
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk
@@ -69,7 +69,7 @@ class Recovery:
         image, name = found.image, _free_name(found.image.name, self._sessions)
         kept = self._config.stops_kept
         try:
-            session = rebuild(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
+            session = load_session(self._runtime, image, name=name, owner=image.owner, holder=None, stops_kept=kept)
         except Exception as error:  # noqa: BLE001  the start's edge: one file's content must not stop the others
             journal.set_aside(found.path, error)
             return None

@@ -31,7 +31,7 @@ class ArrayHead(Frozen, frozen=True):
     at_home: bool
 
 
-class Shelf:
+class TensorTable:
     """Numbers tensors, each once. Keeps a reference to every numbered object: Python reuses the id of a freed one.
     `device` is the engine's."""
 
@@ -92,8 +92,8 @@ class Shelf:
 
 
 def decode(body: bytes, kind: type[Struct], arrays: Mapping[int, Tensor]) -> Struct:
-    """Return what `Shelf.encode` encoded. Raises CheckpointRefused where it is not of that kind or names a missing
-    array."""
+    """Return what `TensorTable.encode` encoded. Raises CheckpointRefused where it is not of that kind or names an array
+    that is missing."""
 
     def place(wanted: type, value: Any) -> Any:
         tensor = arrays.get(value) if isinstance(value, int) else None

@@ -1,5 +1,5 @@
 """Save a session to a checkpoint file and restore it. The engine's thread gathers and places values; file work is for a
-thread of its own (`errands`)."""
+thread of its own (`file_worker`)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class CheckpointRequests:
         end = session.cache.length if session.frame is None else session.frame.committed + len(session.frame.tokens)
         rows = yield from take_rows(session.cache, end)
         groups = tuple(dump.group_rows(g, r) for g, r in zip(self._forward.geometry.groups, rows, strict=True))
-        image = dump.take_image(session, groups)
+        image = dump.dump_session(session, groups)
         told = checkpoint_files.describe(request.name, image, self._description.name, self._description.dtype)
         with self._residency.pinned((*own_tensors(session), *past_tensors(session))):
             image = dump.with_values(
@@ -81,7 +81,7 @@ class CheckpointRequests:
         self, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription
     ) -> Generator[Blocked | None, None, tuple[CheckpointDescription, Path]]:
         folder, abandoned = self._keeping.checkpoints, threading.Event()
-        write = self._keeping.errands.start(
+        write = self._keeping.file_worker.start(
             lambda: folder.save(request.name, image, told, replace=request.replace, abandoned=abandoned)
         )
         try:
@@ -106,8 +106,8 @@ class CheckpointRequests:
 
     def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, path: Path, waits: Session) -> Steps:
         folder = self._keeping.checkpoints
-        kept = yield from self._until_done(self._keeping.errands.start(lambda: folder.read(path)))
-        session = load.rebuild(
+        kept = yield from self._until_done(self._keeping.file_worker.start(lambda: folder.read(path)))
+        session = load.load_session(
             self._runtime,
             kept.image,
             name=request.session,
