@@ -35,7 +35,6 @@ ALLOWED = {
     ("persistence/adopted_pages.py", "session.exactness"),
     ("persistence/adopted_pages.py", "session.residence.inherited"),
     ("persistence/adopted_pages.py", "session.residence.state"),
-    ("persistence/load.py", "rule.enabled"),
     # the journal is tied at the end of the recovery that it belongs to
     ("persistence/recovery.py", "counters.recovered_exact"),
     ("persistence/recovery.py", "counters.recovered_recomputed"),

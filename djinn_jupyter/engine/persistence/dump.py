@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
+import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame, Override
@@ -15,7 +16,6 @@ from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry
 from djinn_jupyter.engine.memory.kv.rows import Rows
 from djinn_jupyter.engine.memory.kv.states import LayerState
-from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.image import (
     BreakpointImage,
     ChangeImage,
@@ -43,28 +43,37 @@ from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.line import Line
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.stop_edits import StopEdit
 
 SHARED: Final = "what the layers of a stopped pass hand on to each other"
 STATES: Final = "a recurrent layer"
 
 
 class DumpedFrames:
-    """Reuses frame images from one image of a session to its next: frames are immutable, and a history has many.
-    Releases a frame when the next image does not contain it."""
+    """Reuses parts of a session's image in its next: frames are immutable, and a history has many; the state of a
+    generator is the same where nothing was drawn. Releases what the next image does not contain."""
 
     def __init__(self) -> None:
         self._taken: dict[int, tuple[Frame, FrameImage]] = {}
         self._met: dict[int, tuple[Frame, FrameImage]] = {}
+        self._drawn: dict[int, tuple[Line, Tensor]] = {}
+        self._drawn_now: dict[int, tuple[Line, Tensor]] = {}
 
     def image(self, frame: Frame) -> FrameImage:
         known = self._met.get(id(frame)) or self._taken.get(id(frame)) or (frame, _frame(frame))
         self._met[id(frame)] = known
         return known[1]
 
+    def generator(self, line: Line) -> Tensor:
+        """Return the state of the line's generator; the very tensor of the image before where it is the same."""
+        state, known = line.sampler.generator.get_state(), self._drawn.get(id(line))
+        state = known[1] if known is not None and torch.equal(known[1], state) else state
+        self._drawn_now[id(line)] = (line, state)
+        return state
+
     def forget_unmet(self) -> None:
-        """Release the frames that the finished image does not contain."""
+        """Release what the finished image does not contain."""
         self._taken, self._met = self._met, {}
+        self._drawn, self._drawn_now = self._drawn_now, {}
 
 
 def dump_session(
@@ -144,35 +153,26 @@ class _Dump:
         frame = self._frame(session.frame) if self.paused and session.frame is not None else None
         line = None if session.line is None else self._line(session.line)
         history = self._history()
-        return SessionImage(
-            name=session.name,
-            owner=session.owner,
+        return SessionImage.of(
+            session,
             paused=self.paused,
-            tokens=tuple(session.tokens),
-            committed=session.committed,
-            exactness=session.exactness,
             frames=tuple(self._frame_images),
             lines=tuple(self._line_images),
             frame=frame,
             line=line,
             history=history,
             edits=session.edits_in_force,
-            edits_made=tuple(_edit(one) for one in session.edits) if self.paused else (),
+            edits_made=tuple(EditImage.of(one) for one in session.edits) if self.paused else (),
             breakpoints=tuple(_breakpoint(b) for b in session.breakpoints.values()),
-            rules=tuple(_rule(rule) for rule in session.rules.values()),
-            watches=tuple(_watch(watch) for watch in session.watches.values()),
-            numbers_given=session.numbers_given,
+            rules=tuple(RuleImage.of(one, tap=_tap(one), sizes=one.sizes()) for one in session.rules.values()),
+            watches=tuple(WatchImage.of(one, tap=_tap(one)) for one in session.watches.values()),
             logits=None if session.state == "running" else session.logits_1V,
             journal=_states(session.journal) if self.paused else {},
             states=None if self.light else self._live_states(),
             trail=_pass_log(session.pass_log),
             rows=rows,
+            places=None,
             lost=session.needs_recompute,
-            stop=session.stop,
-            edition=session.edition,
-            rule_numbers_given=session.rule_numbers_given,
-            runs=session.runs,
-            forked_from=session.forked_from,
         )
 
     def _live_states(self) -> StatesImage:
@@ -182,25 +182,20 @@ class _Dump:
 
     def _history(self) -> HistoryImage:
         history = self.session.history
-        return HistoryImage(
-            kept=history.kept,
+        return HistoryImage.of(
+            history,
             stops=tuple(self._stop(stop) for stop in history.written),
             present=history.present - history.unwritten if self.paused and history.present is not None else None,
             dropped=history.dropped + history.unwritten,
         )
 
     def _stop(self, stop: StopRecord) -> StopImage:
-        return StopImage(
+        return StopImage.of(
+            stop,
             frame=self._frame(stop.frame),
             line=self._line(stop.line),
             tokens=self._tokens(stop.tokens),
-            generator=stop.generator,
-            reason=stop.reason,
-            breakpoint=stop.breakpoint,
-            also=stop.also,
-            matched=stop.matched,
             left_as=None if stop.left_as is None else self._frame(stop.left_as),
-            number=stop.number,
         )
 
     def _tokens(self, tokens: tuple[int, ...]) -> TokensImage:
@@ -218,19 +213,14 @@ class _Dump:
     def _line(self, line: Line) -> int:
         if id(line) not in self._lines:
             self._lines[id(line)] = len(self._line_images)
-            self._line_images.append(_line(line, light=self.light))
+            self._line_images.append(_line(line, self._taken.generator(line), light=self.light))
         return self._lines[id(line)]
 
 
 def _frame(frame: Frame) -> FrameImage:
-    return FrameImage(
-        tokens=frame.tokens,
-        committed=frame.committed,
-        step=frame.step,
-        boundary=frame.boundary,
-        hidden=frame.hidden,
-        tap=None if frame.tap is None else _tap(frame.tap),
-        raw=frame.raw,
+    return FrameImage.of(
+        frame,
+        tap=None if frame.tap is None else TapImage.of(frame.tap),
         inlays=tuple(_override(override) for override in frame.overrides),
         shared=keep(dict(frame.shared), SHARED),
         states=None if frame.states is None else _states(frame.states),
@@ -238,87 +228,34 @@ def _frame(frame: Frame) -> FrameImage:
     )
 
 
-def _tap(tap: Tap) -> TapImage:
-    return TapImage(site=tap.site, kind=tap.kind)
-
-
 def _override(override: Override) -> InlayImage:
-    changes = (ChangeImage(what=c.what, size=float(c.size), rule=c.rule) for c in override.changes)
-    return InlayImage(tap=_tap(override.tap), raw=override.raw, changes=tuple(changes))
+    changes = (ChangeImage.of(change, size=float(change.size)) for change in override.changes)
+    return InlayImage.of(override, tap=TapImage.of(override.tap), changes=tuple(changes))
 
 
 def _states(states: Mapping[int, LayerState]) -> StatesImage:
     return {layer: keep(dict(state.fields), STATES) for layer, state in states.items()}
 
 
-def _line(line: Line, *, light: bool) -> LineImage:
-    return LineImage(
-        begins=line.begins,
-        fed_from=line.fed_from,
-        max_new_tokens=line.max_new_tokens,
+def _line(line: Line, generator: Tensor, *, light: bool) -> LineImage:
+    return LineImage.of(
+        line,
         sampling=line.sampler.sampling,
         prompt_length=line.sampler.prompt_length,
-        generator=line.sampler.generator.get_state(),
-        stop=line.stop,
+        generator=generator,
         eos=tuple(sorted(line.eos)),
-        ignored_defaults=line.ignored_defaults,
-        layers_run=line.layers_run,
-        passes=line.passes,
-        drawn=tuple(line.drawn),
         states={} if light else {length: _states(states) for length, states in line.states.items()},
         state_lengths=tuple(line.states),
-        log_probabilities=tuple(line.log_probabilities),
     )
 
 
 def _breakpoint(one: Breakpoint) -> BreakpointImage:
-    return BreakpointImage(
-        number=one.number,
-        tap=TapImage(site=one.site, kind=one.tap.kind),
-        when=None if one.condition is None else one.condition.text,
-        once=one.once,
-        enabled=one.enabled,
-        hits=one.hits,
-        note=one.note,
-    )
+    return BreakpointImage.of(one, tap=_tap(one), when=None if one.condition is None else one.condition.text)
 
 
-def _rule(rule: Rule) -> RuleImage:
-    return RuleImage(
-        number=rule.number,
-        tap=TapImage(site=rule.site, kind=rule.tap.kind),
-        edit=rule.edit,
-        positions=rule.positions,
-        passes_met=rule.passes_met,
-        passes_changed=rule.passes_changed,
-        sizes=rule.sizes(),
-        enabled=rule.enabled,
-    )
-
-
-def _edit(one: StopEdit) -> EditImage:
-    return EditImage(
-        number=one.number,
-        what=one.what,
-        site=one.site,
-        edit=one.edit,
-        positions=one.positions,
-        size=one.size,
-        enabled=one.enabled,
-    )
-
-
-def _watch(watch: Watch) -> WatchImage:
-    values: tuple[Tensor, ...] = tuple(watch.values)
-    return WatchImage(
-        tap=TapImage(site=watch.site, kind=watch.tap.kind),
-        byte_cap=watch.byte_cap,
-        values=values,
-        positions=tuple(watch.positions),
-        bytes_held=watch.bytes_held,
-        runs=tuple(watch.runs),
-        passes_left_out=watch.passes_left_out,
-    )
+def _tap(placed: Breakpoint | Rule | Watch) -> TapImage:
+    """Return the tap with the site as it was named, which may have a selector."""
+    return TapImage(site=placed.site, kind=placed.tap.kind)
 
 
 def _pass_log(log: PassLog) -> TrailImage:
@@ -329,29 +266,18 @@ def _pass_log(log: PassLog) -> TrailImage:
         key = tuple(id(rule) for rule in one.rules)
         if key not in sets:
             sets[key] = len(kept)
-            kept.append(tuple(_held(rule) for rule in one.rules))
+            kept.append(tuple(HeldRule.of(rule, tap=_tap(rule)) for rule in one.rules))
         passes.append(_passes(one, sets[key]))
     return TrailImage(rules=tuple(kept), passes=tuple(passes))
 
 
-def _held(rule: Rule) -> HeldRule:
-    tap = TapImage(site=rule.site, kind=rule.tap.kind)
-    return HeldRule(number=rule.number, tap=tap, edit=rule.edit, positions=rule.positions)
-
-
 def _passes(one: Passes, rules: int) -> PassesImage:
-    entry = one.entry
-    return PassesImage(
-        start=one.start,
-        end=one.end,
-        each=one.each,
-        decode=one.decode,
-        rules=rules,
-        entry=None
-        if entry is None
-        else EntryImage(
-            boundary=entry.boundary,
-            tap=None if entry.tap is None else _tap(entry.tap),
-            inlays=tuple(_override(override) for override in entry.overrides),
-        ),
+    return PassesImage.of(one, rules=rules, entry=None if one.entry is None else _entry(one.entry))
+
+
+def _entry(entry: Frame) -> EntryImage:
+    return EntryImage.of(
+        entry,
+        tap=None if entry.tap is None else TapImage.of(entry.tap),
+        inlays=tuple(_override(override) for override in entry.overrides),
     )

@@ -9,6 +9,9 @@ Shapes: n layers of a run, H key-value heads, T positions, D features of a head.
 
 from __future__ import annotations
 
+from dataclasses import Field, fields
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
 import msgspec
 from torch import Tensor
 
@@ -18,12 +21,36 @@ from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Origin, PauseReason, Sampling
 from djinn_jupyter.wire.sites import Site
 
+
+class OfFields(Protocol):
+    """A dataclass, as `dataclasses.fields` takes it."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+Thing = TypeVar("Thing", bound=OfFields)
 StatesImage = dict[int, Kept]
 """Convolution and recurrent states by cache layer."""
 
 
 class Part(Frozen):
-    """Base class of all structs here."""
+    """Base class of all structs here. A field that is kept as it is has the name of the thing's own, and is written
+    nowhere else: `of` takes it from the thing, `like` gives it back."""
+
+    @classmethod
+    def of(cls, thing: object, **made: Any) -> Self:
+        """Return the image of `thing`: its attributes of the fields' names, but for those `made`."""
+        plain = (name for name in cls.__struct_fields__ if name not in made)
+        return cls(**{name: _unchanging(getattr(thing, name)) for name in plain}, **made)
+
+    def like(self, kind: type[Thing], **made: Any) -> Thing:
+        """Return a `kind` with the image's fields of the same names, but for those `made`."""
+        names = {field.name for field in fields(kind)}.intersection(self.__struct_fields__)
+        return kind(**{name: getattr(self, name) for name in names.difference(made)}, **made)
+
+
+def _unchanging(value: Any) -> Any:
+    return tuple(value) if type(value) is list else value
 
 
 class TapImage(Part, frozen=True):
@@ -47,8 +74,6 @@ class InlayImage(Part, frozen=True):
 
 
 class FrameImage(Part, frozen=True):
-    """The fields of a frame, under the same names."""
-
     tokens: tuple[int, ...]
     committed: int
     step: int

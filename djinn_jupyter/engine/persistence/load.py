@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-import msgspec
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame, Override
@@ -105,7 +104,8 @@ class _Load:
 
     def session(self, name: str, owner: str, holder: str | None) -> Session:
         image = self.image
-        return Session(
+        return image.like(
+            Session,
             name=name,
             owner=owner,
             holder=holder,
@@ -124,11 +124,6 @@ class _Load:
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
             rules={one.number: self._rule(one) for one in image.rules},
             watches={str(one.tap.site): self._watch(one) for one in image.watches},
-            numbers_given=image.numbers_given,
-            runs=image.runs,
-            forked_from=image.forked_from,
-            stop=image.stop,
-            edition=image.edition,
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
         )
 
@@ -136,35 +131,24 @@ class _Load:
         stops = [self._stop(stop) for stop in image.stops]
         if image.present is not None and not 0 <= image.present < len(stops):
             raise CheckpointRefused("It stands at a stop that it does not have.")
-        return History(kept=self.stops_kept, stops=stops, present=image.present, dropped=image.dropped, why=LEFT_OUT)
+        return image.like(History, kept=self.stops_kept, stops=stops, why=LEFT_OUT)
 
     def _stop(self, image: kept.StopImage) -> StopRecord:
-        return StopRecord(
+        return image.like(
+            StopRecord,
             frame=self.frames[image.frame],
             line=self.lines[image.line],
             tokens=(*self.image.tokens[: image.tokens.shared], *image.tokens.rest),
-            generator=image.generator,
-            reason=image.reason,
-            breakpoint=image.breakpoint,
-            also=image.also,
-            matched=image.matched,
             left_as=None if image.left_as is None else self.frames[image.left_as],
-            number=image.number,
         )
 
     def _line(self, image: kept.LineImage) -> Line:
         sampler = make_sampler(self.runtime.forward.model, image.sampling, image.prompt_length, self.device)
         sampler.generator.set_state(image.generator)
-        return Line(
-            begins=image.begins,
-            fed_from=image.fed_from,
-            max_new_tokens=image.max_new_tokens,
+        return image.like(
+            Line,
             sampler=sampler,
-            stop=image.stop,
             eos=frozenset(image.eos),
-            ignored_defaults=image.ignored_defaults,
-            layers_run=image.layers_run,
-            passes=image.passes,
             drawn=list(image.drawn),
             log_probabilities=list(image.log_probabilities),
             states={length: self._kept_states(image, length) for length in image.state_lengths},
@@ -184,11 +168,8 @@ class _Load:
             *(given for _, given in anatomy.handed),
         }:
             raise CheckpointRefused(f"A frame of it holds {HAS_MAPPING}, and this model hands on nothing of that name.")
-        return Frame(
-            tokens=image.tokens,
-            committed=image.committed,
-            step=image.step,
-            boundary=image.boundary,
+        return image.like(
+            Frame,
             hidden=None if image.hidden is None else image.hidden.to(self.device),
             tap=None if image.tap is None else self._tap(image.tap).at(image.tap.site.whole()),
             raw=None if image.raw is None else image.raw.to(self.device),
@@ -212,8 +193,8 @@ class _Load:
         return replace(self._override_as_kept(image), raw=image.raw.to(self.device))
 
     def _override_as_kept(self, image: kept.InlayImage) -> Override:
-        changes = tuple(Change(what=c.what, size=c.size, rule=c.rule) for c in image.changes)
-        return Override(tap=self._tap(image.tap).at(image.tap.site.whole()), raw=image.raw, changes=changes)
+        changes = tuple(change.like(Change) for change in image.changes)
+        return image.like(Override, tap=self._tap(image.tap).at(image.tap.site.whole()), changes=changes)
 
     def _tap(self, image: kept.TapImage) -> Tap:
         tap = self.runtime.resolve(image.site)
@@ -222,22 +203,17 @@ class _Load:
         return tap
 
     def _breakpoint(self, image: kept.BreakpointImage) -> Breakpoint:
-        return Breakpoint(
-            number=image.number,
+        return image.like(
+            Breakpoint,
             site=image.tap.site,
             tap=self._tap(image.tap),
             condition=None if image.when is None else conditions.parse(image.when, kept=True),
-            once=image.once,
             text_of=self.runtime.tokenizer.text_of,
             id_of=self.runtime.tokenizer.token_id,
-            enabled=image.enabled,
-            hits=image.hits,
-            note=image.note,
         )
 
     def _rule(self, image: kept.RuleImage) -> Rule:
-        rule = self._held(kept.HeldRule(number=image.number, tap=image.tap, edit=image.edit, positions=image.positions))
-        rule.enabled = image.enabled
+        rule = self._held(image)
         rule.take_up(image.passes_met, image.passes_changed, image.sizes)
         return rule
 
@@ -246,7 +222,7 @@ class _Load:
         repeat them."""
         image = self.image
         if image.edits_made:
-            return [StopEdit(**msgspec.structs.asdict(one)) for one in image.edits_made]
+            return [one.like(StopEdit) for one in image.edits_made]
         frame = None if image.frame is None else self.frames[image.frame]
         if frame is None or frame.tap is None:
             return []
@@ -256,26 +232,17 @@ class _Load:
             for number, what in enumerate(image.edits, start=1)
         ]
 
-    def _held(self, image: kept.HeldRule) -> Rule:
-        return Rule(
-            number=image.number,
-            site=image.tap.site,
-            tap=self._tap(image.tap),
-            edit=image.edit,
-            positions=image.positions,
-        )
+    def _held(self, image: kept.HeldRule | kept.RuleImage) -> Rule:
+        return image.like(Rule, site=image.tap.site, tap=self._tap(image.tap))
 
     def _watch(self, image: kept.WatchImage) -> Watch:
-        values: list[Tensor] = list(image.values)
-        return Watch(
+        return image.like(
+            Watch,
             site=image.tap.site,
             tap=self._tap(image.tap),
-            byte_cap=image.byte_cap,
-            values=values,
+            values=list(image.values),
             positions=list(image.positions),
-            bytes_held=image.bytes_held,
-            passes_left_out=image.passes_left_out,
-            runs=list(image.runs) or [self.image.runs] * len(values),
+            runs=list(image.runs) or [self.image.runs] * len(image.values),
             run=self.image.runs,
         )
 
@@ -285,14 +252,14 @@ class _Load:
 
     def _passes(self, image: kept.PassesImage, rules: tuple[Rule, ...]) -> Passes:
         entry = None if image.entry is None else self._entry(image, image.entry)
-        return Passes(start=image.start, end=image.end, each=image.each, decode=image.decode, rules=rules, entry=entry)
+        return image.like(Passes, rules=rules, entry=entry)
 
     def _entry(self, image: kept.PassesImage, entry: kept.EntryImage) -> Frame:
-        return Frame(
+        return entry.like(
+            Frame,
             tokens=self.image.tokens[image.start : image.end],
             committed=image.start,
             step=int(image.decode),
-            boundary=entry.boundary,
             tap=None if entry.tap is None else self._tap(entry.tap).at(entry.tap.site.whole()),
             overrides=tuple(self._override_as_kept(override) for override in entry.inlays),
         )
