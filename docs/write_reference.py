@@ -15,10 +15,10 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.dap import speaking
+from djinn_jupyter.dap import repl
+from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.arguments import Attach, Launch
 from djinn_jupyter.dap.capabilities import CAPABILITIES
-from djinn_jupyter.dap.commands import COMMANDS
 from djinn_jupyter.engine.persistence import (
     checkpoint_files,
     identity,
@@ -138,10 +138,11 @@ def _magic(member: Any) -> str:
 def dap() -> str:
     """What the debug adapter can do, from the tables that it answers with."""
     capabilities = "\n".join(f"| `{name}` | {_can(value)} |" for name, value in CAPABILITIES.items())
+    commands = Adapter(lambda message: None).handlers.commands
     parts = [
         "# The debug adapter\n\n" + WRITTEN,
         f"## Capabilities\n\n| capability | |\n|---|---|\n{capabilities}\n",
-        "## Requests\n\n" + ", ".join(f"`{name}`" for name in COMMANDS) + "\n",
+        "## Requests\n\n" + ", ".join(f"`{name}`" for name in sorted(commands)) + "\n",
         "## Configurations\n\n" + "\n".join(_struct(kind) for kind in (Launch, Attach)),
         "## The console\n\n" + "\n".join(_said(name, each) for name, each in _console().items()),
     ]
@@ -153,7 +154,7 @@ def _can(value: object) -> str:
 
 
 def _console() -> dict[str, argparse.ArgumentParser]:
-    verbs = next(a for a in speaking.parser()._actions if isinstance(a, argparse._SubParsersAction))
+    verbs = next(a for a in repl.parser()._actions if isinstance(a, argparse._SubParsersAction))
     return {action.dest: verbs.choices[action.dest] for action in verbs._choices_actions}
 
 

@@ -238,8 +238,12 @@ class RemoteSession:
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:
         """Return the value of an expression of the condition language at a position of the stopped pass."""
+        return self.evaluated(expression, position, site).value
+
+    def evaluated(self, expression: str, position: int = -1, site: str | int | None = None) -> replies.Evaluated:
+        """Return the value with the stop that it was read from."""
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
-        return self._ask(request, replies.Evaluated).value
+        return self._ask(request, replies.Evaluated)
 
     def watch(self, site: str | int, byte_cap: int = 256 * 2**20, *, fresh: bool = False) -> WatchDescription:
         """Record the site at every pass of every run from now on; `fresh` discards earlier recordings. Passes that

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.nouns import StopIdentity
 
 CHUNK = 1000
 
@@ -44,7 +45,7 @@ class Container:
 
 
 class Fixed(Container):
-    """A container of given fields."""
+    """A container of given fields, which hold what was read; the others read when they are asked."""
 
     def __init__(self, *variables: Variable) -> None:
         self._variables = variables
@@ -81,21 +82,21 @@ class References:
     """The table from reference numbers to containers; a number is never reused."""
 
     _next: int = 1
-    _kept: dict[int, tuple[int, Container]] = field(default_factory=dict)
+    _kept: dict[int, tuple[int, StopIdentity, Container]] = field(default_factory=dict)
 
-    def keep(self, owner: int, container: Container | None) -> int:
-        """Give a container of the thread `owner` a number and return it; 0 for no container."""
+    def keep(self, owner: int, read_from: StopIdentity, container: Container | None) -> int:
+        """Give a container of the thread `owner`, read from its stop, a number and return it; 0 for no container."""
         if container is None:
             return 0
         number, self._next = self._next, self._next + 1
-        self._kept[number] = (owner, container)
+        self._kept[number] = (owner, read_from, container)
         return number
 
     def forget(self, owner: int) -> None:
         """Drop all containers of a thread, after it has moved on from its stop."""
         self._kept = {number: kept for number, kept in self._kept.items() if kept[0] != owner}
 
-    def find(self, number: int) -> tuple[int, Container]:
+    def find(self, number: int) -> tuple[int, StopIdentity, Container]:
         found = self._kept.get(number)
         if found is None:
             raise UsageError(
@@ -103,13 +104,13 @@ class References:
             )
         return found
 
-    def spell(self, owner: int, variable: Variable) -> dict[str, Any]:
+    def spell(self, owner: int, read_from: StopIdentity, variable: Variable) -> dict[str, Any]:
         """Return a variable in the protocol's form."""
         inside = variable.inside
         spelled: dict[str, Any] = {
             "name": variable.name,
             "value": variable.value,
-            "variablesReference": self.keep(owner, inside),
+            "variablesReference": self.keep(owner, read_from, inside),
         }
         if variable.type:
             spelled["type"] = variable.type

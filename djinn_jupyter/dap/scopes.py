@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from djinn_jupyter.client.views import spell_top
-from djinn_jupyter.dap import readings
+from djinn_jupyter.dap import summaries
 from djinn_jupyter.dap.containers import Container, Fixed, Listed, Variable
 from djinn_jupyter.dap.tree import Enclosing
 from djinn_jupyter.dap.values import Activation, Look
@@ -48,17 +48,16 @@ def _lens_rows(look: Look, positions: tuple[int, ...]) -> tuple[tuple[LensRow, .
     if not positions:
         return (), look.stop.site
     try:
-        read = look.session.lens(TOP, positions=positions)
+        read = look.lens(TOP, positions=positions)
     except UnknownSite:
         layer = parse_site(look.stop.site).layer
         site = f"resid_pre.{look.stop.layer if layer is None else layer}"
-        read = look.session.lens(TOP, site=site, positions=positions)
-    look.check(read.reply.stop)
+        read = look.lens(TOP, site=site, positions=positions)
     return read.rows, read.site
 
 
 def _lens_row(row: LensRow, site: str) -> Variable:
-    tops = [Variable(name=repr(top.text), value=readings.number(top.probability)) for top in row.top]
+    tops = [Variable(name=repr(top.text), value=summaries.number(top.probability)) for top in row.top]
     return Variable(
         name=f"[{row.position}]", value=f"{row.text!r} then {spell_top(row.top[:3])}", type=site, inside=Fixed(*tops)
     )
@@ -88,7 +87,9 @@ class Session(Container):
         self._look = look
 
     def fields(self) -> Sequence[Variable]:
-        stop, held = self._look.stop, self._look.session.describe()
+        held = self._look.session.describe()
+        self._look.check(held.stop)
+        stop = self._look.stop
         first, last = stop.positions[0], stop.positions[-1]
         breakpoints = [
             Variable(name=str(b.number), value=f"{b.site}{f' when {b.when}' if b.when else ''}, hit {b.hits}")

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 Read = Callable[[], bytes]
 Write = Callable[[bytes], object]
+Receive = Callable[[dict[str, Any]], None]
 READ_BYTES = 65536
 
 
@@ -27,8 +28,9 @@ def serve_client(read: Read, write: Write) -> None:
     """Serve one client until it leaves or its pipe ends. `read` returns b"" at the end."""
     outgoing: SimpleQueue[dict[str, Any] | None] = SimpleQueue()
     adapter = Adapter(outgoing.put)
+    reading = (read, adapter.receive, adapter.remark, adapter.end)
     writer = threading.Thread(target=_write_all, args=(outgoing, write), name="djinn-dap-write", daemon=True)
-    reader = threading.Thread(target=_read_all, args=(adapter, read), name="djinn-dap-read", daemon=True)
+    reader = threading.Thread(target=_read_all, args=reading, name="djinn-dap-read", daemon=True)
     writer.start()
     reader.start()
     adapter.run()
@@ -36,36 +38,33 @@ def serve_client(read: Read, write: Write) -> None:
     writer.join(5.0)
 
 
-def _read_all(adapter: Adapter, read: Read) -> None:
+def _read_all(read: Read, receive: Receive, remark: Callable[[str], None], end: Callable[[], None]) -> None:
+    """Hand on every message of a client, until its pipe ends; `remark` is told of bytes that are none."""
     unframer = Unframer()
     try:
         while more := read():
             unframer.feed(more)
-            _hand_on(adapter, unframer)
+            _hand_on(unframer, receive, remark)
             if unframer.lost:
                 break
     except OSError as error:
         log.info("The client's pipe broke: %s", error)
     finally:
-        adapter.end()
+        end()
 
 
-def _hand_on(adapter: Adapter, unframer: Unframer) -> None:
+def _hand_on(unframer: Unframer, receive: Receive, remark: Callable[[str], None]) -> None:
     while True:
         try:
             message = unframer.take()
         except WireError as error:
-            _remark(adapter, f"{error}\n")
+            remark(f"{error}\n")
             if unframer.lost:
                 return
             continue
         if message is None:
             return
-        adapter.receive(message)
-
-
-def _remark(adapter: Adapter, text: str) -> None:
-    adapter.post(lambda: adapter.conversation.write(text, "stderr"))
+        receive(message)
 
 
 def _write_all(outgoing: SimpleQueue[dict[str, Any] | None], write: Write) -> None:

@@ -3,18 +3,18 @@ stopped site can be edited."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from djinn_jupyter.client import edits
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused
-from djinn_jupyter.client.views import Snapshot
-from djinn_jupyter.dap import readings
+from djinn_jupyter.client.views import Effect, Lens, Snapshot
+from djinn_jupyter.dap import summaries
 from djinn_jupyter.dap.changes import read_change, read_number
 from djinn_jupyter.dap.containers import Container, Variable
-from djinn_jupyter.dap.readings import Values
+from djinn_jupyter.dap.summaries import Values
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.sites import Site, parse_site, spell_selector
@@ -41,7 +41,24 @@ class Look:
     def identity(self) -> StopIdentity:
         return self.stop.reply.stop
 
-    def check(self, read_from: StopIdentity) -> None:
+    def evaluate(self, expression: str) -> bool | int | float | str:
+        """Return what an expression of the condition language is at the position of the stop."""
+        matched = self.stop.reply.matched
+        read = self.session.evaluated(expression, matched if matched is not None else self.stop.positions[-1])
+        self.check(read.stop)
+        return read.value
+
+    def effect(self) -> Effect:
+        read = self.session.effect()
+        self.check(read.reply.stop)
+        return read
+
+    def lens(self, top: int = 5, *, site: str | None = None, positions: tuple[int, ...] | None = None) -> Lens:
+        read = self.session.lens(top, site=site, positions=positions)
+        self.check(read.reply.stop)
+        return read
+
+    def check(self, read_from: StopIdentity | None) -> None:
         """Raise IllegalMove where a value is not of the stop shown: an event will tell the editor of the present
         one."""
         if read_from != self.identity:
@@ -83,7 +100,7 @@ class Place:
         if self.entry is None:
             edit = read_change(text)
         else:
-            changed = readings.wide(present).copy()
+            changed = summaries.wide(present).copy()
             changed[self.entry] = read_number(text)
             edit = edits.set_to(changed[None, None, :])
         session.edit(edit, self.position, str(site), stop=self.look.identity)
@@ -95,12 +112,12 @@ def replace_selector(site: Site, selector: tuple[int, ...]) -> Site:
 
 
 class Axis(Container):
-    """One axis of a value; each entry contains the inner axes. `labels` are shown beside the entries, `numbers` name
-    the entries; `place` is None where the value is not the stopped one."""
+    """One axis of a value, which `read` returns; each entry contains the inner axes. `labels` are shown beside the
+    entries, `numbers` name the entries; `place` is None where the value is not the stopped one."""
 
     def __init__(
         self,
-        values: Values,
+        read: Callable[[], Values],
         *,
         numbers: Sequence[int],
         labels: Sequence[str] = (),
@@ -108,9 +125,14 @@ class Axis(Container):
         place: Place | None = None,
         depth: int = 0,
     ) -> None:
-        self._values, self._numbers, self._labels = values, numbers, labels
+        self._read, self._numbers, self._labels = read, numbers, labels
         self._selector, self._place, self._depth = selector, place, depth
-        self.indexed = len(values)
+        self.indexed = len(numbers)
+
+    @property
+    def _values(self) -> Values:
+        """Read anew at each use, so that an edit of the stop is seen in all that is unfolded of it."""
+        return self._read()
 
     def entries(self, start: int, count: int) -> Sequence[Variable]:
         return [self._entry(row) for row in range(start, min(start + count, self.indexed))]
@@ -135,16 +157,16 @@ class Axis(Container):
         label = f"{self._labels[row]}  " if self._labels else ""
         return Variable(
             name=f"[{self._numbers[row]}]",
-            value=label + readings.summary(found),
-            type=f"{found.dtype}{readings.shape(found) if found.ndim else ''}",
-            inside=self._within(row, found) if found.ndim else None,
+            value=label + summaries.summary(found),
+            type=f"{found.dtype}{summaries.shape(found) if found.ndim else ''}",
+            inside=self._within(row, len(found)) if found.ndim else None,
             writable=self._place is not None,
         )
 
-    def _within(self, row: int, values: Values) -> Container:
+    def _within(self, row: int, size: int) -> Container:
         selected = self._depth == 0 and self._selector is not None
-        numbers = self._selector if selected and self._selector is not None else range(len(values))
-        return Axis(values, numbers=numbers, place=self._placed(row), depth=self._depth + 1)
+        numbers = self._selector if selected and self._selector is not None else range(size)
+        return Axis(lambda: self._values[row], numbers=numbers, place=self._placed(row), depth=self._depth + 1)
 
     def _placed(self, row: int) -> Place | None:
         number, place = self._numbers[row], self._place
@@ -189,14 +211,14 @@ class Activation(Container):
 
     def summary(self) -> str:
         values = self._snapshot.value
-        return f"{self._snapshot.dtype}{readings.shape(values)}  {readings.summary(values)}"
+        return f"{self._snapshot.dtype}{summaries.shape(values)}  {summaries.summary(values)}"
 
     def rows(self) -> Axis:
         """Return the value itself, position by position."""
         snapshot, stop = self._snapshot, self.look.stop
         site = parse_site(self.spelled)
         return Axis(
-            snapshot.value,
+            lambda: self._snapshot.value,
             numbers=snapshot.positions,
             labels=[repr(stop.texts[position]) for position in snapshot.positions],
             selector=site.selector,
@@ -209,11 +231,11 @@ class Activation(Container):
         found = [
             Variable(name="site", value=snapshot.site),
             self._value(),
-            Variable(name="shape", value=readings.shape(values)),
+            Variable(name="shape", value=summaries.shape(values)),
             Variable(name="axes", value=snapshot.axes),
             Variable(name="dtype", value=snapshot.dtype),
         ]
-        found += [Variable(name=n, value=readings.number(v)) for n, v in readings.statistics(values).items()]
+        found += [Variable(name=n, value=summaries.number(v)) for n, v in summaries.statistics(values).items()]
         found.append(Variable(name="exactness", value=snapshot.exactness))
         if self.site is None and stop.edits:
             found.append(Variable(name="edits", value="; ".join(stop.edits)))
@@ -231,7 +253,7 @@ class Activation(Container):
         return Variable(
             name="value",
             value=self.summary(),
-            type=f"{self._snapshot.dtype}{readings.shape(self._snapshot.value)}",
+            type=f"{self._snapshot.dtype}{summaries.shape(self._snapshot.value)}",
             inside=self.rows(),
             asks=self.spelled,
             writable=editable,

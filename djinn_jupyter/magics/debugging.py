@@ -11,7 +11,7 @@ from djinn_jupyter.magics.parsing import Group, option, verb
 
 if TYPE_CHECKING:
     from djinn_jupyter.magics.kernel_state import KernelState
-    from djinn_jupyter.magics.native_panel import NativePanel
+    from djinn_jupyter.magics.native_panel.panel import NativePanel
 
 
 @magics_class
@@ -22,10 +22,10 @@ class DebuggingMagics(Group):
 
     @verb(option("state", nargs="?", choices=["on", "off"], help="on or off; without it says which it is"))
     def djinn_debugger(self, args: Namespace) -> None:
-        """Show stops in JupyterLab's debugger: modules as call stack, activations as variables, its buttons as moves.
-        Python debugging goes on as before."""
+        """Experimental: show stops in JupyterLab's debugger: modules as call stack, activations as variables, its
+        buttons as moves. Python debugging goes on as before."""
         if args.state == "on" and self._panel is None:
-            from djinn_jupyter.magics.native_panel import NativePanel
+            from djinn_jupyter.magics.native_panel.panel import NativePanel
 
             panel = NativePanel(self.state)
             panel.start()
@@ -33,5 +33,5 @@ class DebuggingMagics(Group):
         elif args.state == "off" and self._panel is not None:
             self._panel.stop()
             self._panel = None
-        state = "off" if self._panel is None else "on: stops show in JupyterLab's debugger panel"
+        state = "off" if self._panel is None else "on (experimental): stops show in JupyterLab's debugger panel"
         self.state.screen.say(f"the debugger panel is {state}")

@@ -6,7 +6,6 @@ from typing import Any
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.followed import Followed
 from djinn_jupyter.dap.tree import ModelTree
 
 
@@ -17,9 +16,9 @@ def test_a_click_in_the_gutter_arms_the_session_in_use_and_says_which(engine: Re
     using: list[str | None] = ["second"]
     said: list[dict[str, Any]] = []
     adapter = Adapter(said.append, in_use=lambda: using[0])
-    adapter.work_with(engine, tree, lambda event: None)
-    for number, session in enumerate(sessions, 1):
-        adapter.follow(Followed(number=number, session=session))
+    adapter.debuggee.work_with(engine, tree, lambda event: None)
+    for session in sessions:
+        adapter.debuggee.follow(session)
 
     def click(*sites: str) -> dict[str, Any]:
         lines = [{"line": tree.line_of(site)} for site in sites]

@@ -9,9 +9,7 @@ import pytest
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.followed import Followed
 from djinn_jupyter.dap.tree import ModelTree
-from djinn_jupyter.dap.values import Look
 
 SAID = (
     ("continue", {}),
@@ -42,14 +40,14 @@ def test_what_the_editor_asks_of_a_stop_that_is_gone_is_refused(
     assert isinstance(stop, Paused)
     said: list[dict[str, Any]] = []
     adapter = Adapter(said.append)
-    adapter.work_with(engine, tree, lambda event: None)  # the event of the step is on its way still
-    one = adapter.follow(Followed(number=1, session=session))
-    one.arrived(stop, Look(session, stop))
+    adapter.debuggee.work_with(engine, tree, lambda event: None)  # the event of the step is on its way still
+    one = adapter.debuggee.follow(session)
+    one.arrived(stop)
     session.step()
     adapter.receive({"type": "request", "seq": 1, "command": command, "arguments": {"threadId": 1, **arguments}})
     while not said:
         adapter.step(20.0)
-    adapter.let_go()
+    adapter.debuggee.let_go()
     assert "has moved on meanwhile and stands at resid_post.3, step 0: the stop you see is gone" in said[0]["message"]
     assert one.state == "paused"
     assert session.stop.site == "resid_post.3"

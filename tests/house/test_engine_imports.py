@@ -49,6 +49,17 @@ def test_only_start_up_and_the_self_test_are_given_the_engine() -> None:
     assert takers == MAY_TAKE_ENGINE
 
 
+def test_nothing_of_the_debug_adapter_is_given_the_adapter() -> None:
+    """Its parts are built with the parts that they use; a house of handlers that take the whole is not."""
+    package = ENGINE.parent
+    files = [*(package / "dap").rglob("*.py"), *(package / "magics").rglob("*.py")]
+    assert [path.name for path in files if any(functions_that_take("Adapter", path.read_text()))] == []
+
+
+def test_the_debug_adapters_modules_know_each_other_one_way() -> None:
+    assert circles(import_graph(ENGINE.parent / "dap")) == []
+
+
 def test_a_function_that_takes_the_engine_is_found() -> None:
     source = 'def f(engine: Engine): ...\ndef g(*, engine: "Engine"): ...\ndef h(e: list[Engine] | None): ...'
     assert list(functions_that_take("Engine", source)) == ["f", "g", "h"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from djinn_jupyter.magics.native_panel import FIRST_THREAD
+from djinn_jupyter.magics.native_panel.bridge import FIRST_THREAD
 from tests.kernel.conftest import SECONDS, Kernel
 
 pytestmark = pytest.mark.alone
@@ -183,7 +183,7 @@ def test_off_is_as_if_it_had_never_been_on(panel: Panel) -> None:
     assert "['plain']" in "".join(
         kernel.do("['plain' if 'do_debug_request' not in vars(get_ipython().kernel) else 'covered']")
     )
-    kernel.do("import djinn_jupyter.magics.native_panel as native\nnative.KNOWN = ('6.0.',)")
+    kernel.do("import djinn_jupyter.magics.native_panel.kernel_debugger as native\nnative.KNOWN = ('6.0.',)")
     refused = "".join(kernel.do("%djinn_debugger on"))
     assert "known to work with ipykernel 6.0.x" in refused
     assert "Traceback" not in refused
@@ -205,7 +205,7 @@ def test_an_engine_that_dies_leaves_an_empty_panel(panel: Panel) -> None:
     kernel.do("%djinn_break 4")
     kernel.do("%djinn_run --ids ids -o stop")
     [thread] = panel.body("debugInfo")["stoppedThreads"]
-    kernel.begin("import os, signal\nos.kill(stop.session._line.entry.pid, signal.SIGKILL)")
+    kernel.begin("import os, signal\nos.kill(stop.session._channel.entry.pid, signal.SIGKILL)")
     assert panel.event("continued")["threadId"] == thread
     reply = panel.ask("next", threadId=thread)
     assert reply["success"] is False

@@ -8,7 +8,7 @@ from typing import Literal
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused, Stop
 from djinn_jupyter.dap.breakpoints import BreakpointBook
-from djinn_jupyter.dap.conversation import Asked
+from djinn_jupyter.dap.protocol import Request
 from djinn_jupyter.dap.values import Look
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
@@ -18,27 +18,27 @@ MoveName = Literal["run", "continue", "step", "back"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Move:
-    """A move requested here that is not over yet. `asked` is None once that request is answered; `ended` is set by the
-    event that ends the move, `outcome` by its reply: the move is over when both are set."""
+    """A move requested here that is not over yet. `request` is None once it is answered; `ended` is set by the event
+    that ends the move, `outcome` by its reply: the move is over when both are set."""
 
     name: MoveName
-    asked: Asked | None = None
+    request: Request | None = None
     ended: bool = False
     outcome: Stop | None = None
     deadline: float | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Followed:
-    """A followed session. `number` is its thread id. `look` holds the values fetched at the present stop, None where
-    the session is not stopped or none were fetched. `book` records the breakpoints that the editor set in it."""
+class DebugThread:
+    """A session that the client sees. `number` is its thread id. `look` holds the values fetched at the present stop,
+    None where the session is not stopped or none were fetched. `book` records the breakpoints that the editor set in
+    it."""
 
     number: int
     session: RemoteSession
     state: Literal["idle", "running", "paused"] = "idle"
     look: Look | None = None
     move: Move | None = None
-    frames: dict[int, int] = field(default_factory=dict)
     book: BreakpointBook = field(default_factory=BreakpointBook)
 
     @property
@@ -50,8 +50,16 @@ class Followed:
         """The stop that the editor was shown last, until the session leaves it."""
         return None if self.look is None else self.look.identity
 
-    def arrived(self, stop: Paused, look: Look) -> None:
-        self.state, self.look = "paused", look
+    @property
+    def stopped(self) -> Look:
+        """The values at the present stop. IllegalMove where the session stands at none."""
+        self.require_stopped()
+        if self.look is None:
+            self.look = Look(self.session, self.session.stop)
+        return self.look
+
+    def arrived(self, stop: Paused) -> None:
+        self.state, self.look = "paused", Look(self.session, stop)
 
     def left(self) -> None:
         """Mark the session as running and drop the values of its stop."""

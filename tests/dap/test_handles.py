@@ -1,0 +1,52 @@
+"""What the adapter says it can do, it has a handler for."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_jupyter.dap import arguments
+from djinn_jupyter.dap.adapter import Adapter
+from djinn_jupyter.dap.capabilities import CAPABILITIES
+from djinn_jupyter.dap.handles import Body, Handlers, handles
+from djinn_jupyter.dap.protocol import Request
+from djinn_jupyter.errors import UsageError
+
+NEEDED = {
+    "supportsConfigurationDoneRequest": "configurationDone",
+    "supportsFunctionBreakpoints": "setFunctionBreakpoints",
+    "supportsBreakpointLocationsRequest": "breakpointLocations",
+    "supportsSetVariable": "setVariable",
+    "supportsStepBack": "stepBack",
+    "supportsCompletionsRequest": "completions",
+    "supportsLoadedSourcesRequest": "loadedSources",
+    "supportsTerminateRequest": "terminate",
+}
+ALWAYS = frozenset(
+    "initialize launch attach disconnect setBreakpoints setExceptionBreakpoints threads stackTrace scopes variables "
+    "evaluate source continue next stepIn stepOut reverseContinue pause".split()
+)
+
+
+def test_every_capability_has_its_handler() -> None:
+    promised = {command for capability, command in NEEDED.items() if CAPABILITIES[capability]}
+    assert Adapter(lambda message: None).handlers.commands == promised | ALWAYS
+
+
+class Part:
+    @handles("next", arguments.OfThread)
+    def next(self, given: arguments.OfThread, request: Request) -> Body:
+        return {"thread": given.thread_id}
+
+
+def test_a_handler_is_given_its_arguments_read() -> None:
+    handlers = Handlers(Part())
+    assert handlers.answer(Request(number=1, command="next", arguments={"threadId": 7})) == {"thread": 7}
+    with pytest.raises(UsageError, match="threadId"):
+        handlers.answer(Request(number=2, command="next", arguments={}))
+    with pytest.raises(UsageError, match="no command 'goto'"):
+        handlers.answer(Request(number=3, command="goto", arguments={}))
+
+
+def test_two_handlers_of_one_command_are_refused() -> None:
+    with pytest.raises(TypeError, match="next has two handlers"):
+        Handlers(Part(), Part())

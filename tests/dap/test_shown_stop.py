@@ -1,0 +1,132 @@
+"""What an editor is shown names the stop that it was read from, and nothing is read from another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.client.edits import scale
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.client.stops import Paused
+from djinn_jupyter.dap.adapter import Adapter
+from djinn_jupyter.dap.debug_thread import DebugThread
+from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.wire.nouns import StopIdentity
+
+
+def named(stop: StopIdentity) -> dict[str, Any]:
+    return {"session": stop.session, "number": stop.number, "edition": stop.edition}
+
+
+class Desk:
+    """An adapter at a stop. It hears no event of the engine but those that a test has it hear."""
+
+    def __init__(self, engine: RemoteEngine, session: RemoteSession, stop: Paused) -> None:
+        self.said: list[dict[str, Any]] = []
+        self.adapter = Adapter(self.said.append)
+        self.adapter.debuggee.work_with(engine, ModelTree(engine.description, engine.modules()), lambda event: None)
+        self.session = session
+        self.thread: DebugThread = self.adapter.debuggee.follow(session)
+        self.adapter.reports.stopped(self.thread, stop)
+
+    def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
+        before = len(self.said)
+        self.adapter.receive({"type": "request", "seq": 1, "command": command, "arguments": arguments})
+        while not (found := [one for one in self.said[before:] if one["type"] == "response"]):
+            self.adapter.step(20.0)
+        return found[0]
+
+    def body(self, command: str, **arguments: Any) -> dict[str, Any]:
+        reply = self.ask(command, **arguments)
+        assert reply["success"], reply
+        return dict(reply["body"])
+
+    def frame(self) -> int:
+        return int(self.body("stackTrace", threadId=1)["stackFrames"][0]["id"])
+
+    def scope(self, name: str) -> int:
+        scopes = self.body("scopes", frameId=self.frame())["scopes"]
+        return int(next(one["variablesReference"] for one in scopes if one["name"] == name))
+
+    def value(self) -> int:
+        """The reference of the activation's rows."""
+        fields = self.body("variables", variablesReference=self.scope("Activation"))["variables"]
+        return int(next(one["variablesReference"] for one in fields if one["name"] == "value"))
+
+
+@pytest.fixture
+def desk(engine: RemoteEngine) -> Any:
+    session = engine.session("shown", fresh=True)
+    session.breakpoint("resid_post.2")
+    stop = session.run("The capital of France is", max_new_tokens=3)
+    assert isinstance(stop, Paused)
+    made = Desk(engine, session, stop)
+    yield made
+    made.adapter.debuggee.let_go()
+
+
+def test_the_event_and_every_reply_name_the_stop(desk: Desk) -> None:
+    stop = named(desk.session.stop.reply.stop)
+    assert desk.said[0]["event"] == "stopped"
+    assert desk.said[0]["body"]["djinnStop"] == stop
+    frame = desk.frame()
+    assert desk.body("stackTrace", threadId=1)["djinnStop"] == stop
+    assert desk.body("scopes", frameId=frame)["djinnStop"] == stop
+    assert desk.body("variables", variablesReference=desk.scope("Tokens"))["djinnStop"] == stop
+    assert desk.body("evaluate", expression="norm", frameId=frame)["djinnStop"] == stop
+    assert desk.body("evaluate", expression="resid_post.1", frameId=frame)["djinnStop"] == stop
+    assert desk.body("evaluate", context="repl", expression="effect")["djinnStop"] == stop
+
+
+def test_a_frame_of_an_earlier_stop_is_not_answered_with_the_present_one(desk: Desk) -> None:
+    frame = desk.frame()
+    assert desk.frame() == frame
+    desk.adapter.reports.stopped(desk.thread, desk.session.step())
+    for command, arguments in (("scopes", {}), ("evaluate", {"expression": "norm"})):
+        assert "of a stop that is past" in desk.ask(command, frameId=frame, **arguments)["message"]
+    assert desk.frame() > frame
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("evaluate", {"expression": "norm"}),
+        ("evaluate", {"context": "repl", "expression": "effect"}),
+        ("evaluate", {"context": "repl", "expression": "lens"}),
+        ("evaluate", {"context": "repl", "expression": "fork shown-too"}),
+        ("evaluate", {"expression": "resid_post.1"}),
+    ],
+)
+def test_what_was_read_from_another_stop_than_the_one_shown_is_refused(
+    desk: Desk, command: str, arguments: dict[str, Any]
+) -> None:
+    desk.session.step()  # a notebook's, of which the adapter has not heard yet
+    assert "has moved on or was edited" in desk.ask(command, **arguments)["message"]
+
+
+def test_the_session_scope_is_of_the_stop_shown(desk: Desk) -> None:
+    reference = desk.scope("Session")
+    desk.session.step()
+    assert "has moved on or was edited" in desk.ask("variables", variablesReference=reference)["message"]
+
+
+def test_rows_that_were_unfolded_before_an_edit_show_what_it_made(desk: Desk) -> None:
+    rows = desk.value()
+    before = desk.body("variables", variablesReference=rows)
+    desk.session.edit(scale(0.0))
+    desk.adapter.reports.edited_elsewhere(desk.thread, desk.session.stop.reply.stop)
+    after = desk.body("variables", variablesReference=rows)
+    assert after["djinnStop"]["edition"] > before["djinnStop"]["edition"]
+    assert after["djinnStop"]["number"] == before["djinnStop"]["number"]
+    assert all("norm 0" in row["value"] for row in after["variables"])
+    assert not any("norm 0" in row["value"] for row in before["variables"])
+
+
+def test_fields_that_were_read_before_an_edit_are_refused(desk: Desk) -> None:
+    lens = desk.body("variables", variablesReference=desk.scope("Logit lens"))["variables"]
+    desk.session.edit(scale(0.0))
+    desk.adapter.reports.edited_elsewhere(desk.thread, desk.session.stop.reply.stop)
+    reply = desk.ask("variables", variablesReference=lens[0]["variablesReference"])
+    assert "were read before the stop was edited" in reply["message"]
