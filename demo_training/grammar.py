@@ -83,7 +83,7 @@ class _Draft:
 
 @cache
 def held_out(key: str) -> bool:
-    """Whether this fact, pair, story plan or succession is kept out of training."""
+    """Return whether this fact, pair, story plan or succession is kept out of training."""
     digest = hashlib.blake2b(key.encode(), digest_size=4).digest()
     return int.from_bytes(digest) % HELD_OUT_SHARE == 0
 

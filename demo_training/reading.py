@@ -36,7 +36,7 @@ def _sentences() -> tuple[re.Pattern[str], ...]:
 
 
 def well_formed(text: str) -> bool:
-    """Whether every complete sentence of a story is one of the grammar, whatever its moods. Not so if empty."""
+    """Return whether every complete sentence of a story is one of the grammar, whatever its moods. Not so if empty."""
     *complete, _ = text.split(".")
     sentences = [part.strip() + "." for part in complete]
     return bool(sentences) and all(any(p.fullmatch(s) for p in _sentences()) for s in sentences)

@@ -67,10 +67,10 @@ def unload_ipython_extension(shell: Any) -> None:
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:
-    """What a Jupyter server asks an enabled extension for."""
+    """Return the server extension, as Jupyter Server asks for it."""
     return [{"module": __name__, "app": import_module(f"{__name__}.server.extension").DjinnServer}]
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
-    """Where the built sidebar lies, for `jupyter labextension develop`."""
+    """Return the folder of the built sidebar, for `jupyter labextension develop`."""
     return [{"src": "labextension", "dest": "djinn-jupyter"}]

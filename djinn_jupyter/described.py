@@ -27,7 +27,7 @@ Kind = TypeVar("Kind")
 
 
 class Rule(NamedTuple):
-    """What values of a setting mean something: in words, and as a test."""
+    """The values that a setting allows: in words, and as a test."""
 
     words: str
     keeps: Callable[[Any], bool]
@@ -35,8 +35,7 @@ class Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a setting is, in the words of its help; the least that it can be, or another rule; the names that it had
-    before."""
+    """The description of a setting: the words of its help; its least value, or another rule; its former names."""
 
     help: str
     _: KW_ONLY

@@ -1,6 +1,6 @@
-"""What this process may have of the machine: the device that DJINN_DEVICE names, and its share of main memory, which
-is the machine's, or less where its control groups (a container, a job of a cluster) hold it to less. The one place that
-asks; everybody's budgets and refusals come from here.
+"""The part of the machine that this process may have: the device that DJINN_DEVICE names, and its share of main memory,
+which is the machine's, or less where its control groups (a container, a job of a cluster) hold it to less. The one
+place that asks; all budgets and refusals come from here.
 
 Linux kills a process that goes beyond its group's limit, and `/proc/meminfo` does not know of it. Both versions of
 control groups are read, from the process's own group up to the topmost that it can see; other systems have none.
@@ -54,7 +54,7 @@ class MainMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Version:
-    """Where a version of control groups keeps what."""
+    """The names of the files of one version of control groups."""
 
     limit: str
     usage: str

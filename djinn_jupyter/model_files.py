@@ -59,7 +59,7 @@ def _base_of(folder: Path) -> str:
 
 
 def fault_of(path: Path) -> str | None:
-    """What is wrong with a file as it lies there and what to do about it; None where nothing is seen."""
+    """Return the fault of a file on disk and what to do about it; None where none is seen."""
     if not path.is_file():
         what = "leads nowhere" if path.is_symlink() else "is missing"
         return f"{path.name} {what}; copy or download it again"

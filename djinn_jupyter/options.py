@@ -15,7 +15,7 @@ from djinn_jupyter.described import Described, settings_of
 
 
 class GivenOptions(TypedDict, total=False):
-    """The options as somebody gives them; amounts of memory in bytes or as `20GiB`."""
+    """The options as a user gives them; amounts of memory in bytes or as `20GiB`."""
 
     revision: Annotated[str | None, Described("a branch, tag or commit of a hub model")]
     dtype: Annotated[object, Described("float32, bfloat16 or float16; by default as the model was saved")]
@@ -66,7 +66,7 @@ AMOUNTS: Final = tuple(one.name for one in settings_of(GivenOptions) if one.is_a
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """What makes a model: two loads that differ here mean two engines. None is left open."""
+    """The options that make a model: two loads that differ here mean two engines. None is left open."""
 
     model: str
     revision: str | None = None
@@ -101,7 +101,7 @@ class Identity(ModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What an engine is given besides its model. It cannot be changed while the engine runs. None is left open."""
+    """The options of an engine besides its model. They cannot be changed while it runs. None is left open."""
 
     device_memory: int | None = None
     card_memory: int | None = None

@@ -14,7 +14,7 @@ from djinn_jupyter.described import Described, Rule
 
 
 class GivenSampling(TypedDict, total=False):
-    """The settings as somebody gives them; None is left open."""
+    """The settings as a user gives them; None is left open."""
 
     temperature: Annotated[
         float | None,

@@ -1,4 +1,5 @@
-"""What a family of commands is given to add its own to, and the parser that says in a sentence what it does not know.
+"""The value to which a family of commands adds its own, and a parser that names in a sentence any word it does not
+know.
 
 Every command sets the default `command`: a function of the parsed options that returns the exit status.
 """

@@ -153,7 +153,7 @@ def _sessions(entry: Entry) -> list[str]:
 
 
 def _memory(books: EngineStatistics) -> list[str]:
-    """What the process has, and what of it is in no book."""
+    """Return the process's memory, and the part of it that no account has."""
     process = books.process
     if process is None or process.beyond_bytes is None or books.process_bytes is None:
         return []

@@ -11,7 +11,7 @@ from djinn_jupyter.options import Identity, ModelOptions, SettledOptions
 
 @dataclass(frozen=True, kw_only=True)
 class EngineConfig(SettledOptions, ModelOptions):
-    """What an engine is made from. Amounts of memory in bytes; what None means is the engine's to find out:
+    """The configuration of an engine. Amounts of memory in bytes; the engine finds out what None means:
 
     dtype, device, attention    the model's own, the best there is, sdpa
     device_memory               weights and pages together: what is free, less headroom

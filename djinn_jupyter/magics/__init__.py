@@ -1,4 +1,4 @@
-"""What a notebook's user types: parse, call, show. No logic, no torch; numpy and plotly only when first needed."""
+"""The magics: parse, call, show. No logic, no torch; numpy and plotly only when first needed."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Matcher:
         self.state = state
 
     def matches(self, line: str) -> list[SimpleCompletion]:
-        """What may stand at the end of `line`, of which the last word may be begun."""
+        """Return the completions of the last word of `line`, which may be empty."""
         found = _LINE.match(line)
         if found is None:
             return []

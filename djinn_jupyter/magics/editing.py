@@ -22,7 +22,7 @@ def parse_edit(state: KernelState, words: list[str], options: Namespace) -> Edit
 def edited_by_code(
     state: KernelState, session: RemoteSession, code: str, *, site: str | None, positions: str | None, use_torch: bool
 ) -> Any:
-    """What the user's code makes of `h`: run in the user's own kernel and namespace, as any cell is.
+    """Return `h` as the user's code leaves it, which runs in the user's own kernel and namespace, as any cell does.
 
     `h` is a copy in float32 where numpy has no such dtype (bfloat16), else in the value's own. It must keep its shape,
     stay floating point and finite; the engine rounds it back to the model's dtype.

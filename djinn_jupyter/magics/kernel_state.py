@@ -1,4 +1,4 @@
-"""What this kernel works with: an engine, the present session, and the last outcome of each session."""
+"""The state of this kernel: an engine, the present session, and the last outcome of each session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Where output goes: lines to stdout, views to display; tokens that stream into one display that is updated in place.
+"""The output of magics: lines to stdout, views to display; tokens that stream into one display that is updated in
+place.
 
 With DJINN_STATIC=1, and in a terminal, only final forms are shown: nothing is updated, so that nbval and nbconvert see
 what a reader sees. A terminal rewrites one line while an engine starts.
@@ -73,7 +74,7 @@ class Live:
         self._shown_at = 0.0
 
     def progress(self, line: str) -> None:
-        """What is being done; shown at once, because such lines are few."""
+        """Show the present activity, at once, because such lines are few."""
         if not self._static:
             self._update(views.progress_view(line, tuple(self._said)))
         self._said.append(line)
@@ -95,7 +96,7 @@ class Live:
             self._update(views.running_view("".join(self._text), len(self._text), **said))
 
     def broken_off(self, why: str) -> None:
-        """What ran has failed: what was shown of it does not go on saying that it runs."""
+        """Mark the shown run as failed, so that its card no longer says that it runs."""
         if self._handle is not None:
             said = {"session": self._session or "", "why": why}
             self.end(views.broken_off_view("".join(self._text), len(self._text), **said))

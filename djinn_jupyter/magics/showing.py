@@ -1,4 +1,5 @@
-"""What is fetched for a card: the value at a stop, its lens, its effect. Bounded, so that a long prompt stays quick."""
+"""The readings fetched for a card: the value at a stop, its lens, its effect. Bounded, so that a long prompt stays
+quick."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | No
 
 
 def restored_by(session: RemoteSession, before: SessionDescription) -> Transfer | None:
-    """What brought the session back to the device since `before`; None where it was there, or came without bytes."""
+    """Return the transfer that brought the session back since `before`; None where none was needed, or without
+    bytes."""
     if before.residency == "resident":
         return None
     moved = session.describe().last_transfer
@@ -62,7 +64,7 @@ def restored_by(session: RemoteSession, before: SessionDescription) -> Transfer 
 
 
 def sentence(outcome: Stop) -> str:
-    """Where a session stands, in one sentence."""
+    """Return the state of a session in one sentence."""
     name = naming.label(outcome.session.name)
     if not isinstance(outcome, stops.Paused):
         return f"Session {name} had finished."
@@ -115,7 +117,7 @@ def look_of(session: RemoteSession, snapshot: Any) -> Look:
 
 
 def line_of(state: KernelState, name: str) -> Line:
-    """What a session has to compare: its stop, or the end of its last run in this notebook."""
+    """Return the outcome of a session to compare: its stop, or the end of its last run in this notebook."""
     session = state.find(name)
     try:
         return _stopped_line(session.stop)

@@ -32,7 +32,7 @@ class StandingCard:
         self._forget()
 
     def _words(self, event: Event) -> str | None:
-        """What an event says of the stop; events of the way to it may still come."""
+        """Take from an event what it says of the stop; events from before that stop may still come."""
         name = type(event).__name__
         if name in ("SessionPaused", "SessionEdited"):
             stop = event.stop  # type: ignore[union-attr]

@@ -201,7 +201,7 @@ def encode_event(event: Event) -> list[Frame]:
 
 
 def topic_of(session: str) -> bytes:
-    """What to subscribe to for the events of a session; for those of all, of the name ""."""
+    """Return the topic of a session's events; the name "" stands for those of all sessions."""
     return hashlib.blake2b(session.encode(), digest_size=TOPIC_BYTES).digest() if session else b""
 
 

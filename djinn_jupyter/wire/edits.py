@@ -1,4 +1,4 @@
-"""What can be done to an activation, as data: never code."""
+"""The edits of an activation, as data: never code."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ class Holding(Frozen, frozen=True):
 
 
 class BudgetStatistics(Frozen, frozen=True):
-    """What all sessions together may have on the device and have. `bytes_overdrawn`: what is above the limit, while
-    older stops and sessions leave for it; 0 unless something was made whose room nobody had foreseen."""
+    """The memory that all sessions together may have on the device, and have. `bytes_overdrawn`: what is above the
+    limit, while older stops and sessions leave for it; 0 unless something was made whose room was not foreseen."""
 
     bytes_limit: int
     bytes_taken: int
@@ -23,7 +23,7 @@ class BudgetStatistics(Frozen, frozen=True):
 
 
 class ProcessMemory(Frozen, frozen=True):
-    """What the engine's process has of main memory, as the system reports it, beside the books. Unmeasured is None."""
+    """The main memory of the engine's process, as the system reports it, beside the accounting. Unmeasured is None."""
 
     anonymous_bytes: int | None  # its own
     mapped_bytes: int | None  # parts of files, which the system takes back when it needs them

@@ -33,8 +33,8 @@ def boot_id() -> str:
 
 
 def process_mark(pid: int) -> str | None:
-    """What tells a process from all others of the same number since the boot; None where none runs. A zombie does not.
-    On Linux the ticks between boot and start, on macOS the time that was noted at the start."""
+    """Return the mark that tells a process from all others of its number since the boot; None for none and for a
+    zombie. On Linux the ticks between boot and start, on macOS the time that was noted at the start."""
     return _linux_mark(pid) if _LINUX_BOOT.exists() else _noted_start(pid)
 
 

@@ -1,8 +1,8 @@
-"""Folders and files that are ours alone: we own them and nobody else may write to them. Standard library only.
+"""Folders and files that are ours alone: we own them and no other user may write to them. Standard library only.
 
-Whoever could write where engines leave their entries, logs and sockets could have us connect to a program of theirs, or
-write through a link of theirs. What is not ours alone is refused in a sentence that says what to do; nothing is mended
-here, because what lies in such a folder may have been put there.
+Another user who could write where engines leave their entries, logs and sockets could make us connect to a program or
+write through a link of theirs. A folder that is not ours alone is refused, with a sentence that says what to do;
+nothing is mended here, because its contents may have been put there.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def open_own(path: Path, flags: int) -> int:
 
 
 def read_own(path: Path) -> bytes:
-    """What a file of ours holds; raises what `open_own` raises."""
+    """Return the contents of a file of ours; raises as `open_own` does."""
     with os.fdopen(open_own(path, os.O_RDONLY), "rb") as file:
         return file.read()
 

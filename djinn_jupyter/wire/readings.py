@@ -1,4 +1,4 @@
-"""What a stop is told by: the influences on it, and what its edits make of the next token. Values only."""
+"""Readings of a stop: the influences on it, and the effect of its edits on the next token. Values only."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ Applies = Literal["applied", "ahead", "next pass", "other positions", "not so fa
 
 
 class Change(Noun, frozen=True):
-    """What an edit (`rule` is None) or a steering rule did to a value, as a person would say it. `relative_size` is
-    |after - before| / |before| of the part it touched; None where that part was zero, or where nobody measured it."""
+    """The change of a value by an edit (`rule` is None) or a steering rule, in words. `relative_size` is
+    |after - before| / |before| of the part it touched; None where that part was zero, or where it was not measured."""
 
     what: str
     rule: int | None = None
@@ -89,7 +89,7 @@ class Branch(Noun, frozen=True):
 
 
 class Contribution(Noun, frozen=True):
-    """What the output of one module, or of one head of it, adds to a logit (or to a difference of two)."""
+    """The part of a logit (or of a difference of two) that one module's output, or one head of it, adds."""
 
     point: str
     layer: int

@@ -1,4 +1,4 @@
-"""What an engine process writes down so that clients find it, and what it tells its launcher while it starts.
+"""The entry by which clients find an engine process, and its messages to the launcher while it starts.
 
 One JSON file per running engine, mode 0600, in the folder `djinn` of the Jupyter runtime directory. Where that folder
 is, and whether an entry is alive, the two sides find out for themselves; this file only says what is written.
@@ -56,7 +56,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str = ""
 
     def file_stem(self) -> str:
-        """What the engine's files in the registry are called, before their suffixes."""
+        """The name of the engine's files in the registry, without suffix."""
         return f"{self.identity.slug()}-{self.pid}"
 
     def socket_folder(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What an engine answers: an outcome for every request, or Failed. On the other socket, events in the past tense."""
+"""The replies of an engine: an outcome for every request, or Failed. On the other socket, events in the past tense."""
 
 from __future__ import annotations
 
@@ -174,8 +174,8 @@ class Cleared(ReplyBase, frozen=True, tag="Cleared"):
 
 
 class Edited(ReplyBase, frozen=True, tag="Edited"):
-    """What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part.
-    `stop` has the edition that it made."""
+    """The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
+    part. `stop` has the edition that it made."""
 
     stop: StopIdentity
     site: str

@@ -1,4 +1,4 @@
-"""What all replies have."""
+"""The fields of every reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all requests have."""
+"""The fields of every request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be asked of an engine, in the imperative. Every request gets exactly one reply.
+"""The requests to an engine, in the imperative. Every request gets exactly one reply.
 
     request                     answered by
     Hello                       Welcome
@@ -165,7 +165,7 @@ class Run(SessionRequest, frozen=True, tag="Run"):
     free: bool = False
 
     def __post_init__(self) -> None:
-        """What can be said of sampling and not be computed: kept sessions may say it, a new run may not."""
+        """Refuse sampling settings that cannot be computed: kept sessions may have them, a new run may not."""
         if isinstance(self.sampling, Sampling):
             require_computable(self.sampling)
 
@@ -236,7 +236,7 @@ class Attribute(SessionRequest, frozen=True, tag="Attribute"):
 
 
 class Evaluate(SessionRequest, frozen=True, tag="Evaluate"):
-    """What an expression of the condition language is at a position of the stopped pass, as a breakpoint there would
+    """Evaluate an expression of the condition language at a position of the stopped pass, as a breakpoint there would
     read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass."""
 
     expression: Annotated[str, Meta(min_length=1, max_length=2000)]
@@ -329,9 +329,9 @@ class AcceptRecomputed(SessionRequest, frozen=True, tag="AcceptRecomputed"):
 
 
 class Note(SessionRequest, frozen=True, tag="Note"):
-    """What its notebook is doing, which says how soon the session will be wanted: a cell of its kernel runs or has
-    ended, it has the focus or lost it, a cell that uses it is about to run, its magics act on this session from now on,
-    its kernel is gone."""
+    """Report the activity of its notebook, which says how soon the session will be wanted: a cell of its kernel runs or
+    has ended, it has the focus or lost it, a cell that uses it is about to run, its magics act on this session from now
+    on, its kernel is gone."""
 
     activity: Activity
 

@@ -28,7 +28,7 @@ def shown(text: str) -> str:
 
 
 def faults_line(count: int, last: str | None) -> str:
-    """What an engine met inside that belonged to no request, and went on after."""
+    """Return the sentence on errors inside an engine that belonged to no request and did not end it."""
     met = "1 error" if count == 1 else f"{count:,} errors"
     last = shown(last or "unknown")
     return f"{met} that belonged to no request, the last {last}; it went on, and its log has the trace"

@@ -149,7 +149,7 @@ class Editor:
             self._came.put(None)
 
     def ended(self) -> bool:
-        """Whether the adapter closes its pipe now."""
+        """Return whether the adapter closes its pipe now."""
         while (message := self._came.get(timeout=SECONDS)) is not None:
             conform(message)
         return True

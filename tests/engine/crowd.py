@@ -114,7 +114,7 @@ class Crowd:
 
 
 def is_refusal(reply: object) -> bool:
-    """Whether it is a failure that the engine meant, in a sentence that can be shown to a person."""
+    """Return whether it is a failure that the engine meant, in a sentence that can be shown to a person."""
     if not isinstance(reply, Failed) or "does not know (" in reply.message:
         return False
     return reply.message.endswith((".", "?")) and "\n" not in reply.message

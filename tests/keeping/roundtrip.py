@@ -48,7 +48,7 @@ Work = Callable[[Desk], Any]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two things that desks say are equal to the last bit, wherever they were read."""
+    """Return whether two things that desks say are equal to the last bit, wherever they were read."""
     if isinstance(one, torch.Tensor):
         return isinstance(other, torch.Tensor) and torch.equal(one, other)
     if isinstance(one, tuple | list):

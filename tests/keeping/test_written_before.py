@@ -57,7 +57,7 @@ class Old:
         return {key: value for key, value in there.items() if key.startswith("becomes ") == becomes}
 
     def computes_the_same(self) -> bool:
-        """Whether the works, run anew, come to the bits that were written."""
+        """Return whether the works, run anew, come to the bits that were written."""
         for name, work in self.works.sessions.items():
             work(self.desk, f"new {name}") if name != "forked" else None
         return all(

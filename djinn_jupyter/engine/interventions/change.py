@@ -9,9 +9,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What an edit (`rule` is None) or a rule did to a value; `what` says it in words. `size` is |after - before| /
-    |before| of the part it touched, NaN or infinite where |before| was zero: a tensor while a pass is running, so that
-    nothing waits for the device, and a float once the pass has stopped."""
+    """The change of a value by an edit (`rule` is None) or a rule; `what` says it in words. `size` is |after - before|
+    / |before| of the part it touched, NaN or infinite where |before| was zero: a tensor while a pass is running, so
+    that nothing waits for the device, and a float once the pass has stopped."""
 
     what: str
     size: Tensor | float

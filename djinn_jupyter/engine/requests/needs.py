@@ -1,4 +1,4 @@
-"""What each kind of request needs, read from its handler's class: known before any handler is built."""
+"""The needs of each kind of request, read from its handler's class: known before any handler is built."""
 
 from __future__ import annotations
 

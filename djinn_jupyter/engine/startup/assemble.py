@@ -84,7 +84,7 @@ HANDLED_BY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foundation:
-    """What an engine stands on: a studied model, and the memory and the folders that are there for it."""
+    """The basis of an engine: a studied model, and its memory and folders."""
 
     config: EngineConfig
     forward: Forward

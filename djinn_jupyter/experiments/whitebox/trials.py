@@ -37,7 +37,7 @@ class Reference:
     digest: str
 
     def equals(self, done: Finished) -> bool:
-        """Whether a run that was to do the same ended with the same tokens and the same bits."""
+        """Return whether a run that was to do the same ended with the same tokens and the same bits."""
         return (done.tokens, digest_of(done)) == (self.tokens, self.digest)
 
 
@@ -67,7 +67,7 @@ class Entry:
     kv_bytes_resident_during_pause: int
 
     def layers_as_they_should(self, layers: int) -> bool:
-        """Whether the layers up to the stop ran before it, and only the others after it."""
+        """Return whether the layers up to the stop ran before it, and only the others after it."""
         return (self.layers_run_before_stop, self.layers_run_after_resume) == (self.layer + 1, layers - self.layer - 1)
 
 

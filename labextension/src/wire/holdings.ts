@@ -7,8 +7,8 @@ export interface Holding {
 }
 
 /**
- * What all sessions together may have on the device and have. `bytes_overdrawn`: what is above the limit, while
- * older stops and sessions leave for it; 0 unless something was made whose room nobody had foreseen.
+ * The memory that all sessions together may have on the device, and have. `bytes_overdrawn`: what is above the
+ * limit, while older stops and sessions leave for it; 0 unless something was made whose room was not foreseen.
  */
 export interface BudgetStatistics {
   readonly bytes_limit: number;
@@ -17,7 +17,7 @@ export interface BudgetStatistics {
   readonly holdings: readonly Holding[];
 }
 
-/** What the engine's process has of main memory, as the system reports it, beside the books. Unmeasured is None. */
+/** The main memory of the engine's process, as the system reports it, beside the accounting. Unmeasured is None. */
 export interface ProcessMemory {
   readonly anonymous_bytes: number | null;
   readonly mapped_bytes: number | null;

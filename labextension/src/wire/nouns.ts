@@ -85,7 +85,10 @@ export interface CacheGroup {
   readonly page_bytes: number;
 }
 
-/** What an engine serves, and what was found in it. `notes`: sentences on what of the checkpoint is not served. */
+/**
+ * The model that an engine serves, with all that was found in it. `notes`: sentences on what of the checkpoint is
+ * not served.
+ */
 export interface ModelDescription {
   readonly name: string;
   readonly revision: string | null;
@@ -164,8 +167,9 @@ export interface StopDescription {
 }
 
 /**
- * Where a fork began: `session` stood then at its stop of the number `stop` (the last one behind it, where it was
- * not stopped; None where there was none) and had so many tokens. It may have gone elsewhere since, or be closed.
+ * The beginning of a fork: `session` stood then at its stop of the number `stop` (the last one behind it, where it
+ * was not stopped; None where there was none) and had so many tokens. It may have gone elsewhere since, or be
+ * closed.
  */
 export interface Origin {
   readonly session: string;
@@ -197,9 +201,10 @@ export interface CheckpointDescription {
 }
 
 /**
- * Where a session stands, given each time it comes to stand: by a halt, a step, a way back, the end of a run, as a
- * fork, out of a checkpoint. `number` never repeats in a session and grows; so does `edition`, which is the number
- * until the stopped value is edited or reverted. Two readings with one identity were read from the same values.
+ * The identity of a stop, given each time a session comes to stand: by a halt, a step, a way back, the end of a
+ * run, as a fork, out of a checkpoint. `number` never repeats in a session and grows; so does `edition`, which is the
+ * number until the stopped value is edited or reverted. Two readings with one identity were read from the same
+ * values.
  */
 export interface StopIdentity {
   readonly session: string;
@@ -276,7 +281,7 @@ export interface RingSlot {
 }
 
 /**
- * Where the weights are. `asleep`: all have left the device. Streamed ones go through a ring of slots;
+ * The place of the weights. `asleep`: all have left the device. Streamed ones go through a ring of slots;
  * `bytes_moved` counts what crossed since the start, `waited_seconds` what passes waited for it, of `pass_seconds`.
  * `bytes_held_on_host`: of the streamed weights, those that are in host memory and not mapped from a file;
  * `used_fraction`: of the moved bytes, where layers are mixtures of experts; `link_bytes_per_second` as it was

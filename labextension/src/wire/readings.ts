@@ -14,8 +14,8 @@ import {
 export type Applies = 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far' | 'off';
 
 /**
- * What an edit (`rule` is None) or a steering rule did to a value, as a person would say it. `relative_size` is
- * |after - before| / |before| of the part it touched; None where that part was zero, or where nobody measured it.
+ * The change of a value by an edit (`rule` is None) or a steering rule, in words. `relative_size` is
+ * |after - before| / |before| of the part it touched; None where that part was zero, or where it was not measured.
  */
 export interface Change {
   readonly what: string;
@@ -96,7 +96,7 @@ export interface Branch {
   readonly dropped: number;
 }
 
-/** What the output of one module, or of one head of it, adds to a logit (or to a difference of two). */
+/** The part of a logit (or of a difference of two) that one module's output, or one head of it, adds. */
 export interface Contribution {
   readonly point: string;
   readonly layer: number;

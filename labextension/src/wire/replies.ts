@@ -211,8 +211,8 @@ export interface Cleared {
 }
 
 /**
- * What an edit did. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that part.
- * `stop` has the edition that it made.
+ * The effect of an edit. `shape` is the shape touched, `relative_size` = |after - before| / |before| over that
+ * part. `stop` has the edition that it made.
  */
 export interface Edited {
   readonly reply: 'Edited';

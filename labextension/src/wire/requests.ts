@@ -191,7 +191,7 @@ export interface Attribute {
 }
 
 /**
- * What an expression of the condition language is at a position of the stopped pass, as a breakpoint there would
+ * Evaluate an expression of the condition language at a position of the stopped pass, as a breakpoint there would
  * read it. `site` None is the stopped one; `position` is absolute, negative from the end of the pass.
  */
 export interface Evaluate {
