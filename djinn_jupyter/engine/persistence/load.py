@@ -180,14 +180,15 @@ class _Load:
         )
 
     def _check_hidden(self, image: kept.FrameImage) -> None:
-        width, dtype = self.runtime.forward.anatomy.hidden_size, self.runtime.forward.model.dtype
-        hidden = image.hidden
-        if hidden is not None and (
-            hidden.shape[-1:] != (width,) or len(image.tokens) not in hidden.shape or hidden.dtype != dtype
-        ):
-            raise CheckpointRefused("A hidden state in it has not the shape and dtype of this model.")
         if not 0 <= image.boundary <= self.runtime.forward.layers:
             raise CheckpointRefused("A frame of it stands at a layer that this model does not have.")
+        anatomy, hidden = self.runtime.forward.anatomy, image.hidden
+        if hidden is not None and (
+            hidden.shape[-1:] != (anatomy.hidden_size,)
+            or len(image.tokens) not in hidden.shape
+            or hidden.dtype != anatomy.dtypes[image.boundary]
+        ):
+            raise CheckpointRefused("A hidden state in it has not the shape and dtype of this model.")
 
     def _override(self, image: kept.InlayImage) -> Override:
         return replace(self._override_as_kept(image), raw=image.raw.to(self.device))

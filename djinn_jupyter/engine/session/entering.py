@@ -19,6 +19,12 @@ LOGIT_BYTES: Final = 4  # logits are kept in float32
 STATES: Final = 4  # sets of a recurrent family: live, replaced, before the pass, and at a period's end
 
 
+def _row_bytes(runtime: Runtime) -> int:
+    """Return the bytes of one position of the widest hidden state."""
+    anatomy = runtime.forward.anatomy
+    return anatomy.hidden_size * max(dtype.itemsize for dtype in anatomy.dtypes)
+
+
 def entered(
     runtime: Runtime, session: Session, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal
 ) -> Generator[Blocked | None, None, Outcome]:
@@ -26,7 +32,7 @@ def entered(
     sessions, and where none can be, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull
     where that is not enough."""
     forward, space = runtime.forward, runtime.space
-    hidden = len(frame.tokens) * forward.anatomy.hidden_size * forward.model.dtype.itemsize if plan.halts else 0
+    hidden = len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0
     room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache), expected=hidden)
     while True:
         try:

@@ -42,6 +42,7 @@ class Stack:
     mappings: tuple[str, ...]  # keyword arguments whose contents change while the layers run
     handed: tuple[Handed, ...]
     keep_last: KeepLast  # the argument for the last logits only, with all positions in every layer
+    dtypes: tuple[torch.dtype, ...]  # of the hidden state before each layer, and after the last
 
     def spans(self, recording: Recording) -> list[Call]:
         return [recording.of(layer)[0] for layer in self.layers]
@@ -104,6 +105,7 @@ def _find(model: PreTrainedModel, tokens_BT: Tensor, keep_last: KeepLast) -> tup
         mappings=mappings.changed(),
         handed=_handed(spans),
         keep_last=keep_last,
+        dtypes=_dtypes(spans, forms),
     )
     return stack, recording
 
@@ -183,6 +185,14 @@ def _piled(part: Tensor | None, pile: Tensor | None) -> bool:
     if part is None or pile is None or pile.ndim != part.ndim + 1:
         return False
     return any(same(part, one) for axis in range(pile.ndim) for one in pile.unbind(axis) if one.shape == part.shape)
+
+
+def _dtypes(spans: list[Call], forms: tuple[LayerForm, ...]) -> tuple[torch.dtype, ...]:
+    """Return the dtypes at the boundaries. A layer of Mamba may keep the residual in float32 in a model of bfloat16."""
+    at_boundaries = [*(call.inputs[form.argument] for call, form in zip(spans, forms, strict=True))]
+    if (last := spans[-1].first_output) is not None:
+        at_boundaries.append(last)
+    return tuple(seen.value.dtype for seen in at_boundaries if seen.value is not None)
 
 
 def _handed(spans: list[Call]) -> tuple[Handed, ...]:

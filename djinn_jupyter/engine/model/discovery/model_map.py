@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -40,6 +41,11 @@ class Anatomy:
     @property
     def layers(self) -> tuple[nn.Module, ...]:
         return self.stack.layers
+
+    @property
+    def dtypes(self) -> tuple[torch.dtype, ...]:
+        """The dtype of the hidden state before each layer, and after the last."""
+        return self.stack.dtypes
 
     @property
     def forms(self) -> tuple[LayerForm, ...]:
