@@ -6,13 +6,14 @@
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
+#   make gpu      what is worth knowing of one GPU, in steps (LIST=1, STEP=...); without one, small, on the CPU
 #   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar alone chromium explore bench pictures clean
+.PHONY: help setup node lab demo test check fast sidebar alone chromium explore bench gpu pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -26,7 +27,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,10s/^# *//p' Makefile
+	@sed -n '3,11s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -91,6 +92,10 @@ explore: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.
+gpu:
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(if $(LIST),--list) $(STEP)
 
 pictures: setup
 	$(BIN)/python docs/copy_pictures.py

@@ -33,11 +33,13 @@ TINY = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1024)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """`quick` runs everything on a tiny model in few rounds: to see that a benchmark works, never for a figure."""
+    """`quick` runs everything on a tiny model in few rounds: to see that a benchmark works, never for a figure. What is
+    worth keeping of a benchmark that goes on another time lies in `results`."""
 
     quick: bool
     threads: int
     home: Path
+    results: Path | None = None
 
     def shape(self, usual: Shape = GPT2) -> Shape:
         return TINY if self.quick else usual
@@ -53,7 +55,7 @@ class Setting:
 
 
 @contextmanager
-def setting(*, quick: bool, threads: int, device: str) -> Iterator[Setting]:
+def setting(*, quick: bool, threads: int, device: str, results: Path | None = None) -> Iterator[Setting]:
     """The environment that engines, kernels and workers inherit. Engines of the user are neither seen nor met."""
     variables = {
         DEVICE_VARIABLE: device,
@@ -63,4 +65,4 @@ def setting(*, quick: bool, threads: int, device: str) -> Iterator[Setting]:
     }
     os.environ.pop("JPY_SESSION_NAME", None)
     with private_jupyter(FOLDERS, **variables) as home:
-        yield Setting(quick=quick, threads=threads, home=home)
+        yield Setting(quick=quick, threads=threads, home=home, results=results)

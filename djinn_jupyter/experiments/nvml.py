@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,6 +36,26 @@ class Card:
         except pynvml.NVMLError as error:
             raise Unseen(f"NVML has no PCIe counter for this GPU: {error}") from error
         return 1000.0 * kilobytes
+
+    def facts(self) -> dict[str, str | float | None]:
+        """What a figure of this GPU depends on: driver, clocks, link, power; None where NVML does not tell."""
+        asked: dict[str, Callable[[], Any]] = {
+            "driver": pynvml.nvmlSystemGetDriverVersion,
+            "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_MEM),
+            "pcie_generation": lambda: pynvml.nvmlDeviceGetCurrPcieLinkGeneration(self._handle),
+            "pcie_width": lambda: pynvml.nvmlDeviceGetCurrPcieLinkWidth(self._handle),
+            "power_limit_watts": lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(self._handle) / 1000,
+        }
+        return {name: _told(ask) for name, ask in asked.items()}
+
+
+def _told(ask: Callable[[], Any]) -> str | float | None:
+    try:
+        found = ask()
+    except pynvml.NVMLError:
+        return None
+    return found.decode() if isinstance(found, bytes) else found
 
 
 @contextmanager

@@ -1,0 +1,100 @@
+"""`python -m benchmarks.gpu [STEP ...] [--list] [--small]`: run the steps that have no result yet, then the report.
+
+A step that is named runs again. One that fails or takes too long is told in the report, and the others still run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks import results
+from benchmarks.gpu.one import UNFINISHED
+from benchmarks.gpu.report import report
+from benchmarks.gpu.steps import NOT_BUILT, SECONDS, STEPS, Step, step_of
+from benchmarks.worker import ROOT
+from djinn_jupyter.experiments.devices import card_of, computed_on
+
+REASONS = "not_measured.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    if options.list:
+        _list()
+        return 0
+    device = computed_on()
+    small = options.small or not device.startswith("cuda")
+    folder = folder_of(card_of(device), small=small)
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"On {card_of(device)}{', small' if small else ''}: results in {folder.relative_to(results.HERE.parent)}/")
+    reasons = run([step_of(name) for name in options.steps] or missing(folder), folder, small=small)
+    told = report(folder, reasons)
+    (folder / "report.md").write_text(told)
+    print(told)
+    return 1 if reasons else 0
+
+
+def folder_of(card: str, *, small: bool) -> Path:
+    """The folder of a card's results; those of the small profile lie where git ignores them."""
+    slug = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
+    return (results.HERE / "quick" if small else results.HERE) / slug
+
+
+def missing(folder: Path) -> list[Step]:
+    return [step for step in STEPS if not (folder / f"{step.name}.json").exists()]
+
+
+def run(steps: Sequence[Step], folder: Path, *, small: bool) -> dict[str, str]:
+    """Run each, and return why a step has no result: of these, and of those that failed before."""
+    path = folder / REASONS
+    reasons: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    for step in steps:
+        print(f"{step.name}: {step.learns}", flush=True)
+        (folder / f"{step.name}.json").unlink(missing_ok=True)
+        why = _turns(step, folder, small=small)
+        reasons.pop(step.name, None)
+        if why is not None:
+            reasons[step.name] = why
+            print(f"  not measured: {why}", flush=True)
+        path.write_text(json.dumps(reasons, indent=1) + "\n")
+    return reasons
+
+
+def _turns(step: Step, folder: Path, *, small: bool) -> str | None:
+    """As many turns as the step needs; why it has no result, None where it has one."""
+    command = [sys.executable, "-m", "benchmarks.gpu.one", step.name, str(folder), *(["--small"] if small else [])]
+    while True:
+        try:
+            ended = subprocess.run(command, cwd=ROOT, timeout=SECONDS, stderr=subprocess.PIPE, text=True, check=False)
+        except subprocess.TimeoutExpired:
+            return f"it took longer than {SECONDS} s"
+        if ended.returncode == 0:
+            return None
+        if ended.returncode != UNFINISHED:
+            sys.stderr.write(ended.stderr)
+            return ended.stderr.strip().rpartition("\n")[2] or f"it ended with status {ended.returncode}"
+
+
+def _list() -> None:
+    for number, step in enumerate(STEPS, 1):
+        print(f"{number:2} {step.name:12} {step.learns}")
+    for name, what in NOT_BUILT.items():
+        print(f" - {name:12} {what} (not built)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
+    parser.add_argument("steps", nargs="*", metavar="STEP")
+    parser.add_argument("--list", action="store_true", help="say which steps there are, and run none")
+    parser.add_argument("--small", action="store_true", help="tiny models, few rounds; without a GPU always")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""The second step: the contract of every tiny family, in each dtype and attention: the bits are those of `generate`.
+
+A case is kept as it is decided, so that a step whose time is over goes on where it was. What a library cannot compute,
+and what the engine refuses, is counted as such and never as exact.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final, Literal
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from benchmarks.gpu.steps import SECONDS, Unfinished
+from benchmarks.measuring import Spread
+from benchmarks.results import Figure, Result, at_least
+from benchmarks.setting import Setting
+from djinn_jupyter.errors import ModelRefused
+from djinn_jupyter.wire import requests as ask
+from tests.device import DEVICE
+from tests.engine.desk import Desk, build_desk, tokens
+from tests.engine.plain import generate
+from tests.families import FAMILIES, MORE, build
+
+DTYPES: Final = ("float32", "bfloat16", "float16")
+BACKENDS: Final = ("flash_attention", "efficient_attention", "cudnn_attention", "math")
+ATTENTIONS: Final = ("eager", *(f"sdpa, {backend}" for backend in BACKENDS))
+SMALL: Final = (("llama", "mamba2"), DTYPES, ("eager", "sdpa, math"))
+PROMPT, NEW, STEP = tokens(14), 5, 2
+RESERVE = 60  # seconds of a step for its start and its last case
+Outcome = Literal["exact", "differs", "refused", "not computed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    family: str
+    dtype: str
+    attention: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """`why` is the first thing that differed, the engine's reason, or the library's."""
+
+    case: Case
+    outcome: Outcome
+    why: str | None = None
+
+
+class Kept:
+    """Verdicts in a file, a line each, under what they depend on; others in it are of another version."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._under = path, f"torch {torch.__version__}"
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [json.loads(line) for line in lines]
+        of_now = [entry for entry in found if entry["under"] == self._under]
+        self.verdicts = {(made := _verdict(entry["verdict"])).case: made for entry in of_now}
+
+    def add(self, verdict: Verdict) -> None:
+        self.verdicts[verdict.case] = verdict
+        with self._path.open("a") as file:
+            file.write(json.dumps({"under": self._under, "verdict": asdict(verdict)}) + "\n")
+
+
+def _verdict(fields: dict[str, Any]) -> Verdict:
+    return Verdict(**{**fields, "case": Case(**fields["case"])})
+
+
+def run(setting: Setting) -> Result:
+    torch.set_num_threads(setting.threads)
+    deadline = monotonic() + SECONDS - RESERVE
+    wanted = list(cases(quick=setting.quick))
+    kept = Kept((setting.results or setting.home) / "exactness.jsonl")
+    for case in wanted:
+        if case in kept.verdicts:
+            continue
+        if monotonic() > deadline:
+            raise Unfinished(f"{len(kept.verdicts)} of {len(wanted)} cases")
+        kept.add(decide(case))
+    return result_of([kept.verdicts[case] for case in wanted])
+
+
+def cases(*, quick: bool) -> Iterator[Case]:
+    families, dtypes, attentions = SMALL if quick else ((*FAMILIES, *MORE), DTYPES, ATTENTIONS)
+    for dtype, attention, family in product(dtypes, attentions, families):
+        yield Case(family=family, dtype=dtype, attention=attention)
+
+
+def decide(case: Case) -> Verdict:
+    with _attending(case.attention):
+        try:
+            expected = generate(_model(case).to(DEVICE), PROMPT, NEW)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            return Verdict(case=case, outcome="not computed", why=_short(error))
+        try:
+            desk = build_desk(_model(case))
+        except ModelRefused as error:
+            return Verdict(case=case, outcome="refused", why=_short(error))
+        for what, act in DEEDS.items():
+            try:
+                if act(desk) != expected:
+                    return Verdict(case=case, outcome="differs", why=what)
+                desk.close_all()
+            except Exception as error:  # noqa: BLE001  the other cases are still to be decided
+                return Verdict(case=case, outcome="differs", why=f"{what}: {type(error).__name__}: {_short(error)}")
+    return Verdict(case=case, outcome="exact")
+
+
+def _model(case: Case) -> Any:
+    return build(case.family, dtype=getattr(torch, case.dtype), attention=case.attention.partition(",")[0])
+
+
+def _attending(attention: str) -> AbstractContextManager[Any]:
+    """Only the named kernel of scaled_dot_product_attention; others raise."""
+    _, _, backend = attention.partition(", ")
+    return sdpa_kernel(getattr(SDPBackend, backend.upper())) if backend else nullcontext()
+
+
+# --- what is done between the first token and the last, and must not be seen in the bits of the last ------------------
+
+
+def _run(desk: Desk) -> Any:
+    desk.open()
+    return desk.outcome(desk.run(PROMPT, NEW))
+
+
+def _stopped(desk: Desk) -> None:
+    desk.open()
+    desk.stop_at(f"resid_post.{desk.layers // 2}", f"step == {STEP}")
+    desk.run(PROMPT, NEW)
+
+
+def _resume(desk: Desk) -> Any:
+    _stopped(desk)
+    return desk.outcome(desk.resume())
+
+
+def _fork(desk: Desk) -> Any:
+    """The fork goes on edited, and first."""
+    _stopped(desk)
+    desk.fork("b")
+    desk.edit(name="b")
+    desk.resume("b")
+    return desk.outcome(desk.resume())
+
+
+def _edit(desk: Desk) -> Any:
+    """Edited, and then unedited from the same stop."""
+    _stopped(desk)
+    desk.edit()
+    desk.resume()
+    desk.back()
+    return desk.outcome(desk.resume())
+
+
+def _swap(desk: Desk) -> Any:
+    _stopped(desk)
+    desk.swap_out()
+    desk.swap_in()
+    return desk.outcome(desk.resume())
+
+
+def _checkpoint(desk: Desk) -> Any:
+    """Through the file, as a session of the journal comes back."""
+    _stopped(desk)
+    desk.ask(ask.SaveCheckpoint(session="a", name="exactness", replace=True))
+    desk.close("a")
+    desk.ask(ask.RestoreCheckpoint(session="a", name="exactness"))
+    return desk.outcome(desk.resume())
+
+
+DEEDS: Final[dict[str, Callable[[Desk], Any]]] = {
+    "an uninterrupted run": _run,
+    "a resume": _resume,
+    "a fork": _fork,
+    "an edit taken back": _edit,
+    "leaving the device and coming back": _swap,
+    "a checkpoint restored": _checkpoint,
+}
+
+
+# --- what came of it -------------------------------------------------------------------------------------------------
+
+
+def result_of(verdicts: list[Verdict]) -> Result:
+    counted = Counter(verdict.outcome for verdict in verdicts)
+    ways = dict.fromkeys((verdict.case.dtype, verdict.case.attention) for verdict in verdicts)
+    figures = tuple(_figure(dtype, attention, verdicts) for dtype, attention in ways)
+    settings = {
+        "deeds": list(DEEDS),
+        "new_tokens": NEW,
+        "outcomes": dict(counted),
+        "differ": [asdict(verdict) for verdict in verdicts if verdict.outcome == "differs"],
+        "refused": [asdict(verdict) for verdict in verdicts if verdict.outcome == "refused"],
+    }
+    checks = {f"cases {outcome}": count for outcome, count in counted.items()}
+    return Result(benchmark="exactness", settings=settings, figures=figures, checks=checks)
+
+
+def _figure(dtype: str, attention: str, verdicts: list[Verdict]) -> Figure:
+    """Exact cases of those that the library computes and the engine serves."""
+    of_this = [v for v in verdicts if (v.case.dtype, v.case.attention) == (dtype, attention)]
+    judged = [verdict.outcome == "exact" for verdict in of_this if verdict.outcome in ("exact", "differs")]
+    why = next((verdict.why for verdict in of_this if verdict.outcome == "not computed"), "every family is refused")
+    return Figure(
+        name=f"families exact in {dtype} with {attention}",
+        unit="of those served",
+        value=Spread.of([sum(judged) / len(judged)]) if judged else None,
+        bar=at_least(1.0),
+        not_run=None if judged else why,
+    )
+
+
+def _short(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

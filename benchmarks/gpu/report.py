@@ -1,0 +1,59 @@
+"""The report of a card: each bar met, missed by how much, or not measured and why. Reads files; measures nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.steps import NOT_BUILT, STEPS
+
+HEAD = "| step | bar | |\n|---|---|---|\n"
+NOT_YET = "it has not been run"
+
+
+def report(folder: Path, reasons: Mapping[str, str]) -> str:
+    """Of the results in the folder; `reasons` say why a step has none."""
+    rows = [row for step in STEPS for row in _step(step.name, folder / f"{step.name}.json", reasons)]
+    rows += [(name, what, "not measured: this step is not built") for name, what in NOT_BUILT.items()]
+    counts = {word: sum(said.startswith(word) for _, _, said in rows) for word in ("met", "missed", "not measured")}
+    summary = ", ".join(f"{count} {word}" for word, count in counts.items())
+    table = "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
+    return f"# {folder.name}\n\n{_machine(folder)}{summary}.\n\n{HEAD}{table}"
+
+
+def _step(name: str, path: Path, reasons: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    if not path.exists():
+        yield name, "all of it", f"not measured: {reasons.get(name, NOT_YET)}"
+        return
+    figures = json.loads(path.read_text())["figures"]
+    for figure in figures:
+        if figure["bar"] is not None or figure["value"] is None:
+            yield name, _wanted(figure), verdict(figure)
+
+
+def _wanted(figure: Mapping[str, Any]) -> str:
+    bar = figure["bar"]
+    return figure["name"] if bar is None else f"{figure['name']}: {bar['sense']} {bar['value']:g} {figure['unit']}"
+
+
+def verdict(figure: Mapping[str, Any]) -> str:
+    """Of a figure as a result file has it."""
+    value, bar = figure["value"], figure["bar"]
+    if value is None:
+        return f"not measured: {figure['not_run'] or 'the file does not say why'}"
+    if figure["met"]:
+        return f"met: {value['median']:.3g}"
+    return f"missed by {abs(value['median'] - bar['value']):.3g} {figure['unit']}: {value['median']:.3g}"
+
+
+def _machine(folder: Path) -> str:
+    """From the first result there is."""
+    files = [path for step in STEPS if (path := folder / f"{step.name}.json").exists()]
+    if not files:
+        return ""
+    found = json.loads(files[0].read_text())
+    versions = ", ".join(f"{name} {number}" for name, number in found["machine"]["versions"].items() if number)
+    card = ", ".join(f"{name} {value}" for name, value in found["settings"].get("card", {}).items() if value)
+    return f"{found['machine']['device']}, {found['machine']['cpu']}; {versions}. Card: {card}.\n\n"
