@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerGeometry
 from djinn_jupyter.engine.memory.kv.page_table import PageTable
 from djinn_jupyter.engine.memory.kv.slab import Slab
@@ -67,3 +68,9 @@ class CopiesTheTailOnly(PageTable):
 
     def _shared(self, start, end):
         return super()._shared(start, end)[-1:]
+
+
+def build_working(cache: PagedCache) -> None:
+    """Gather the working copies for the next position, as the next pass would."""
+    for group in cache.groups:
+        group.prepare(cache.length, cache.length + 1)

@@ -8,6 +8,7 @@ import torch
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.invariants import check_books
 from tests.memory.runs import pair, tokens
+from tests.memory.small import build_working
 
 FAMILIES = (
     "llama gpt2 mistral gemma3_text phi3 deepseek_v3 mamba2 jamba qwen3_next bloom falcon opt gpt_neox qwen3 mixtral"
@@ -64,7 +65,7 @@ def test_the_working_copy_may_go_and_come_at_any_step(family, dtype, attention):
             both.cache.drop_working()
             assert both.cache.working_bytes == 0
         if turn == 5:
-            both.cache.build_working()
+            build_working(both.cache)
         both.step(tokens(1, seed=10 + turn))
     check_books(both.slabs, [both.cache], contents=True)
 

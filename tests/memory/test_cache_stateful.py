@@ -32,7 +32,7 @@ from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import IllegalMove, SlabFull
 from tests.families import build
 from tests.memory.runs import CPU
-from tests.memory.small import CopiesNothing, CopiesTheTailOnly
+from tests.memory.small import CopiesNothing, CopiesTheTailOnly, build_working
 
 LAYERS = 8
 WINDOW = 8
@@ -220,7 +220,7 @@ class Caches(RuleBasedStateMachine):
         line.cache.drop_working()
         assert line.cache.working_bytes == 0
         if build:
-            line.cache.build_working()
+            build_working(line.cache)
 
     @precondition(lambda self: len(self.lines) > 1)
     @rule(which=WHICH)

@@ -22,22 +22,20 @@ def test_allocate_covers_every_position_before_the_end():
     ]
 
 
-def test_positions_without_a_page_cannot_be_read_or_made_writable():
+def test_positions_without_a_page_cannot_be_read():
     table = PageTable(slab())
     table.allocate(4)
     with pytest.raises(BooksBroken, match="there are pages for"):
         list(table.pieces(3, 5))
-    with pytest.raises(BooksBroken, match="there are pages up to"):
-        table.make_writable(3, 5)
     assert len(table) == 2
 
 
-def test_make_writable_copies_the_shared_pages_that_overlap_and_no_others():
+def test_reserve_copies_the_shared_pages_that_overlap_and_no_others():
     table = PageTable(slab())
     write(table, 0, 8, 1)
     twin = table.share()
     before = twin.pages
-    twin.make_writable(3, 5)
+    twin.reserve(3, 5)
     assert [a == b for a, b in zip(before, twin.pages, strict=True)] == [True, False, False, True]
     assert [table.slab.references(page) for page in table.pages] == [2, 1, 1, 2]
     assert [read(twin, position) for position in range(8)] == [1.0] * 8

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from djinn_jupyter.engine.residency.eviction_policy import (
     Candidate,
     in_order,
-    rested,
     victims,
 )
 from djinn_jupyter.engine.residency.priority import Claim
@@ -96,11 +95,3 @@ def test_victims_are_enough_and_none_of_them_is_superfluous(found: list[Candidat
 @given(candidates())
 def test_nobody_leaves_where_nothing_is_needed(found: list[Candidate]) -> None:
     assert victims(in_order(found), 0) == []
-
-
-@QUICK
-@given(candidates(), SECONDS)
-def test_idleness_sends_away_exactly_the_rested(found: list[Candidate], idle_seconds: float) -> None:
-    going = rested(found, idle_seconds)
-    assert going == [c for c in in_order(found) if c.rested_seconds >= idle_seconds]
-    assert not any(c.claim is Claim.RUNNING for c in going)

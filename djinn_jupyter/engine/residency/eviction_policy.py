@@ -66,8 +66,3 @@ def victims(ordered: Sequence[Candidate], need_bytes: int) -> list[Candidate]:
             chosen.remove(candidate)
             freed -= candidate.frees_bytes
     return chosen
-
-
-def rested(candidates: Iterable[Candidate], idle_seconds: float) -> list[Candidate]:
-    """Return the sessions that have rested for `idle_seconds`, in order; they leave even where no room is wanted."""
-    return [c for c in in_order(candidates) if c.rested_seconds >= idle_seconds]

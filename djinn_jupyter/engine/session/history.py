@@ -34,11 +34,6 @@ class StopRecord:
     left_as: Frame | None = None
     number: int | None = None
 
-    @property
-    def onward(self) -> Frame:
-        """The frame from which the line went on."""
-        return self.left_as or self.frame
-
 
 @dataclass(slots=True, kw_only=True)
 class History:

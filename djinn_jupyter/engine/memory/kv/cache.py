@@ -179,11 +179,6 @@ class PagedCache(Cache):
         self.stand_at(0)
         self.restore_all(_unused_states(self.model_config))
 
-    def build_working(self) -> None:
-        """Gather the working copies for the next position, if the budget allows."""
-        for group in self.groups:
-            group.prepare(self.length, self.length + 1)
-
     def drop_working(self) -> None:
         for group in self.groups:
             group.drop_working()

@@ -67,13 +67,6 @@ class PageTable:
         """Allocate pages for all positions before `end`. Raises SlabFull."""
         self.reserve(end, end)
 
-    def make_writable(self, start: int, end: int) -> None:
-        """Replace the shared pages that overlap [start, end) by private copies with all their rows. Raises SlabFull,
-        and BooksBroken where pages are missing."""
-        if end > self.end:
-            raise BooksBroken(f"Positions up to {end} were to be written; there are pages up to {self.end}.")
-        self.reserve(start, end)
-
     def reserve(self, start: int, end: int) -> None:
         """Allocate pages for all positions before `end` and make those of [start, end) private. Raises SlabFull."""
         self.accept(start, end, self.slab.allocate(self.wanted(start, end)))
