@@ -227,13 +227,15 @@ class RemoteSession:
         request = ask.Lens(session=self.name, site=_spelled(site), positions=spelled, top=k, tokens=tuple(tokens))
         return Lens(self._ask(request, replies.LensRead))
 
-    def attribute(self, *tokens: str | int, heads: bool = False, position: Positions = -1) -> Attribution:
+    def attribute(
+        self, *tokens: str | int, heads: bool = False, position: Positions = -1, ahead: bool = False
+    ) -> Attribution:
         """Direct logit attribution: the contribution of each module that has run to the logit of one token, or to the
-        difference of two; `heads` splits attention into its heads."""
+        difference of two; `heads` splits attention into its heads, `ahead` adds the layers after the stop."""
         at = self._spelled(position)
         if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
             raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")
-        request = ask.Attribute(session=self.name, tokens=tokens, heads=heads, position=at[0])
+        request = ask.Attribute(session=self.name, tokens=tokens, heads=heads, position=at[0], ahead=ahead)
         return Attribution(self._ask(request, replies.Attributed))
 
     def evaluate(self, expression: str, position: int = -1, site: str | int | None = None) -> bool | int | float | str:

@@ -80,6 +80,7 @@ class LookingMagics(Group):
             help='--layers: follow this token instead, such as " Paris"; attn_out, mlp_out, z: of '
             "this logit, or of two the difference",
         ),
+        option("--ahead", action="store_true", help="attn_out, mlp_out, z: with the layers after the stop too"),
         HOVER,
         KEEP,
         SESSION,
@@ -89,6 +90,8 @@ class LookingMagics(Group):
         """The logit lens: what the model would say if it ended at this site."""
         session = self.state.session(args.session)
         if args.layers:
+            if args.ahead:
+                raise UsageError("--layers reads the layers that have run: leave --ahead out, or step on first.")
             if args.site is not None:
                 raise UsageError("--layers reads every layer that has run: leave the site out.")
             by_layer, notes = lens_by_layer(session, args.positions, args.token)
@@ -100,6 +103,10 @@ class LookingMagics(Group):
         if args.site in MODULES:
             self._attribute(session, args)
             return
+        if args.ahead:
+            raise UsageError(
+                f"--ahead belongs to {', '.join(MODULES)}; a site ahead is read by %djinn_inspect --ahead."
+            )
         if args.token:
             raise UsageError("--token belongs to --layers: it follows a token's probability from layer to layer.")
         lens = session.lens(args.k, args.site, args.positions)
@@ -110,7 +117,7 @@ class LookingMagics(Group):
         if not 1 <= len(args.token or ()) <= 2:
             raise UsageError(f'{args.site} needs a token: --token " Paris", or two for the difference of their logits.')
         at = -1 if args.positions is None else args.positions
-        read = session.attribute(*args.token, heads=args.site == "z", position=at)
+        read = session.attribute(*args.token, heads=args.site == "z", position=at, ahead=args.ahead)
         self.state.keep(args.keep, read)
         self.state.screen.show(views.attribution_view(read, session=session.name, hover=args.hover))
 

@@ -27,8 +27,8 @@ def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
     desk.close_all()
 
 
-def attribute(desk: Desk, *chosen: int, heads: bool = False, position: int = -1) -> Any:
-    return desk.ask(ask.Attribute(session="a", tokens=chosen, heads=heads, position=position))
+def attribute(desk: Desk, *chosen: int, heads: bool = False, position: int = -1, ahead: bool = False) -> Any:
+    return desk.ask(ask.Attribute(session="a", tokens=chosen, heads=heads, position=position, ahead=ahead))
 
 
 def explained(told: Any) -> float:
@@ -146,3 +146,34 @@ def test_a_soft_cap_is_refused() -> None:
             attribute(desk, A)
     finally:
         desk.close_all()
+
+
+@pytest.mark.parametrize("site", ["resid_post.1", "attn_out.2", "resid_mid.2"])
+def test_ahead_of_a_stop_the_same_adds_as_at_the_end_and_nothing_moves(desk: Desk, site: str) -> None:
+    at_the_end(desk)
+    whole = attribute(desk, A, B)
+    desk.ask(ask.ClearBreakpoints(session="a"))
+    desk.stop_at(site)
+    desk.run(PROMPT)
+    ahead = attribute(desk, A, B, ahead=True)
+    assert ahead.contributions == whole.contributions
+    assert (ahead.logit, ahead.embedding, ahead.layer) == (whole.logit, whole.embedding, desk.layers)
+    assert "lie ahead of the stop" in ahead.notes[-1]
+    assert str(desk.ask(ask.ReadStop(session="a")).site) == site
+    assert attribute(desk, A, B).layer < desk.layers
+    desk.ask(ask.ClearBreakpoints(session="a"))
+    desk.stop_at(f"resid_post.{desk.layers - 1}")
+    desk.ask(ask.Resume(session="a"))
+    assert attribute(desk, A, B).contributions == whole.contributions
+
+
+@pytest.mark.parametrize("site", ["resid_post.1", "attn_out.2"])
+def test_ahead_of_an_edited_stop_is_what_the_edit_leads_to(desk: Desk, site: str) -> None:
+    desk.stop_at(site)
+    desk.run(PROMPT)
+    desk.ask(ask.ApplyEdit(session="a", edit=Scale(factor=0.5)))
+    ahead = attribute(desk, A, ahead=True)
+    desk.ask(ask.ClearBreakpoints(session="a"))
+    desk.stop_at(f"resid_post.{desk.layers - 1}")
+    desk.ask(ask.Resume(session="a"))
+    assert ahead.logit == attribute(desk, A).logit

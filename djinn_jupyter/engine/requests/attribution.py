@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.epilogue import Readout, readout
 from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import Halted
 from djinn_jupyter.engine.forward.plan import Target
 from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.interventions.site_value import Moment
@@ -70,26 +71,48 @@ class Attributing:
         tokens = [token_id(runtime, token) for token in request.tokens]
         rows = edits.rows_of((request.position,), frame.positions)
         assert rows is not None
-        watched = [one for layer in range(frame.boundary) for one in _watched(runtime, layer, rows[0], request.heads)]
+        through = runtime.forward.layers if request.ahead else frame.boundary
+        watched = [one for layer in range(through) for one in _watched(runtime, layer, rows[0], request.heads)]
         first = Seen(tap=runtime.resolve(Site(point="resid_pre", layer=0)), row=rows[0], point="embedding")
-        yield from _run(runtime, session, frame, [first, *watched])
+        done = [one for one in watched if one.tap.stage < frame.boundary]
+        entry = yield from _run(runtime, session, frame, [first, *done])
         x_D = frame.hidden[0, rows[0]]
+        if through > frame.boundary:
+            x_D = (yield from _run_on(runtime, session, frame, entry, watched[len(done) :]))[rows[0]]
         norm = runtime.forward.anatomy.taps["ln_final", None]
         outs = [readout(runtime.forward.model, norm, runtime.forward.lens, x_D, token) for token in tokens]
         out = outs[0] if len(outs) == 1 else outs[0].minus(outs[1])
-        if not frame.overrides:
+        if not frame.overrides and not (request.ahead and session.rules_in_force):
             _require_whole(x_D, [first, *watched])
         return _attributed(runtime, session, request, out, x_D, first, watched, frame.positions[rows[0]], tokens)
 
 
 def _run(
     runtime: Runtime, session: Session, frame: Frame, observers: list[Seen]
-) -> Generator[Blocked | None, None, None]:
-    """Run the pass once more, from its start to the boundary of the stop, with observers."""
+) -> Generator[Blocked | None, None, Frame]:
+    """Run the pass once more, from its start to the boundary of the stop, with observers. Return the frame there."""
     tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
     target = Target(tap=tap, step=frame.step)
     with queries.isolated(session):
-        yield from queries.replay(runtime, session, frame.at_start(), (target,), ruled=False, observers=observers)
+        start = frame.at_start()
+        outcome = yield from queries.replay(runtime, session, start, (target,), ruled=False, observers=observers)
+    assert isinstance(outcome, Halted)
+    return outcome.frame
+
+
+def _run_on(
+    runtime: Runtime, session: Session, frame: Frame, entry: Frame, observers: list[Seen]
+) -> Generator[Blocked | None, None, Tensor]:
+    """Finish the stopped pass on the side, under its rules, with observers. Return the last residual, [T, D]. A stop
+    inside a layer is entered at the layer's beginning, at `entry`: its modules before the stop are observed too."""
+    if frame.inside and session.rules_in_force:
+        raise UnknownSite("Under steering rules a pass is finished from a layer's output only: step on by a layer.")
+    start = replace(entry, overrides=frame.overrides) if frame.inside else frame
+    target = Target(tap=runtime.resolve(Site(point="resid_post", layer=runtime.forward.layers - 1)), step=frame.step)
+    with queries.isolated(session):
+        outcome = yield from queries.replay(runtime, session, start, (target,), ruled=True, observers=observers)
+    assert isinstance(outcome, Halted) and outcome.frame.hidden is not None
+    return outcome.frame.hidden[0]
 
 
 def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Seen]:
@@ -158,7 +181,9 @@ def _attributed(
     position: int,
     tokens: list[int],
 ) -> Attributed:
-    frame = queries.stopped_frame(session)
+    boundary, layers = queries.stopped_frame(session).boundary, runtime.forward.layers
+    through = layers if request.ahead else boundary
+    notes = (f"Layers {boundary} to {layers - 1} lie ahead of the stop: the pass was finished on the side.",)
     logits_V = runtime.forward.lens(x_D[None])[0].to(torch.float32)
     ids = torch.tensor(tokens, dtype=torch.long, device=logits_V.device)
     read = reports.token_readings(runtime, logits_V, ids)
@@ -179,12 +204,12 @@ def _attributed(
     return Attributed(
         stop=reports.standing(session),
         position=position,
-        layer=frame.boundary,
+        layer=through,
         tokens=read,
         logit=logit,
         embedding=embedding,
         constant=out.constant,
         rest=logit - embedding - out.constant - sum(one.value for one in found),
         contributions=tuple(found),
-        notes=unspaced.notes,
+        notes=(*unspaced.notes, *(notes if through > boundary else ())),
     )

@@ -180,7 +180,8 @@ export interface Lens {
 /**
  * Direct logit attribution: what the outputs of attention and MLP of each layer that has run add to the logit of a
  * token, by text or number, or of two to their difference. `heads` parts attention into its heads. `position` is
- * absolute, negative from the end of the pass.
+ * absolute, negative from the end of the pass. `ahead` finishes the pass on the side and adds the layers after the
+ * stop.
  */
 export interface Attribute {
   readonly request: 'Attribute';
@@ -188,6 +189,7 @@ export interface Attribute {
   readonly tokens: readonly (number | string)[];
   readonly heads?: boolean;
   readonly position?: number;
+  readonly ahead?: boolean;
 }
 
 /**
