@@ -9,8 +9,8 @@ import torch
 
 from djinn_jupyter.engine.forward.frame import States
 from djinn_jupyter.engine.memory.kv.states import LayerState
-from djinn_jupyter.engine.session import line as lines
-from djinn_jupyter.engine.session.line import GROWING_KEPT, STATE_PERIOD
+from djinn_jupyter.engine.session import generation as generations
+from djinn_jupyter.engine.session.generation import GROWING_KEPT, STATE_PERIOD
 from tests.engine.desk import desk_of, tokens
 
 NEW = 80
@@ -20,13 +20,13 @@ def kept_after(length: int, needed: set[int], *, grows: bool) -> list[int]:
     desk = desk_of("minimax_m3_vl_text:sparse")
     desk.open()
     desk.run(tokens(5), 0)
-    line = desk.session().line
-    assert line is not None
-    line.states.clear()
+    generation = desk.session().generation
+    assert generation is not None
+    generation.states.clear()
     for at in range(STATE_PERIOD, length + 1, STATE_PERIOD):
-        line.keep_states(at, states(at if grows else 8), needed)
+        generation.keep_states(at, states(at if grows else 8), needed)
     desk.close_all()
-    return list(line.states)
+    return list(generation.states)
 
 
 def states(size: int) -> States:
@@ -50,10 +50,10 @@ def test_states_of_one_size_and_those_that_are_needed_all_stay() -> None:
 
 def test_back_by_tokens_from_thinned_states_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = desk_of("minimax_m3_vl_text:sparse")
-    monkeypatch.setattr(lines, "GROWING_KEPT", 2)
+    monkeypatch.setattr(generations, "GROWING_KEPT", 2)
     desk.open()
     finished = desk.outcome(desk.run(tokens(26), NEW))
-    kept = desk.session().line.states
+    kept = desk.session().generation.states
     assert len(kept) < NEW // STATE_PERIOD
     for count in (NEW // 2, 3):
         desk.back(count, by="token")

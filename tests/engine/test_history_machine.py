@@ -243,9 +243,9 @@ class HistoryMachine(RuleBasedStateMachine):
             return len(session.history.stops) if present is None else present
         if side.stop is not None:
             return side.stop.layer if by == "layer" else side.stop.step
-        if by == "layer" or not side.finished or session.line is None:
+        if by == "layer" or not side.finished or session.generation is None:
             return 0
-        return len(session.line.new_tokens(session.tokens))
+        return len(session.generation.new_tokens(session.tokens))
 
     def _begins(self, twin: Twin) -> int:
         """Length of the line when its last run began to draw tokens."""

@@ -302,7 +302,7 @@ def test_the_books_of_a_result_are_of_the_way_that_led_to_it(desk: Desk, count: 
     stop = desk.run(PROMPT, NEW)
     whole = desk.resume()
     desk.back()
-    assert desk.session().line.layers_run == stop.layers_run == 3 * desk.layers + 5
+    assert desk.session().generation.layers_run == stop.layers_run == 3 * desk.layers + 5
     back = desk.back(count, by=by) if by != "stop" else stop
     assert back.layers_run == back.step * desk.layers + back.layer
     again = desk.resume(free=True)

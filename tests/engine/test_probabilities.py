@@ -78,9 +78,9 @@ def test_a_line_of_an_earlier_version_has_none(llama: Desk) -> None:
     llama.open()
     llama.stop_at(4, when="step == 3")
     llama.run(PROMPT, NEW)
-    line = llama.session().line
-    assert line is not None
-    line.log_probabilities.clear()
+    generation = llama.session().generation
+    assert generation is not None
+    generation.log_probabilities.clear()
     done = llama.resume()
     assert done.log_probabilities[:3] == (None, None, None)
     assert all(isinstance(one, float) and math.exp(one) <= 1 for one in done.log_probabilities[3:])

@@ -17,8 +17,8 @@ from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.conditions import Condition
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History
-from djinn_jupyter.engine.session.line import Line
 from djinn_jupyter.engine.session.sampling import Sampler
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.stop_edits import StopEdit
@@ -40,7 +40,7 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     },
     History: {"kept", "on_disk", "why"},  # settings of the engine and places
     Breakpoint: {"text_of", "id_of"},
-    Line: {"states"},  # test_states_on_disk
+    Generation: {"states"},  # test_states_on_disk
     Rule: {"_sizes"},  # not read yet; with `_read` they are `sizes()`
 }
 

@@ -78,7 +78,12 @@ def come(desk: Desk, *names: str) -> None:
 def states(desk: Desk, name: str) -> list[Any]:
     """Of the layers as they stand, of the pass's beginning, and of what lines kept on the way, wherever it is."""
     session, engine = desk.session(name), desk.engine
-    kept = [state for line in session.lines for states in line.states.values() for state in states.values()]
+    kept = [
+        state
+        for generation in session.generations
+        for states in generation.states.values()
+        for state in states.values()
+    ]
     now = list(session.cache.live_states().values())
     every = [[list(state.tensors()) for state in states] for states in (now, session.journal.values(), kept)]
     return [[[values_of(engine.blobs, t).clone() for t in state] for state in states] for states in every]
@@ -88,7 +93,7 @@ def spots(desk: Desk, name: str) -> dict[str, list[Blob]]:
     """Copies of one session's states in the file."""
     session, blobs = desk.session(name), desk.engine.blobs
     now = [blobs.of(t) for state in session.cache.live_states().values() for t in state.tensors()]
-    marks = [s for line in session.lines for states in line.states.values() for s in states.values()]
+    marks = [s for generation in session.generations for states in generation.states.values() for s in states.values()]
     return {"now": now, "kept on the way": [blobs.of(t) for state in marks for t in state.tensors()]}
 
 
@@ -220,7 +225,7 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
     kept = one.engine.keeping.journal
     assert kept is not None
     assert kept.pages is not None
-    assert len(one.session().line.states) > 5
+    assert len(one.session().generation.states) > 5
     named: list[str] = []
     keep = adopted_states.keep
     monkeypatch.setattr(adopted_states, "keep", lambda *what: named.append(what[1]) or keep(*what))

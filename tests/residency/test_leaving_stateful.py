@@ -28,8 +28,8 @@ from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_items_of, tensors_of_stop
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
-from djinn_jupyter.engine.session.line import Line
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import pageable
@@ -80,7 +80,7 @@ class Leaving(Caches):
     def adopt(self, cache: PagedCache) -> Rows:
         line: Any = super().adopt(cache)
         self.names += 1
-        plan: Any = Line(
+        plan: Any = Generation(
             begins=0, fed_from=0, max_new_tokens=0, sampler=None, stop=(), eos=frozenset(), ignored_defaults=()
         )
         line.session = Session(
@@ -89,7 +89,7 @@ class Leaving(Caches):
             holder=None,
             cache=cache,
             history=History(kept=4),
-            line=plan,
+            generation=plan,
             blobs=self.blobs,
         )
         line.logits, line.stops = 0.0, []
@@ -158,7 +158,9 @@ class Leaving(Caches):
         frame = Frame(tokens=(1,), committed=line.length, step=0, hidden=torch.full((1, 1, size), self.stamp))
         draws = torch.full((64,), int(self.stamp), dtype=torch.uint8)
         history = line.session.history
-        history.arrive(StopRecord(frame=frame, line=line.session.line, tokens=(), generator=draws, reason="step"))
+        history.arrive(
+            StopRecord(frame=frame, generation=line.session.generation, tokens=(), generator=draws, reason="step")
+        )
         line.stops.append((self.stamp, size))
         line.session.frame = frame
         self.something_was_done_to(line)

@@ -30,7 +30,7 @@ from djinn_jupyter.engine.persistence.values import (
     keep,
 )
 from djinn_jupyter.engine.session.footprint import blobs_of
-from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.errors import CheckpointRefused
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def name_states(session: Session, image: SessionImage, blobs: Blobs, tier: DiskT
     naming = _Naming(blobs, tier)
     try:
         states = naming.states(session.cache.live_states(), {})
-        lines = {
-            number: {length: naming.states(kept, names) for length, kept in line.states.items()}
-            for number, line in lines_of(session, image).items()
-            if line.states
+        generations = {
+            number: {length: naming.states(kept, names) for length, kept in generation.states.items()}
+            for number, generation in generations_of(session, image).items()
+            if generation.states
         }
     except CheckpointRefused as unknown:
         raise NotThere from unknown
-    return NamedStates(storages=naming.storages, states=states, lines=lines)
+    return NamedStates(storages=naming.storages, states=states, lines=generations)
 
 
 class _Naming:
@@ -142,13 +142,15 @@ def _view(tensor: Tensor, blob: Blob) -> Kept:
     )
 
 
-def lines_of(session: Session, image: SessionImage) -> dict[int, Line]:
-    """Return a session's lines by their numbers in its image."""
-    pairs = [(stop.line, own.line) for stop, own in zip(image.history.stops, session.history.written, strict=True)]
-    lines = dict(pairs)
-    if image.line is not None and session.line is not None:
-        lines[image.line] = session.line
-    return lines
+def generations_of(session: Session, image: SessionImage) -> dict[int, Generation]:
+    """Return a session's generations by their numbers in its image."""
+    pairs = [
+        (stop.line, own.generation) for stop, own in zip(image.history.stops, session.history.written, strict=True)
+    ]
+    generations = dict(pairs)
+    if image.line is not None and session.generation is not None:
+        generations[image.line] = session.generation
+    return generations
 
 
 # ----------------------------------------------------------------------------------------------- out of an image
@@ -165,20 +167,22 @@ class StatesTakenOver:
         self._common: dict[Spot, Blob] = {}
 
     def adopt(self, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage, cache: PagedCache) -> None:
-        """Give an empty cache the states that the image names, and the session's lines those they had kept; all are
-        swapped out. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing: purging
-        the blobs frees what it had adopted by then."""
+        """Give an empty cache the states that the image names, and the session's generations those they had kept; all
+        are swapped out. Raises BooksBroken, TierFull, SlabFull and CheckpointRefused, and then has given nothing:
+        purging the blobs frees what it had adopted by then."""
         places = image.places
         assert places is not None
         taking = _Adopting(self, blobs, places, session.residence.version)
         now = states_of(runtime, places.states, taking.own)
-        lines = lines_of(session, image)
-        kept = {number: _line_states(runtime, places.lines.get(number, {}), taking.common) for number in lines}
-        if any(set(kept[number]) != set(line.states) for number, line in lines.items()):
+        generations = generations_of(session, image)
+        kept = {
+            number: _generation_states(runtime, places.lines.get(number, {}), taking.common) for number in generations
+        }
+        if any(set(kept[number]) != set(generation.states) for number, generation in generations.items()):
             raise CheckpointRefused("It does not say where all of its lines' states are.")
         cache.adopt_states(now)
-        for number, line in lines.items():
-            line.states = kept[number]
+        for number, generation in generations.items():
+            generation.states = kept[number]
 
     def own(self, blobs: Blobs, spot: Spot, epoch: int | None) -> Held:
         start, nbytes, checksum = spot
@@ -197,7 +201,7 @@ class StatesTakenOver:
         return blob, storage
 
 
-def _line_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
+def _generation_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch: Fetch) -> dict[int, States]:
     return {length: states_of(runtime, states, fetch) for length, states in named.items()}
 
 

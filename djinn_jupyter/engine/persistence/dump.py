@@ -39,8 +39,8 @@ from djinn_jupyter.engine.persistence.image import (
     WatchImage,
 )
 from djinn_jupyter.engine.persistence.values import keep
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import StopRecord
-from djinn_jupyter.engine.session.line import Line
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.engine.session.session import Session
 
@@ -55,19 +55,19 @@ class DumpedFrames:
     def __init__(self) -> None:
         self._taken: dict[int, tuple[Frame, FrameImage]] = {}
         self._met: dict[int, tuple[Frame, FrameImage]] = {}
-        self._drawn: dict[int, tuple[Line, Tensor]] = {}
-        self._drawn_now: dict[int, tuple[Line, Tensor]] = {}
+        self._drawn: dict[int, tuple[Generation, Tensor]] = {}
+        self._drawn_now: dict[int, tuple[Generation, Tensor]] = {}
 
     def image(self, frame: Frame) -> FrameImage:
         known = self._met.get(id(frame)) or self._taken.get(id(frame)) or (frame, _frame(frame))
         self._met[id(frame)] = known
         return known[1]
 
-    def generator(self, line: Line) -> Tensor:
+    def generator(self, generation: Generation) -> Tensor:
         """Return the state of the line's generator; the very tensor of the image before where it is the same."""
-        state, known = line.sampler.generator.get_state(), self._drawn.get(id(line))
+        state, known = generation.sampler.generator.get_state(), self._drawn.get(id(generation))
         state = known[1] if known is not None and torch.equal(known[1], state) else state
-        self._drawn_now[id(line)] = (line, state)
+        self._drawn_now[id(generation)] = (generation, state)
         return state
 
     def forget_unmet(self) -> None:
@@ -137,29 +137,29 @@ def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
 
 
 class _Dump:
-    """One image in progress: numbers frames and lines as they are met."""
+    """One image in progress: numbers frames and generations as they are met."""
 
     def __init__(self, session: Session, taken: DumpedFrames, *, light: bool) -> None:
         self.session, self.light = session, light
         self._taken, self._own_tokens = taken, tuple(session.tokens)
         self.paused = session.state == "paused"
         self._frames: dict[int, int] = {}
-        self._lines: dict[int, int] = {}
+        self._generations: dict[int, int] = {}
         self._frame_images: list[FrameImage] = []
-        self._line_images: list[LineImage] = []
+        self._generation_images: list[LineImage] = []
 
     def image(self, rows: tuple[GroupRows, ...] | None) -> SessionImage:
         session = self.session
         frame = self._frame(session.frame) if self.paused and session.frame is not None else None
-        line = None if session.line is None else self._line(session.line)
+        generation = None if session.generation is None else self._generation(session.generation)
         history = self._history()
         return SessionImage.of(
             session,
             paused=self.paused,
             frames=tuple(self._frame_images),
-            lines=tuple(self._line_images),
+            lines=tuple(self._generation_images),
             frame=frame,
-            line=line,
+            line=generation,
             history=history,
             edits=session.edits_in_force,
             edits_made=tuple(EditImage.of(one) for one in session.edits) if self.paused else (),
@@ -193,7 +193,7 @@ class _Dump:
         return StopImage.of(
             stop,
             frame=self._frame(stop.frame),
-            line=self._line(stop.line),
+            line=self._generation(stop.generation),
             tokens=self._tokens(stop.tokens),
             left_as=None if stop.left_as is None else self._frame(stop.left_as),
         )
@@ -210,11 +210,11 @@ class _Dump:
             self._frame_images.append(self._taken.image(frame))
         return self._frames[id(frame)]
 
-    def _line(self, line: Line) -> int:
-        if id(line) not in self._lines:
-            self._lines[id(line)] = len(self._line_images)
-            self._line_images.append(_line(line, self._taken.generator(line), light=self.light))
-        return self._lines[id(line)]
+    def _generation(self, generation: Generation) -> int:
+        if id(generation) not in self._generations:
+            self._generations[id(generation)] = len(self._generation_images)
+            self._generation_images.append(_generation(generation, self._taken.generator(generation), light=self.light))
+        return self._generations[id(generation)]
 
 
 def _frame(frame: Frame) -> FrameImage:
@@ -237,15 +237,15 @@ def _states(states: Mapping[int, LayerState]) -> StatesImage:
     return {layer: keep(dict(state.fields), STATES) for layer, state in states.items()}
 
 
-def _line(line: Line, generator: Tensor, *, light: bool) -> LineImage:
+def _generation(generation: Generation, generator: Tensor, *, light: bool) -> LineImage:
     return LineImage.of(
-        line,
-        sampling=line.sampler.sampling,
-        prompt_length=line.sampler.prompt_length,
+        generation,
+        sampling=generation.sampler.sampling,
+        prompt_length=generation.sampler.prompt_length,
         generator=generator,
-        eos=tuple(sorted(line.eos)),
-        states={} if light else {length: _states(states) for length, states in line.states.items()},
-        state_lengths=tuple(line.states),
+        eos=tuple(sorted(generation.eos)),
+        states={} if light else {length: _states(states) for length, states in generation.states.items()},
+        state_lengths=tuple(generation.states),
     )
 
 

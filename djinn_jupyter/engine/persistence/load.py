@@ -28,8 +28,8 @@ from djinn_jupyter.engine.persistence.values import (
     give_back,
     nowhere,
 )
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
-from djinn_jupyter.engine.session.line import Line
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import make_sampler
@@ -93,13 +93,13 @@ def states_of(
 
 
 class _Load:
-    """One session in progress: each frame and line is made once."""
+    """One session in progress: each frame and generation is made once."""
 
     def __init__(self, runtime: Runtime, image: kept.SessionImage, stops_kept: int) -> None:
         self.stops_kept = stops_kept
         self.runtime, self.image, self.device = runtime, image, runtime.forward.device
         self.has_rows = image.rows is not None or not (image.committed or image.paused)
-        self.lines = [self._line(line) for line in image.lines]
+        self.generations = [self._generation(generation) for generation in image.lines]
         self.frames = [self._frame(frame) for frame in image.frames]
 
     def session(self, name: str, owner: str, holder: str | None) -> Session:
@@ -119,7 +119,7 @@ class _Load:
             needs_recompute=not self.has_rows,
             frame=None if image.frame is None else self.frames[image.frame],
             edits=self._edits(),
-            line=None if image.line is None else self.lines[image.line],
+            generation=None if image.line is None else self.generations[image.line],
             logits_1V=image.logits,
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
             rules={one.number: self._rule(one) for one in image.rules},
@@ -137,16 +137,16 @@ class _Load:
         return image.like(
             StopRecord,
             frame=self.frames[image.frame],
-            line=self.lines[image.line],
+            generation=self.generations[image.line],
             tokens=(*self.image.tokens[: image.tokens.shared], *image.tokens.rest),
             left_as=None if image.left_as is None else self.frames[image.left_as],
         )
 
-    def _line(self, image: kept.LineImage) -> Line:
+    def _generation(self, image: kept.LineImage) -> Generation:
         sampler = make_sampler(self.runtime.forward.model, image.sampling, image.prompt_length, self.device)
         sampler.generator.set_state(image.generator)
         return image.like(
-            Line,
+            Generation,
             sampler=sampler,
             eos=frozenset(image.eos),
             drawn=list(image.drawn),

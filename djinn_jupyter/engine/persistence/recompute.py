@@ -99,11 +99,11 @@ class _Recomputing:
             frame = outcome.frame
 
     def _keep_states(self) -> None:
-        """Capture the states at the lengths where lines had kept recurrent states."""
+        """Capture the states at the lengths where generations had kept recurrent states."""
         length = self.cache.length
-        for line in self.session.lines:
-            if length in line.states and not line.states[length]:
-                line.states[length] = self.cache.capture_all()
+        for generation in self.session.generations:
+            if length in generation.states and not generation.states[length]:
+                generation.states[length] = self.cache.capture_all()
 
 
 def _halted(outcome: Halted | Completed) -> Halted:

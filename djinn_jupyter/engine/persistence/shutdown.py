@@ -81,5 +81,5 @@ class OrderlyShutdown:
 
 def _may_go(session: Session) -> bool:
     here = session.residence
-    has_rows = session.line is not None and not session.needs_recompute
+    has_rows = session.generation is not None and not session.needs_recompute
     return has_rows and session.work is None and here.state in ("resident", "host") and here.moving is None

@@ -13,7 +13,7 @@ from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.footprint import tensors_of_stop
-from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.rewind import to_layer, to_token
 from djinn_jupyter.engine.session.run import run as run_line
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -46,16 +46,16 @@ class Moving:
         committed = session.cache.length if request.extend else 0
         self._check_prompt(tokens, committed, request.extend)
         sampler = make_sampler(self._forward.model, request.sampling, len(tokens), self._forward.device)
-        line = self._line(request, tokens, committed, sampler)
+        generation = self._generation(request, tokens, committed, sampler)
         if request.extend:
             session.cache.reserve(committed, len(tokens))  # SlabFull here, while the line is still the old one
             if self._runtime.recurrent:
-                line.states[committed] = session.cache.capture_all()
+                generation.states[committed] = session.cache.capture_all()
         else:
             self._fresh_cache(session, len(tokens))
             self._residency.begin_anew(session)
             session.begin_anew()
-        session.take_line(line, tokens, token_by_token=self._runtime.token_by_token)
+        session.take_generation(generation, tokens, token_by_token=self._runtime.token_by_token)
         self._set_off(session, "run")
         return run_line(self._runtime, session, free=request.free)
 
@@ -96,11 +96,11 @@ class Moving:
             session.cache.free()
         session.take_cache(fresh)
 
-    def _line(self, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler) -> Line:
+    def _generation(self, request: ask.Run, tokens: list[int], committed: int, sampler: Sampler) -> Generation:
         if request.stop and not self._description.has_tokenizer:
             raise NoTokenizer("There is no tokenizer for this model, so stop strings mean nothing; leave them out.")
         defaults = {} if request.sampling.model_defaults else self._description.generation_defaults
-        return Line(
+        return Generation(
             begins=len(tokens),
             fed_from=committed,
             max_new_tokens=request.max_new_tokens,

@@ -11,8 +11,8 @@ from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import reports
+from djinn_jupyter.engine.session.generation import GenerationCopies
 from djinn_jupyter.engine.session.history import History
-from djinn_jupyter.engine.session.line import LineCopies
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
@@ -96,13 +96,13 @@ class SessionRequests:
         require_showable(request.name, "The name of a session")
         require_free(request.name, self._sessions)
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
-        lines = LineCopies()
+        generations = GenerationCopies()
         child = Session(
             name=request.name,
             owner=holder.user,
             holder=holder.name,
             cache=parent.cache.fork(),
-            history=parent.history.copy(lines),
+            history=parent.history.copy(generations),
             state=parent.state,
             tokens=list(parent.tokens),
             texts=list(parent.texts),
@@ -111,7 +111,7 @@ class SessionRequests:
             exactness=parent.exactness,
             frame=parent.frame,
             edits=list(parent.edits),
-            line=None if parent.line is None else lines(parent.line),
+            generation=None if parent.generation is None else generations(parent.generation),
             logits_1V=parent.logits_1V,
             breakpoints={number: replace(b) for number, b in parent.breakpoints.items()},
             rules={number: _own_books(rule) for number, rule in parent.rules.items()},

@@ -69,7 +69,7 @@ class Notebooks:
         self._signals[session.name] = self.signals(session.name).noted(activity)
         if session.state == "running" or session.work is not None:
             return
-        if session.line is not None:
+        if session.generation is not None:
             self._rests.rests(session.name, self.signals(session.name).focused, self._clock())
         if activity == "focused" or activity == "expected":
             self._signalled(session, activity)
@@ -82,7 +82,7 @@ class Notebooks:
 
     def left_alone(self, session: Session) -> None:
         """Note that the session's requests are done, for now."""
-        if session.line is not None and session.state != "running" and session.work is None:
+        if session.generation is not None and session.state != "running" and session.work is None:
             self._rests.rests(session.name, self.signals(session.name).focused, self._clock())
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:

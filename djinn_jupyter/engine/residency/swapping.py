@@ -75,7 +75,7 @@ class Swapping:
             session
             for session in self._sessions.values()
             if session is not wanting
-            and session.line is not None
+            and session.generation is not None
             and session not in self._waiting
             and self.may_leave(session)
         ]

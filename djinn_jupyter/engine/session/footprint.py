@@ -114,11 +114,11 @@ def own_tensors(session: Session) -> Iterator[Tensor]:
 
 
 def past_tensors(session: Session) -> Iterator[Tensor]:
-    """Yield the tensors of all stops, the oldest first, then those that lines and passes kept on the way."""
+    """Yield the tensors of all stops, the oldest first, then those that generations and passes kept on the way."""
     for stop in session.history.stops:
         yield from tensors_of_stop(stop)
-    for line in session.lines:
-        for kept in line.states.values():
+    for generation in session.generations:
+        for kept in generation.states.values():
             yield from _of_states(kept.values())
     yield from _of_pass_log(session)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.session.line import Line
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.nouns import BreakpointDescription, PauseReason, StopDescription
 
@@ -24,7 +24,7 @@ class StopRecord:
     this pass's token. `number` is unique within a session and its forks; None where it was kept without one."""
 
     frame: Frame
-    line: Line
+    generation: Generation
     tokens: tuple[int, ...]
     generator: Tensor
     reason: PauseReason
@@ -144,9 +144,9 @@ class History:
         self._cut([s for s in self.stops if (s.frame.committed, s.frame.boundary) < (committed, boundary)])
         self.present = None
 
-    def copy(self, line_of: Callable[[Line], Line]) -> History:
-        """Return the same stops on copies of their lines, so that a fork draws its own random numbers."""
-        stops = [replace(stop, line=line_of(stop.line)) for stop in self.stops]
+    def copy(self, generation_of: Callable[[Generation], Generation]) -> History:
+        """Return the same stops on copies of their generations, so that a fork draws its own random numbers."""
+        stops = [replace(stop, generation=generation_of(stop.generation)) for stop in self.stops]
         return replace(self, stops=stops)
 
     def describe(self) -> tuple[StopDescription, ...]:

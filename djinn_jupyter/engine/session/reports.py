@@ -61,12 +61,12 @@ def describe(session: Session) -> SessionDescription:
 def paused(runtime: Runtime, session: Session) -> Paused:
     """Return the report of a paused session's present stop."""
     stop, frame = session.history.here, session.frame
-    assert stop is not None and frame is not None and frame.tap is not None and session.line is not None
+    assert stop is not None and frame is not None and frame.tap is not None and session.generation is not None
     assert frame.raw is not None and session.history.present is not None
     value = frame.tap.read(frame.raw)
     rows = value.shape[0]
     texts = token_texts(runtime, session)
-    prompt_text, new_text = runtime.tokenizer.parted(session.tokens, session.line.begins)
+    prompt_text, new_text = runtime.tokenizer.parted(session.tokens, session.generation.begins)
     met = stop.breakpoint
     return Paused(
         session=session.name,
@@ -82,7 +82,7 @@ def paused(runtime: Runtime, session: Session) -> Paused:
         positions=tuple(frame.positions[len(frame.positions) - rows :]),
         tokens=tuple(session.tokens),
         texts=texts,
-        prompt_tokens=session.line.begins,
+        prompt_tokens=session.generation.begins,
         prompt_text=prompt_text,
         new_text=new_text,
         log_probabilities=_log_probabilities(session),
@@ -93,41 +93,41 @@ def paused(runtime: Runtime, session: Session) -> Paused:
         edits=session.edits_in_force,
         history_index=session.history.present,
         history_length=len(session.history.stops),
-        layers_run=session.line.layers_run,
+        layers_run=session.generation.layers_run,
         influences=influences(session, frame),
     )
 
 
 def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Finished:
-    line = session.line
-    assert line is not None
+    generation = session.generation
+    assert generation is not None
     texts = token_texts(runtime, session)
-    new = line.new_tokens(session.tokens)
+    new = generation.new_tokens(session.tokens)
     shown = session.tokens[:-1] if reason == "eos" else session.tokens
-    prompt_text, text = runtime.tokenizer.parted(shown, line.begins)
+    prompt_text, text = runtime.tokenizer.parted(shown, generation.begins)
     return Finished(
         session=session.name,
         stop=standing(session),
         reason=reason,
         detail=detail,
         tokens=tuple(new),
-        texts=texts[line.begins :],
+        texts=texts[generation.begins :],
         text=text,
-        prompt_tokens=tuple(session.tokens[: line.begins]),
-        prompt_texts=texts[: line.begins],
+        prompt_tokens=tuple(session.tokens[: generation.begins]),
+        prompt_texts=texts[: generation.begins],
         prompt_text=prompt_text,
         log_probabilities=_log_probabilities(session),
         top=() if session.logits_1V is None else top_tokens(runtime, session.logits_1V[0], TOP),
         rules=tuple(rule.describe() for rule in session.rules.values()),
-        ignored_defaults=line.ignored_defaults,
-        layers_run=line.layers_run,
-        passes=line.passes,
+        ignored_defaults=generation.ignored_defaults,
+        layers_run=generation.layers_run,
+        passes=generation.passes,
     )
 
 
 def _log_probabilities(session: Session) -> tuple[float | None, ...]:
-    assert session.line is not None
-    return tuple(session.line.probabilities_of(len(session.line.new_tokens(session.tokens))))
+    assert session.generation is not None
+    return tuple(session.generation.probabilities_of(len(session.generation.new_tokens(session.tokens))))
 
 
 def token_texts(runtime: Runtime, session: Session) -> tuple[str, ...]:

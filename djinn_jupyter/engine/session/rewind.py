@@ -53,10 +53,10 @@ def _before(tap: Tap, boundary: int) -> bool:
 def to_token(runtime: Runtime, session: Session, count: int) -> Steps:
     """Stand in the pass `count` tokens earlier, at the site of the present stop (of the last one, when the run is over;
     before the first layer where there was none)."""
-    line = session.line
-    if line is None:
+    generation = session.generation
+    if generation is None:
         raise UsageError("There is nothing to go back to: no prompt was run.")
-    here = session.frame.step if session.frame is not None else len(line.new_tokens(session.tokens))
+    here = session.frame.step if session.frame is not None else len(generation.new_tokens(session.tokens))
     step = here - count
     if step < 0:
         raise UsageError(f"The run is at its token {here}; it can go back at most {here} tokens, to the prompt.")
@@ -96,12 +96,12 @@ def _rerun(runtime: Runtime, session: Session, tap: Tap, start: int, states: Sta
 
 def _passes(runtime: Runtime, session: Session, start: int, committed: int) -> Iterator[tuple[int, int]]:
     """Yield the passes that fed the tokens [start, committed): the prompt at once, others one by one."""
-    line = session.line
-    assert line is not None
-    at_once = start == line.fed_from and line.begins <= committed and not (runtime.token_by_token and start)
+    generation = session.generation
+    assert generation is not None
+    at_once = start == generation.fed_from and generation.begins <= committed and not (runtime.token_by_token and start)
     if at_once:
-        yield start, line.begins
-    for position in range(line.begins if at_once else start, committed):
+        yield start, generation.begins
+    for position in range(generation.begins if at_once else start, committed):
         yield position, position + 1
 
 
@@ -122,22 +122,22 @@ def _present_tap(runtime: Runtime, session: Session) -> Tap:
 
 def _pass_of(runtime: Runtime, session: Session, step: int) -> tuple[int, int]:
     """Return the first position and the end of a step's pass; with token-by-token feeding, of the prompt's last."""
-    line = session.line
-    assert line is not None
+    generation = session.generation
+    assert generation is not None
     if step > 0:
-        return line.begins + step - 1, line.begins + step
-    single = runtime.token_by_token and line.fed_from > 0
-    return (line.begins - 1 if single else line.fed_from), line.begins
+        return generation.begins + step - 1, generation.begins + step
+    single = runtime.token_by_token and generation.fed_from > 0
+    return (generation.begins - 1 if single else generation.fed_from), generation.begins
 
 
 def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, States | None]:
     """Return the nearest length at or before `committed` from which the line can be run again, with the states there.
     Where the rows of a sliding window were given up it is the line's beginning, if no stop was dropped from the
     history (a dropped one may have been edited)."""
-    line = session.line
-    assert line is not None
-    kept: dict[int, States | None] = dict(line.states) if runtime.recurrent else {committed: None}
-    if line.fed_from == 0 and (committed == 0 or not session.history.dropped):
+    generation = session.generation
+    assert generation is not None
+    kept: dict[int, States | None] = dict(generation.states) if runtime.recurrent else {committed: None}
+    if generation.fed_from == 0 and (committed == 0 or not session.history.dropped):
         kept[0] = runtime.new_cache().capture_all() or None
     start = max((at for at in kept if at <= committed and session.cache.may_enter(at)), default=None)
     if start is None:
@@ -147,11 +147,11 @@ def _restart(runtime: Runtime, session: Session, committed: int) -> tuple[int, S
 
 def _cut(session: Session, end: int, committed: int) -> None:
     """Forget the tokens after `end` and put the sampler where it was before it drew the next one."""
-    line = session.line
-    assert line is not None
-    drawn = end - line.begins
-    if line.sampler.draws and 0 <= drawn < len(line.drawn):
-        line.sampler.generator.set_state(line.drawn[drawn])
+    generation = session.generation
+    assert generation is not None
+    drawn = end - generation.begins
+    if generation.sampler.draws and 0 <= drawn < len(generation.drawn):
+        generation.sampler.generator.set_state(generation.drawn[drawn])
     session.cut(session.tokens[:end], committed)
 
 

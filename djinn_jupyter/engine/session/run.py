@@ -22,8 +22,8 @@ from djinn_jupyter.engine.model.loading.tokenizer import Stream
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.entering import GENERATOR_BYTES, entered
 from djinn_jupyter.engine.session.footprint import tensors_of_states
+from djinn_jupyter.engine.session.generation import STATE_PERIOD
 from djinn_jupyter.engine.session.history import StopRecord
-from djinn_jupyter.engine.session.line import STATE_PERIOD
 from djinn_jupyter.engine.session.pass_log import same_rules
 from djinn_jupyter.engine.session.plans import plan_of
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -45,14 +45,14 @@ def run(
 ) -> Steps:
     """Go on from `session.frame`. `reason` is the reported reason of a halt at one of `targets`."""
     targets = tuple(targets)
-    assert session.line is not None
+    assert session.generation is not None
     stream = runtime.tokenizer.stream(session.tokens)
     version, plan = -1, make_plan()
     rules: tuple[Rule, ...] = ()
     begun_under: tuple[Rule, ...] | None = None
     while True:
         frame = session.frame
-        assert frame is not None and session.line is not None
+        assert frame is not None and session.generation is not None
         if session.pause_requested and frame.hidden is None:
             targets = (*targets, Target(tap=runtime.resolve(Site(point="resid_pre", layer=0)), step=frame.step))
             version, reason = -1, "interrupt"
@@ -64,10 +64,10 @@ def run(
         try:
             outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
         except SlabFull as full:
-            if not session.line.new_tokens(session.tokens):
+            if not session.generation.new_tokens(session.tokens):
                 raise
             return finish(runtime, session, "slab_full", str(full))
-        session.line.count_layers(outcome.layers_run)
+        session.generation.count_layers(outcome.layers_run)
         runtime.counters.count_layers(outcome.layers_run)
         match outcome:
             case Yielded():
@@ -89,9 +89,9 @@ def run(
 
 def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: Stream) -> Reply | None:
     """Sample after a committed pass that reached the last token. Return the final reply where the run ended."""
-    line = session.line
-    assert line is not None
-    line.count_pass()
+    generation = session.generation
+    assert generation is not None
+    generation.count_pass()
     runtime.counters.count_pass()
     session.cache.release_behind(session.history.oldest_position(session.cache.length))
     _keep_states(runtime, session)
@@ -99,7 +99,7 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
         session.begin_pass(token_by_token=runtime.token_by_token)
         return None
     _keep_logits(session, outcome.logits_1V)
-    if line.max_new_tokens > len(line.new_tokens(session.tokens)):
+    if generation.max_new_tokens > len(generation.new_tokens(session.tokens)):
         _sample(runtime, session, stream)
     ending = _ending(runtime, session)
     if ending is not None:
@@ -119,42 +119,42 @@ def _keep_logits(session: Session, logits_1V: Tensor) -> None:
 def _keep_states(runtime: Runtime, session: Session) -> None:
     """Keep states every STATE_PERIOD tokens, after the prompt and after edited passes; going back by tokens starts
     there."""
-    line, frame = session.line, session.frame
-    assert line is not None and frame is not None
+    generation, frame = session.generation, session.frame
+    assert generation is not None and frame is not None
     if runtime.recurrent and (session.cache.length % STATE_PERIOD == 0 or frame.overrides or frame.step == 0):
         kept = session.cache.capture_all()
         runtime.space.note_tensors(tensors_of_states(kept))
-        if line.keep_states(session.cache.length, kept, session.pass_log.not_alike()):
+        if generation.keep_states(session.cache.length, kept, session.pass_log.not_alike()):
             runtime.space.let_go()
 
 
 def _sample(runtime: Runtime, session: Session, stream: Stream) -> None:
-    line = session.line
-    assert line is not None and session.logits_1V is not None
+    generation = session.generation
+    assert generation is not None and session.logits_1V is not None
     tokens_1T = torch.tensor([session.tokens], device=session.logits_1V.device)
-    if line.sampler.draws:
-        line.drawn.append(line.sampler.generator.get_state())
-    token = line.sampler.choose(tokens_1T, session.logits_1V)
+    if generation.sampler.draws:
+        generation.drawn.append(generation.sampler.generator.get_state())
+    token = generation.sampler.choose(tokens_1T, session.logits_1V)
     session.draw(token)
     runtime.counters.count_token()
-    step = len(line.new_tokens(session.tokens))
-    line.note_probability(session.logits_1V, token, step)
-    text = "" if token in line.eos else stream.add(token)
+    step = len(generation.new_tokens(session.tokens))
+    generation.note_probability(session.logits_1V, token, step)
+    text = "" if token in generation.eos else stream.add(token)
     runtime.publish(TokenSampled(session=session.name, step=step, token=token, text=text))
 
 
 def _ending(runtime: Runtime, session: Session) -> tuple[FinishReason, str | None] | None:
-    line = session.line
-    assert line is not None
-    new = line.new_tokens(session.tokens)
-    if new and new[-1] in line.eos:
+    generation = session.generation
+    assert generation is not None
+    new = generation.new_tokens(session.tokens)
+    if new and new[-1] in generation.eos:
         return "eos", None
-    if line.stop:
-        tail = runtime.tokenizer.decode(new[-line.stop_window :])
-        for text in line.stop:
+    if generation.stop:
+        tail = runtime.tokenizer.decode(new[-generation.stop_window :])
+        for text in generation.stop:
             if text in tail:
                 return "stop_string", text
-    if len(new) >= line.max_new_tokens:
+    if len(new) >= generation.max_new_tokens:
         return "length", None
     context = runtime.description.context_length
     if context is not None and len(session.tokens) > context:
@@ -205,14 +205,14 @@ def pause(runtime: Runtime, session: Session, halted: Halted, reason: PauseReaso
 
 def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseReason, met: list[Hit]) -> None:
     """Make `frame` the session's present stop."""
-    assert session.line is not None
+    assert session.generation is not None
     breakpoints = [hit.halt for hit in met if isinstance(hit.halt, Breakpoint)]
     session.history.arrive(
         StopRecord(
             frame=frame,
-            line=session.line,
+            generation=session.generation,
             tokens=tuple(session.tokens),
-            generator=session.line.sampler.generator.get_state(),
+            generator=session.generation.sampler.generator.get_state(),
             reason=reason,
             breakpoint=breakpoints[0].describe() if breakpoints else None,
             also=tuple(str(b.site) for b in breakpoints[1:]),
@@ -226,9 +226,9 @@ def arrive_at(runtime: Runtime, session: Session, frame: Frame, reason: PauseRea
 
 def finish(runtime: Runtime, session: Session, reason: FinishReason, detail: str | None) -> Reply:
     """End the run; the session is idle, and its line can be extended or rewound."""
-    assert session.line is not None
+    assert session.generation is not None
     session.finish()
-    new = len(session.line.new_tokens(session.tokens))
+    new = len(session.generation.new_tokens(session.tokens))
     reply = reports.finished(runtime, session, reason, detail)
     runtime.publish(SessionFinished(session=session.name, stop=reply.stop, reason=reason, new_tokens=new))
     return reply

@@ -16,8 +16,8 @@ from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.session import states
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
-from djinn_jupyter.engine.session.line import Line
 from djinn_jupyter.engine.session.pass_log import PassLog
 from djinn_jupyter.engine.session.residence import Residence
 from djinn_jupyter.engine.session.steps import JobKind
@@ -49,7 +49,7 @@ class Session:
     needs_recompute: bool = False
     frame: Frame | None = None
     edits: list[StopEdit] = field(default_factory=list)
-    line: Line | None = None
+    generation: Generation | None = None
     logits_1V: Tensor | None = None
     breakpoints: dict[int, Breakpoint] = field(default_factory=dict)
     rules: dict[int, Rule] = field(default_factory=dict)
@@ -80,18 +80,18 @@ class Session:
         return self.pass_log.end if self.needs_recompute else self.cache.length
 
     @property
-    def lines(self) -> list[Line]:
-        """The lines of its stops and its own, each once."""
-        lines = {id(stop.line): stop.line for stop in self.history.stops}
-        if self.line is not None:
-            lines[id(self.line)] = self.line
-        return list(lines.values())
+    def generations(self) -> list[Generation]:
+        """The generations of its stops and its own, each once."""
+        generations = {id(stop.generation): stop.generation for stop in self.history.stops}
+        if self.generation is not None:
+            generations[id(self.generation)] = self.generation
+        return list(generations.values())
 
     def lose_rows(self) -> None:
         """Drop rows and states that cannot be read again; they will be recomputed."""
         self.cache.free()
-        for line in self.lines:
-            line.drop_states()
+        for generation in self.generations:
+            generation.drop_states()
         if self.blobs is not None:
             self.blobs.note_freed()
         self.residence.forget_storages()  # a copy under way may hold storages that it no longer has
@@ -244,10 +244,10 @@ class Session:
         for watch in self.watches.values():
             watch.begin_run(self.runs)
 
-    def take_line(self, line: Line, tokens: list[int], *, token_by_token: bool) -> None:
-        """Stand before the first pass of a line, some of whose tokens may be committed already."""
+    def take_generation(self, generation: Generation, tokens: list[int], *, token_by_token: bool) -> None:
+        """Stand before the first pass of a generation, some of whose tokens may be committed already."""
         self.journal.clear()
-        self.tokens, self.line, self.logits_1V = tokens, line, None
+        self.tokens, self.generation, self.logits_1V = tokens, generation, None
         self.begin_pass(token_by_token=token_by_token)
 
     def set_off(self, move: states.Move) -> None:
@@ -351,12 +351,12 @@ class Session:
 
     def step_at(self, end: int) -> int:
         """Return 0 for a pass that feeds prompt tokens, n for one that feeds the n-th generated token."""
-        return 0 if self.line is None else max(0, end - self.line.begins)
+        return 0 if self.generation is None else max(0, end - self.generation.begins)
 
     def stand_at(self, stop: StopRecord) -> None:
-        """Restore line, tokens, sampler and frame to what they were at a stop."""
-        self.line = stop.line
-        self.line.sampler.generator.set_state(stop.generator)
+        """Restore generation, tokens, sampler and frame to what they were at a stop."""
+        self.generation = stop.generation
+        self.generation.sampler.generator.set_state(stop.generator)
         self.cut(list(stop.tokens), stop.frame.committed)
         self.frame = stop.frame
         self.edits.clear()
@@ -364,18 +364,18 @@ class Session:
     def recount(self, layers: int) -> None:
         """Recount the passes and layers of a line that went back to the present frame, for a model of `layers`
         layers."""
-        assert self.line is not None and self.frame is not None
-        passes = self.pass_log.count(self.line.fed_from, self.frame.committed)
-        self.line.recount(passes, passes * layers + self.frame.boundary)
+        assert self.generation is not None and self.frame is not None
+        passes = self.pass_log.count(self.generation.fed_from, self.frame.committed)
+        self.generation.recount(passes, passes * layers + self.frame.boundary)
 
     def cut(self, tokens: list[int], committed: int) -> None:
         """Shorten the line to `tokens`, the first `committed` of them committed."""
-        assert self.line is not None
+        assert self.generation is not None
         self.tokens = tokens
         del self.texts[len(tokens) :]
-        new = max(0, len(tokens) - self.line.begins)
-        del self.line.drawn[new:], self.line.log_probabilities[new:]
-        for length in [length for length in self.line.states if length > committed]:
-            del self.line.states[length]  # the tokens that come there now may be others
+        new = max(0, len(tokens) - self.generation.begins)
+        del self.generation.drawn[new:], self.generation.log_probabilities[new:]
+        for length in [length for length in self.generation.states if length > committed]:
+            del self.generation.states[length]  # the tokens that come there now may be others
         self.cache.rewind(committed)
         self.pass_log.cut(committed)

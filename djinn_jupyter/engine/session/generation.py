@@ -1,4 +1,4 @@
-"""A line: the request of one `run` and its progress. Knows when it ends; runs nothing."""
+"""A generation: the request of one `run` and its progress. Knows when it ends; runs nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ GROWING_KEPT: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class Generation:
     """`begins` is the number of tokens before the first new one, `fed_from` the number that were committed before the
     run. `eos` is empty when the end of text is to be ignored. `layers_run` and `passes` count from the run's beginning
     to its present place, over all stops; going back reduces them. `drawn` holds the generator's state before each new
     token, where tokens are drawn; going back by tokens needs it. `states` are the recurrent states at every
-    STATE_PERIOD-th committed length, for families that have them; where they grow with the line, at most about
+    STATE_PERIOD-th committed length, for families that have them; where they grow with it, at most about
     GROWING_KEPT of them, denser nearer to its end. `log_probabilities` are those of the new tokens under the model's
     own logits, None where they were not kept."""
 
@@ -39,8 +39,8 @@ class Line:
     log_probabilities: list[float | None] = field(default_factory=list)
     states: dict[int, States] = field(default_factory=dict)
 
-    def copy(self) -> Line:
-        """Return the same line with its own generator and accounting."""
+    def copy(self) -> Generation:
+        """Return the same generation with its own generator and accounting."""
         generator = torch.Generator(device=self.sampler.generator.device)
         generator.set_state(self.sampler.generator.get_state())
         sampler = replace(self.sampler, generator=generator)
@@ -68,8 +68,8 @@ class Line:
 
     def keep_states(self, length: int, states: States, needed: Container[int]) -> bool:
         """Keep the states at a committed length. Return True where others were dropped: keeping all states that grow
-        would take memory quadratic in the line. States at the lengths `needed` stay: the passes before those cannot be
-        run again alike."""
+        would take memory quadratic in its length. States at the lengths `needed` stay: the passes before those cannot
+        be run again alike."""
         self.states[length] = states
         regular = sorted(at for at in self.states if at % STATE_PERIOD == 0 and at not in needed)
         if len(regular) <= GROWING_KEPT or _nbytes(self.states[regular[0]]) == _nbytes(self.states[regular[-1]]):
@@ -86,7 +86,7 @@ class Line:
         self.log_probabilities.append(float(torch.log_softmax(logits_1V[0], dim=-1)[token]))
 
     def probabilities_of(self, new: int) -> list[float | None]:
-        """Return the log-probabilities of the first `new` tokens, None each for a line of an older version's image."""
+        """Return the log-probabilities of the first `new` tokens, None each for one of an older version's image."""
         known = self.log_probabilities[:new]
         return known + [None] * (new - len(known))
 
@@ -103,11 +103,11 @@ def _nbytes(states: States) -> int:
     return sum(state.nbytes for state in states.values())
 
 
-class LineCopies:
-    """Copy each line once, so that the stops of a fork share lines as those of its parent do."""
+class GenerationCopies:
+    """Copy each generation once, so that the stops of a fork share them as those of its parent do."""
 
     def __init__(self) -> None:
-        self._copies: dict[int, Line] = {}
+        self._copies: dict[int, Generation] = {}
 
-    def __call__(self, line: Line) -> Line:
-        return self._copies.setdefault(id(line), line.copy())
+    def __call__(self, generation: Generation) -> Generation:
+        return self._copies.setdefault(id(generation), generation.copy())
