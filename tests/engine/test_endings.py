@@ -12,7 +12,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Finished, SessionFinished, TokenSampled
 from tests.engine.desk import Desk, build_desk, engine_like, tokens
 from tests.engine.plain import generate, plain_of
-from tests.engine.test_states import reading, same
+from tests.engine.session.test_states import reading, same
 from tests.engine.words import tokenizer
 from tests.families import build
 

@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 from djinn_jupyter.widgets.views import result_view
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
-from tests.anatomy.test_tokenizer import byte_level, metaspace
 from tests.engine.desk import Desk, build_desk
+from tests.engine.model.test_tokenizer import byte_level, metaspace
 from tests.families import configuration
 
 PROMPTS = ("مرحبا بالعالم", "שלום עולם", "Hi \U0001f44d\U0001f3fd there", "The capital of Köln")

@@ -19,8 +19,8 @@ from djinn_jupyter.engine.startup import build
 from djinn_jupyter.engine.system.device_limit import fraction_of, free_on
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments import devices
+from tests.engine.memory.weights.saved import desk_from, save
 from tests.threads import one_thread
-from tests.weights.saved import desk_from, save
 
 GIB = 1 << 30
 CARD, TAKEN = 140 * GIB, 3 * GIB

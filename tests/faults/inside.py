@@ -33,8 +33,8 @@ from djinn_jupyter.experiments.pressure import experiment as pressure
 from djinn_jupyter.experiments.timing import checkpoint_cost, resume_latency
 from djinn_jupyter.experiments.whitebox import experiment as whitebox
 from tests.engine.desk import Desk
+from tests.engine.memory.weights.saved import desk_from, save
 from tests.process.served import entry_for
-from tests.weights.saved import desk_from, save
 
 WHITEBOX = """
 model: {name: tiny, num_layers: 8}

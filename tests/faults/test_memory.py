@@ -12,8 +12,8 @@ from djinn_jupyter.engine.residency.eviction import Room
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull, UnknownSession
 from tests.engine.desk import Desk, tokens
+from tests.engine.memory.weights.saved import desk_from
 from tests.faults.inside import Inside, Ran
-from tests.weights.saved import desk_from
 
 Patch = pytest.MonkeyPatch
 CARD = (280_736 + 20 * 16_384) / 2**30  # GiB: the weights and twenty pages; twelve sessions have four each

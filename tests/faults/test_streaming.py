@@ -20,9 +20,9 @@ from djinn_jupyter.experiments.configuration.validation import ValidationFile
 from djinn_jupyter.experiments.course import Course
 from djinn_jupyter.experiments.validation import logit_equivalence
 from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.memory.weights.streaming import moved_by, streamed, streamed_desk
 from tests.families import build
 from tests.faults.inside import moved
-from tests.weights.streaming import moved_by, streamed, streamed_desk
 
 PROMPT = tokens(16)
 NEW = 3

@@ -29,8 +29,8 @@ from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.registry import Ready, decode_notice
 from tests.engine.desk import Desk, tokens
+from tests.engine.persistence.crashes import last_image
 from tests.families import build
-from tests.keeping.crashes import last_image
 from tests.process.diary import NEVER, Diary
 from tests.process.nursery import Nursery
 

@@ -1,5 +1,5 @@
-"""The cases of `tests.engine.test_any_request` and its interleavings, over the sockets of a live engine: each gets one
-reply, and a bystander's bits are what they always are."""
+"""The cases of `tests.engine.requests.test_any_request` and its interleavings, over the sockets of a live engine: each
+gets one reply, and a bystander's bits are what they always are."""
 
 from __future__ import annotations
 

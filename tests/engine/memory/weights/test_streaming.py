@@ -1,0 +1,232 @@
+"""A model whose layers stream answers bit for bit as one that is all there, and moves as many bytes as it says."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.memory.weights.copies import Copies, Copy
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.memory.weights.streaming import moved_by, streamed, streamed_desk
+
+FAMILIES = (
+    "llama gpt2 mistral qwen3 gemma3_text phi3 mixtral gpt_neox opt falcon bloom deepseek_v3 mamba2 jamba".split()
+)
+PROMPT = tokens(24)
+LAYERS = 5  # more than twice the slots
+SITES = ("resid_pre.1", "resid_post.2", "resid_post.4")
+
+
+@pytest.fixture(scope="module")
+def llama() -> Iterator[Desk]:
+    desk = streamed_desk("llama")
+    yield desk
+    desk.close_all()
+
+
+@functools.lru_cache(maxsize=2)
+def tour(family: str, *, streams: bool, dtype: torch.dtype = torch.float32) -> list[Any]:
+    """Runs, stops, an edit, a step back and a fork, and all that comes of them."""
+    build = streamed_desk if streams else desk_of
+    desk = build(family, dtype=dtype, layers=LAYERS)
+    desk.close_all()
+    desk.open()
+    came: list[Any] = [desk.outcome(desk.run(PROMPT, 3)), desk.outcome(desk.run(tokens(9, seed=3), 4))]
+    for site in SITES:
+        desk.open()
+        desk.stop_at(site, when="step == 1")
+        desk.run(PROMPT, 3)
+        came.append(desk.value())
+        desk.fork("b")
+        desk.edit()
+        came.append(desk.outcome(desk.resume()))
+        came.append(desk.outcome(desk.resume("b"), "b"))
+        desk.back()
+        came.append(desk.outcome(desk.resume(free=True)))
+        desk.close("b")
+    desk.stop_at("resid_post.3")
+    desk.run(PROMPT, 3)
+    desk.back(2, by="layer")
+    came.append(desk.value())
+    desk.step(2)
+    came.extend((desk.value(), desk.outcome(desk.resume(free=True))))
+    desk.close_all()
+    return came
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_answers_bit_for_bit(family: str) -> None:
+    for streaming, resident in zip(tour(family, streams=True), tour(family, streams=False), strict=True):
+        same = torch.equal(streaming, resident) if isinstance(resident, torch.Tensor) else streaming == resident
+        assert same
+
+
+def test_half_precision_answers_bit_for_bit() -> None:
+    kind = torch.bfloat16
+    pairs = zip(tour("llama", streams=True, dtype=kind), tour("llama", streams=False, dtype=kind), strict=True)
+    for streaming, resident in pairs:
+        assert torch.equal(streaming, resident) if isinstance(resident, torch.Tensor) else streaming == resident
+
+
+@pytest.mark.parametrize(("streaming", "slots"), [(None, 2), (None, 3), ((1, 3, 5, 7), 2), ((0, 1, 2), 2)])
+def test_a_pass_moves_exactly_the_streamed_bytes(streaming: tuple[int, ...] | None, slots: int) -> None:
+    desk = streamed_desk("llama", streaming, slots)
+    desk.open()
+    desk.run(PROMPT, 1)
+    layers = range(8) if streaming is None else streaming
+    expected = sum(p.numel() * 4 for layer in layers for p in desk.engine.anatomy.layers[layer].parameters())
+    assert streamed(desk).bytes_per_pass == expected == streamed(desk).statistics().bytes_streamed_per_pass
+    for passes in (1, 5, 2):
+        assert moved_by(desk, lambda passes=passes: desk.run(PROMPT, passes)) == passes * expected
+    desk.close_all()
+
+
+def test_a_stop_fetches_nothing_that_is_there(llama: Desk) -> None:
+    """Down to the stop and from there to the end: one pass over the weights, and the layer of the stop is not lost."""
+    llama.open()
+    llama.run(PROMPT, 1)
+    llama.stop_at("resid_post.3", when="step == 0")
+    whole = streamed(llama).bytes_per_pass
+    assert moved_by(llama, lambda: (llama.run(PROMPT, 1), llama.resume())) == whole
+
+
+def test_a_jump_fetches_what_it_needs(llama: Desk) -> None:
+    llama.open()
+    plain = llama.outcome(llama.run(PROMPT, 1))
+    llama.stop_at("resid_post.5")
+    llama.run(PROMPT, 1)
+    late = streamed(llama).ring.late
+    llama.back(4, by="layer")
+    assert streamed(llama).ring.late > late
+    llama.clear()
+    assert llama.outcome(llama.resume()) == plain
+
+
+def test_the_order_is_learned_from_what_ran_and_then_every_layer_comes_ahead(llama: Desk) -> None:
+    assert streamed(llama).ring.order.learned == tuple(range(8))
+    llama.open()
+    llama.run(PROMPT, 1)
+    late = streamed(llama).ring.late
+    llama.run(PROMPT, 6)
+    assert streamed(llama).ring.late == late
+
+
+def test_a_layer_that_is_away_holds_nothing(llama: Desk) -> None:
+    for layer in llama.engine.anatomy.layers:
+        for parameter in layer.parameters():
+            assert parameter.isnan().all()
+            assert parameter.untyped_storage().nbytes() == parameter.element_size()
+    held = streamed(llama).statistics()
+    assert held.bytes_on_device < 0.6 * held.bytes_total
+
+
+def test_tied_weights_and_buffers_are_moved_once() -> None:
+    """gpt2's head is its embedding, and its attention has masks that are buffers."""
+    desk = streamed_desk("gpt2")
+    assert desk.engine.model.lm_head.weight is desk.engine.model.transformer.wte.weight
+    where = {name: buffer.data_ptr() for name, buffer in desk.engine.model.named_buffers()}
+    desk.open()
+    desk.run(PROMPT, 3)
+    assert {name: buffer.data_ptr() for name, buffer in desk.engine.model.named_buffers()} == where
+
+
+def test_what_layers_share_stays() -> None:
+    """zamba2's hybrid layers run one and the same block."""
+    desk = streamed_desk("zamba2")
+    resident = desk_of("zamba2")
+    for each in (desk, resident):
+        each.open()
+    assert desk.outcome(desk.run(PROMPT, 4)) == resident.outcome(resident.run(PROMPT, 4))
+    whole = sum(p.numel() * 4 for p in desk.engine.model.parameters())
+    assert 0 < streamed(desk).bytes_per_pass < whole
+    resident.close_all()
+
+
+def test_the_books_show_the_ring(llama: Desk) -> None:
+    llama.open()
+    before = streamed(llama).statistics().layer_copies
+    llama.stop_at("resid_post.3")
+    llama.run(PROMPT, 1)
+    held = streamed(llama).statistics()
+    assert sorted(slot.layer for slot in held.ring) == [3, 4], "the layer of the stop, and the next, which was sent for"
+    assert all(slot.generation > 0 and not slot.computing for slot in held.ring)
+    assert held.layer_copies - before in (3, 4, 5), "of the five, the first may have been there"
+    assert held.layers_streamed == 8
+    assert sum(slot.bytes_allocated for slot in held.ring) == streamed(llama).ring.slot_bytes
+    llama.ask(ask.Sleep())
+    assert streamed(llama).statistics().ring == ()
+    llama.clear()
+
+
+def test_sleep_costs_nothing_and_the_next_run_wakes(llama: Desk) -> None:
+    llama.open()
+    plain = llama.outcome(llama.run(PROMPT, 3))
+    moved = moved_by(llama, lambda: llama.ask(ask.Sleep()))
+    assert moved == 0
+    asleep = streamed(llama).statistics()
+    assert (asleep.residency, asleep.bytes_on_device < asleep.bytes_total / 50) == ("asleep", True)
+    assert llama.outcome(llama.run(PROMPT, 3)) == plain
+    assert streamed(llama).statistics().residency == "streamed"
+
+
+def test_the_experts_that_were_used_are_counted() -> None:
+    """A token takes two of four experts in a mixture; a dense model says nothing."""
+    desk = streamed_desk("mixtral")
+    desk.open()
+    desk.run(PROMPT[:1], 40)
+    expert = sum(p.numel() for name, p in desk.engine.model.named_parameters() if "experts" in name)
+    layers = sum(p.numel() for layer in desk.engine.anatomy.layers for p in layer.parameters())
+    at_two = 1 - expert / 2 / layers
+    used = streamed(desk).statistics().used_fraction
+    assert used is not None
+    assert at_two <= used < 1.0
+    dense = streamed_desk("llama")
+    assert streamed(dense).statistics().used_fraction is None
+
+
+def test_the_books_say_what_was_moved_and_waited_for(llama: Desk) -> None:
+    llama.open()
+    llama.run(PROMPT, 8)
+    told = llama.engine.reading.statistics.weights
+    assert told is not None
+    assert (told.residency, told.ring_slots) == ("streamed", 2)
+    assert told.copy_gigabytes_per_second is not None
+    assert told.copy_gigabytes_per_second > 0
+    assert 0 <= told.waited_seconds <= told.pass_seconds
+
+
+def test_every_copy_is_in_the_books_once(llama: Desk) -> None:
+    """By layer in the order of the pass, with bytes and times; what computing waited for it is known once it did."""
+    weights = streamed(llama)
+    llama.open()
+    llama.run(PROMPT, 1)
+    weights.ring.settle()
+    last = llama.ask(ask.ReadCopies()).copies[-1].number
+    moved = moved_by(llama, lambda: llama.run(PROMPT, 3))
+    copies = llama.ask(ask.ReadCopies(since=last)).copies
+    assert [copy.number for copy in copies] == list(range(last + 1, last + 1 + 3 * 8))
+    assert [copy.layer for copy in copies] == [(copies[0].layer + step) % 8 for step in range(3 * 8)]
+    assert sum(copy.bytes_moved for copy in copies) == moved
+    assert all(copy.seconds > 0 for copy in copies)
+    assert all(copy.begun > 0 for copy in copies)
+    assert sum(copy.stalled_seconds is None for copy in copies) <= 2, "only what came ahead and was not needed yet"
+
+
+def test_weights_that_stay_have_no_copies() -> None:
+    desk = desk_of("llama")
+    desk.open()
+    desk.run(PROMPT, 2)
+    assert desk.ask(ask.ReadCopies()).copies == ()
+
+
+def test_the_books_of_copies_keep_the_last_ones() -> None:
+    books = Copies(kept=3)
+    for block in range(5):
+        books.add(Copy(block=block, nbytes=1))
+    assert [(copy.number, copy.block) for copy in books.since(0)] == [(3, 2), (4, 3), (5, 4)]
+    assert [copy.number for copy in books.since(4)] == [5]

@@ -1,0 +1,225 @@
+"""No file keeps an engine from starting: what cannot be used is set aside, with a sentence; the rest is there."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.persistence import adopted_pages
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX
+from djinn_jupyter.engine.persistence.locked_folder import LOCK
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import Desk
+from tests.engine.persistence.crafting import STRANGE, crafted, records_of
+from tests.engine.persistence.crafting import written as rewritten
+from tests.engine.persistence.crashes import crashed, forget, journal, written
+from tests.engine.persistence.roundtrip import pair_of
+from tests.engine.persistence.works import edited_and_steered, in_decode
+
+MANY = 120
+
+
+class Left:
+    """The journal of an engine that died: `a` (stopped, edited, steered) and, on the disk, `b`."""
+
+    def __init__(self, folder: Path) -> None:
+        one, self.other = pair_of("llama")
+        journal(one, folder / "alive")
+        one.open()
+        edited_and_steered(one)
+        self.saved = Path(one.ask(ask.SaveCheckpoint(session="a", name="crafted", replace=True)).path)
+        self.checkpoint = records_of(self.saved)
+        one.open("b")
+        one.run((5, 6, 7), 3, "b")
+        self.logits = one.logits("b")
+        written(one)
+        self.folder = crashed(folder / "alive", folder / "dead")
+        self.a, self.b = sorted(self.folder.rglob(f"*{SUFFIX}"), key=lambda path: -len(records_of(path)))
+        forget(one)
+
+    def found(self, folder: Path) -> Desk:
+        """The engine that comes next, which has `b` as it was."""
+        journal(self.other, folder)
+        assert "b" in self.other.engine.sessions
+        self.other.ask(ask.Open(session="b"))
+        assert torch.equal(self.other.logits("b"), self.logits)
+        return self.other
+
+    def with_file(self, into: Path, content: bytes) -> Path:
+        folder = crashed(self.folder, into)
+        (folder / self.a.relative_to(self.folder)).write_bytes(content)
+        return folder
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Left]:
+    left = Left(tmp_path_factory.mktemp("left"))
+    yield left
+    left.saved.write_bytes(rewritten(left.checkpoint))
+    left.other.ask(ask.DropCheckpoint(name="crafted"))
+
+
+def handled(desk: Desk, name: str) -> None:
+    """Whatever is in it, each verb answers; what goes wrong is told to whoever asked."""
+    requests: list[Any] = [
+        ask.Open(session=name),
+        ask.Describe(session=name),
+        ask.ReadStop(session=name),
+        ask.ReadHistory(session=name),
+        ask.Inspect(session=name),
+        ask.MeasureEffect(session=name),
+        ask.Fork(session=name, name="fork"),
+        ask.Resume(session=name, free=True),
+        ask.Back(session=name),
+        ask.SwapOut(session=name, tier="host"),
+        ask.SwapIn(session=name),
+    ]
+    for request in requests:
+        with suppress(DjinnError):
+            desk.ask(request)
+    desk.close(*(one for one in (name, "fork") if one in desk.engine.sessions))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crafted_journal_harms_nobody(seed: int, left: Left, tmp_path: Path) -> None:
+    _harm_nobody(left, tmp_path, MANY // 2, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_thousands_of_crafted_journals_harm_nobody(left: Left, tmp_path: Path) -> None:
+    _harm_nobody(left, tmp_path, 3000, seed=99)
+
+
+def _harm_nobody(left: Left, tmp_path: Path, count: int, seed: int) -> None:
+    records, chance = records_of(left.a), random.Random(seed)
+    came_back = 0
+    for number in range(count):
+        folder = left.with_file(tmp_path / str(number), crafted(records, chance))
+        desk = left.found(folder)
+        others = set(desk.engine.sessions) - {"b"}
+        came_back += len(others)
+        for name in others:
+            handled(desk, name)
+        assert len(desk.run((), 1, "b", extend=True, free=True).tokens) == 1
+        desk.engine.check_books()
+        forget(desk)
+    assert 0 < came_back < count, "some are well enough, some are not"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crafted_checkpoint_harms_nobody(seed: int, left: Left) -> None:
+    _restore_harms_nobody(left, MANY // 2, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_thousands_of_crafted_checkpoints_harm_nobody(left: Left) -> None:
+    _restore_harms_nobody(left, 3000, seed=99)
+
+
+def _restore_harms_nobody(left: Left, count: int, seed: int) -> None:
+    chance = random.Random(seed)
+    desk = left.other
+    restored = 0
+    for _ in range(count):
+        left.saved.write_bytes(crafted(left.checkpoint, chance))
+        try:
+            desk.ask(ask.RestoreCheckpoint(session="a", name="crafted"))
+        except DjinnError:
+            continue
+        restored += 1
+        handled(desk, "a")
+        desk.engine.check_books()
+    assert 0 < restored < count
+
+
+@pytest.mark.parametrize("kind", STRANGE)
+def test_what_is_no_session_is_set_aside_and_the_rest_comes_back(
+    kind: str, left: Left, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = crashed(left.folder, tmp_path / "dead")
+    strange = (folder / left.a.relative_to(left.folder)).with_name(f"0000{SUFFIX}")
+    STRANGE[kind](strange)
+    desk = left.found(folder)
+    assert set(desk.engine.sessions) == {"a", "b"}
+    assert not os.path.lexists(strange)
+    (aside,) = folder.rglob("aside/*")
+    assert aside.name == strange.name
+    assert f"set aside as {aside}: " in caplog.text
+    forget(desk)
+
+
+@pytest.mark.parametrize("name", [f"0000{adopted_pages.SUFFIX}", LOCK])
+@pytest.mark.parametrize("kind", ["a link to nothing", "a pipe", "a folder"])
+def test_neither_does_what_is_no_file_of_pages_or_lock(kind: str, name: str, left: Left, tmp_path: Path) -> None:
+    """A folder whose lock is none is left alone, with what is in it."""
+    folder = crashed(left.folder, tmp_path / "dead")
+    place = (folder / left.a.relative_to(left.folder)).with_name(name)
+    place.unlink(missing_ok=True)
+    STRANGE[kind](place)
+    journal(left.other, folder)
+    assert set(left.other.engine.sessions) == (set() if name == LOCK and kind == "a folder" else {"a", "b"})
+    forget(left.other)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STRANGE if "GiB" not in kind])
+def test_what_is_no_checkpoint_is_neither_listed_nor_waited_for(kind: str, left: Left) -> None:
+    folder = left.other.engine.keeping.checkpoints.folder
+    strange = folder / "strange.djinn"
+    STRANGE[kind](strange)
+    try:
+        listed = {one.name for one in left.other.ask(ask.ListCheckpoints()).checkpoints}
+        assert "strange" not in listed
+        with pytest.raises(DjinnError):
+            left.other.ask(ask.RestoreCheckpoint(session="a", name="strange"))
+    finally:
+        strange.rmdir() if strange.is_dir() and not strange.is_symlink() else strange.unlink()
+
+
+def test_a_name_that_is_no_text_is_left_out_of_the_list(left: Left) -> None:
+    folder = os.fsencode(left.saved.parent)
+    name = os.path.join(folder, b"\xff\xfe.djinn")
+    os.link(os.fsencode(left.saved), name)
+    try:
+        listed = left.other.ask(ask.ListCheckpoints()).checkpoints
+        assert all(one.name.encode() for one in listed)
+    finally:
+        os.unlink(name)
+
+
+def test_an_array_that_memory_cannot_hold_is_refused_before_it_is_read(
+    left: Left, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from djinn_jupyter.engine.persistence import records
+    from djinn_jupyter.machine import MainMemory
+
+    monkeypatch.setattr(records, "_PIECE", 64)
+    monkeypatch.setattr(records, "main_memory", lambda: MainMemory(total=1000, available=1000, machine_total=1000))
+    journal(left.other, crashed(left.folder, tmp_path / "dead"))
+    assert "are available" in caplog.text
+    forget(left.other)
+
+
+def test_a_torn_stop_in_decode_still_counts_before(tmp_path: Path) -> None:
+    """The plain case beside all these: the work of `in_decode`, cut anywhere in its last record."""
+    one, other = pair_of("llama")
+    journal(one, tmp_path / "alive")
+    one.open()
+    in_decode(one)
+    written(one)
+    dead = crashed(tmp_path / "alive", tmp_path / "dead")
+    (file,) = dead.rglob(f"*{SUFFIX}")
+    file.write_bytes(file.read_bytes()[:-30])
+    assert journal(other, dead) == ("a",)
+    assert other.session().history.stops
+    for desk in (one, other):
+        forget(desk)

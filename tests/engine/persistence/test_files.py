@@ -1,0 +1,324 @@
+"""A checkpoint file is taken whole and as it was written, or refused in one sentence; never half."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter.engine.persistence import checkpoint_files, records
+from djinn_jupyter.engine.persistence.checkpoint_files import CheckpointFolder
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.errors import (
+    CheckpointRefused,
+    IllegalMove,
+    SessionHeld,
+    SlabFull,
+    StorageFailed,
+    UnknownCheckpoint,
+    UsageError,
+)
+from djinn_jupyter.wire import codec
+from djinn_jupyter.wire import requests as ask
+from tests.engine.desk import Desk, build_desk, desk_of, tokens
+from tests.engine.persistence.roundtrip import pair_of
+from tests.families import build
+
+PROMPT = tokens(9)
+
+
+@pytest.fixture
+def stopped() -> Iterator[Desk]:
+    """An engine with a session that is stopped in a decode step."""
+    desk = desk_of("llama")
+    desk.open()
+    desk.stop_at(4, when="step == 1")
+    desk.run(PROMPT, new=3)
+    yield desk
+    desk.close_all()
+
+
+def save(desk: Desk, name: str = "paris", replace: bool = True) -> Path:
+    return Path(desk.ask(ask.SaveCheckpoint(session="a", name=name, replace=replace)).path)
+
+
+def restore(desk: Desk, name: str) -> None:
+    desk.ask(ask.RestoreCheckpoint(session="b", name=name))
+
+
+def refusal(desk: Desk, path: Path) -> str:
+    """Why a file is refused. Nothing of the engine may have changed."""
+    before = set(desk.engine.sessions)
+    with pytest.raises(CheckpointRefused) as refused:
+        restore(desk, str(path))
+    desk.settle()
+    assert set(desk.engine.sessions) == before
+    assert len(str(refused.value).splitlines()) == 1
+    return str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[CheckpointFolder, bytes, Path]:
+    desk = build_desk(build("llama"))
+    desk.open()
+    desk.stop_at(4)
+    desk.run(PROMPT, new=2)
+    path = save(desk, "whole")
+    return desk.engine.keeping.checkpoints, path.read_bytes(), tmp_path_factory.mktemp("damaged") / "x.djinn"
+
+
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@many
+@given(data=st.data())
+def test_any_flipped_bit_is_refused(written: tuple[CheckpointFolder, bytes, Path], data: st.DataObject) -> None:
+    folder, whole, path = written
+    at = data.draw(st.one_of(st.integers(0, 400), st.integers(0, len(whole) - 1)))
+    bit = data.draw(st.integers(0, 7))
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << bit)]) + whole[at + 1 :])
+    with pytest.raises(CheckpointRefused):
+        folder.read(path)
+
+
+@many
+@given(data=st.data())
+def test_any_cut_is_refused(written: tuple[CheckpointFolder, bytes, Path], data: st.DataObject) -> None:
+    folder, whole, path = written
+    path.write_bytes(whole[: data.draw(st.one_of(st.integers(0, 400), st.integers(0, len(whole) - 1)))])
+    with pytest.raises(CheckpointRefused):
+        folder.read(path)
+    path.write_bytes(whole + data.draw(st.binary(min_size=1, max_size=64)))
+    with pytest.raises(CheckpointRefused):
+        folder.read(path)
+
+
+def test_a_cut_at_the_end_of_a_record_is_refused_too(written: tuple[CheckpointFolder, bytes, Path]) -> None:
+    folder, whole, path = written
+    path.write_bytes(whole)
+    ends = []
+    with path.open("rb") as file:
+        reader = records.Reader(file)
+        while reader.next() is not None:
+            ends.append(reader.good)
+    assert ends[-1] == len(whole)
+    for end in ends[:-1]:
+        path.write_bytes(whole[:end])
+        with pytest.raises(CheckpointRefused, match="truncated"):
+            folder.read(path)
+
+
+def test_what_is_no_checkpoint_is_refused(stopped: Desk, tmp_path: Path) -> None:
+    other = tmp_path / "notes.djinn"
+    other.write_text("not at all")
+    assert "not a checkpoint of Djinn" in refusal(stopped, other)
+
+
+def test_a_newer_format_is_refused_with_the_remedy(
+    stopped: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "FORMAT", records.FORMAT + 1)
+    path = save(stopped, "newer")
+    monkeypatch.undo()
+    assert "upgrade Djinn" in refusal(stopped, path)
+
+
+def test_another_model_is_refused(stopped: Desk) -> None:
+    path = save(stopped)
+    for other, word in [
+        (build_desk(build("gpt2")), "GPT2"),
+        (build_desk(build("llama", seed=1)), "weights"),
+        (build_desk(build("llama", layers=9)), "configuration"),
+        (build_desk(build("llama", dtype=torch.bfloat16)), "dtype float32"),
+        (build_desk(build("llama", attention="eager")), "attention sdpa"),
+    ]:
+        assert word in refusal(other, path)
+        other.close_all()
+
+
+def test_names(stopped: Desk) -> None:
+    save(stopped, "rome")
+    with pytest.raises(UsageError, match="already"):
+        save(stopped, "rome", replace=False)
+    save(stopped, "rome")
+    for name in ("a/b", "..", ".x", "x\n", "x" * 200, " x"):
+        with pytest.raises(UsageError, match="cannot be the name"):
+            save(stopped, name)
+    with pytest.raises(UnknownCheckpoint, match="rome"):
+        restore(stopped, "nowhere")
+    with pytest.raises(UnknownCheckpoint, match="no file"):
+        restore(stopped, "/nowhere/at/all.djinn")
+    with pytest.raises(UsageError, match="full path"):
+        restore(stopped, "here/x.djinn")
+
+
+def test_a_list_names_them_newest_first_and_what_is_dropped_is_gone(stopped: Desk) -> None:
+    for one in stopped.ask(ask.ListCheckpoints()).checkpoints:
+        stopped.ask(ask.DropCheckpoint(name=one.name))
+    for name in ("one", "two words"):
+        path = save(stopped, name)
+    (path.parent / "strange.djinn").write_text("no")
+    listed = stopped.ask(ask.ListCheckpoints()).checkpoints
+    assert [one.name for one in listed] == ["two words", "one"]
+    assert (listed[0].stopped_at, listed[0].step, listed[0].tokens) == ("resid_post.4", 1, 10)
+    assert listed[0].bytes_stored == path.stat().st_size
+    stopped.ask(ask.DropCheckpoint(name="one"))
+    with pytest.raises(UnknownCheckpoint):
+        restore(stopped, "one")
+
+
+def test_a_session_is_replaced_only_on_purpose(stopped: Desk) -> None:
+    save(stopped)
+    with pytest.raises(UsageError, match="already"):
+        stopped.ask(ask.RestoreCheckpoint(session="a", name="paris"))
+    stop = stopped.value()
+    stopped.resume(free=True)
+    stopped.ask(ask.RestoreCheckpoint(session="a", name="paris", replace=True))
+    assert torch.equal(stopped.value(), stop)
+    stopped.settle()
+
+
+@pytest.mark.parametrize("after", [0, 3, 40])
+def test_a_full_disk_leaves_nothing_behind(stopped: Desk, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Refused at the first record, among the arrays, and by the final flush."""
+    path = save(stopped, "before")
+    there = set(path.parent.iterdir())
+    writes = iter(range(10_000))
+
+    def write(self: records.Writer, *parts: bytes | memoryview) -> None:
+        if next(writes) >= after:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, *parts)
+
+    def flush(file: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    real = records.Writer._write
+    monkeypatch.setattr(records.Writer, "_write", write)
+    monkeypatch.setattr(checkpoint_files, "_to_disk", flush)
+    for name in ("new", "before"):
+        with pytest.raises(StorageFailed, match="No space left"):
+            save(stopped, name)
+    assert set(path.parent.iterdir()) == there
+    monkeypatch.undo()
+    restore(stopped, "before")
+    assert torch.equal(stopped.value(name="b"), stopped.value(name="a"))
+
+
+def test_what_a_killed_engine_was_writing_goes_when_it_is_a_day_old(stopped: Desk) -> None:
+    folder = save(stopped).parent
+    old, young = folder / ".old.part", folder / ".young.part"
+    for path in (old, young):
+        path.write_bytes(b"DJINNKPT")
+    os.utime(old, (time.time() - 25 * 3600,) * 2)
+    save(stopped)
+    assert not old.exists()
+    assert young.exists()
+    young.unlink()
+
+
+def test_no_room_for_the_rows_leaves_the_engine_as_it_was() -> None:
+    one, _ = pair_of("llama")
+    one.open()
+    one.run(tokens(400), new=1)
+    path = save(one)
+    small = build_desk(
+        build("llama"),
+        device_memory=one.engine.weights.statistics().bytes_total + (1 << 18),
+        host_memory=0,
+        disk_memory=0,
+    )
+    small.open("mine")
+    small.run(PROMPT, new=2, name="mine")
+    pages = [slab.pages_in_use for slab in small.engine.slabs]
+    with pytest.raises(SlabFull, match="pages"):
+        restore(small, str(path))
+    assert [slab.pages_in_use for slab in small.engine.slabs] == pages
+    small.close_all()
+    one.close_all()
+
+
+def test_others_are_served_while_a_file_is_written(stopped: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk does not answer until another session has run to its end."""
+    disk = threading.Event()
+    real = checkpoint_files._to_disk
+    monkeypatch.setattr(checkpoint_files, "_to_disk", lambda file: (disk.wait(60), real(file)))
+    stopped.open("other")
+    saved: list[object] = []
+    stopped.post(ask.SaveCheckpoint(session="a", name="slow", replace=True), saved)
+    assert len(stopped.run(PROMPT, new=5, name="other").tokens) == 5
+    assert not saved
+    refused: list[object] = []
+    stopped.post(ask.Resume(session="a"), refused)  # it waits: what is being written stays as it is
+    stopped.run(PROMPT, new=2, name="other")
+    assert not refused
+    disk.set()
+    while not refused:
+        stopped.engine.tick()
+    assert saved
+
+
+def test_a_session_that_is_closed_meanwhile_leaves_no_file(stopped: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = threading.Event()
+    real = checkpoint_files._to_disk
+    monkeypatch.setattr(checkpoint_files, "_to_disk", lambda file: (disk.wait(60), real(file)))
+    saved: list[object] = []
+    stopped.post(ask.SaveCheckpoint(session="a", name="never"), saved)
+    stopped.engine.tick()
+    while not stopped.engine.scheduler.waiting:
+        stopped.engine.tick()
+    stopped.close("a")
+    disk.set()
+    stopped.engine.keeping.file_worker.start(lambda: None).result()
+    with pytest.raises(UnknownCheckpoint):
+        restore(stopped, "never")
+
+
+def test_what_another_kernel_has_open_is_restored_over_with_force_only(stopped: Desk) -> None:
+    """Then it is of the kernel that restored it, and the other one's next verb meets what was restored."""
+    save(stopped)
+    other, before = Holder(name="other", user="tester"), stopped.session()
+    over = ask.RestoreCheckpoint(session="a", name="paris", replace=True)
+    with pytest.raises(SessionHeld, match=r"'a' is open in another kernel; to restore over it .* --force .in Python"):
+        stopped.engine.ask(over, other)
+    assert stopped.session() is before
+    stopped.engine.ask(msgspec.structs.replace(over, force=True), other)
+    assert stopped.session() is not before
+    assert stopped.session().holder == "other"
+    assert stopped.resume(free=True).tokens
+
+
+def test_a_running_session_is_not_saved(stopped: Desk) -> None:
+    stopped.open("other")
+    replies: list[object] = []
+    stopped.post(ask.Run(session="other", tokens=PROMPT, max_new_tokens=4, ignore_eos=True), replies)
+    stopped.engine.tick()
+    with pytest.raises(IllegalMove, match="running"):
+        stopped.ask(ask.SaveCheckpoint(session="other", name="x"))
+
+
+def test_a_file_whose_name_is_no_text_is_listed_found_and_dropped_by_what_stands_for_it(stopped: Desk) -> None:
+    stopped.ask(ask.SaveCheckpoint(session="a", name="noon", replace=True))
+    folder = stopped.engine.keeping.checkpoints.folder
+    (folder / "noon.djinn").rename(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.djinn"))
+    told = stopped.ask(ask.ListCheckpoints())
+    assert codec.decode_reply(codec.encode(1, told)).body == told
+    (name,) = [one.name for one in told.checkpoints if "caf" in one.name]
+    assert name.isprintable()
+    assert stopped.ask(ask.DropCheckpoint(name=name)).count == 1
+
+
+@pytest.mark.parametrize("name", ["/" + "x" * 500, "~nobody-of-this-name/x", "/\0"])
+def test_a_path_that_cannot_be_one_is_refused_in_a_sentence(stopped: Desk, name: str) -> None:
+    with pytest.raises((UnknownCheckpoint, UsageError)) as told:
+        stopped.ask(ask.RestoreCheckpoint(session="b", name=name))
+    assert str(told.value).endswith(".")

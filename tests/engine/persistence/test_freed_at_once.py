@@ -1,0 +1,67 @@
+"""A closed session frees its tensors at once: no cycle of references and no traceback holds what a verb has made until
+the collector of cycles comes by."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.session.footprint import own_tensors, past_tensors
+from djinn_jupyter.errors import DjinnError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Scale
+from tests.engine.desk import Desk, tokens
+from tests.engine.persistence.roundtrip import pair_of
+
+
+def refused(desk: Desk, request: ask.Request) -> None:
+    with pytest.raises(DjinnError):
+        desk.ask(request)
+
+
+def saved_and_restored(desk: Desk) -> None:
+    desk.ask(ask.SaveCheckpoint(session="a", name="kept", replace=True))
+    desk.ask(ask.RestoreCheckpoint(session="b", name="kept"))
+
+
+VERBS: dict[str, Callable[[Desk], object]] = {
+    "checkpoint": saved_and_restored,
+    "fork": lambda desk: desk.fork("b"),
+    "measure": lambda desk: desk.logits_ahead(),
+    "look ahead": lambda desk: desk.value("resid_post.6", ahead=True),
+    "edit": lambda desk: desk.edit(Scale(factor=0.5)),
+    "go back": lambda desk: (desk.resume(), desk.back()),
+    "swap": lambda desk: (desk.swap_out(), desk.swap_in()),
+    "a refused edit": lambda desk: refused(desk, ask.ApplyEdit(session="a", edit=Scale(factor=float("inf")))),
+    "a refused site": lambda desk: refused(desk, ask.Inspect(session="a", site="resid_post.99")),
+    "a refused checkpoint": lambda desk: refused(desk, ask.RestoreCheckpoint(session="b", name="no such")),
+}
+
+
+def held(desk: Desk) -> list[weakref.ref[torch.Tensor]]:
+    """The tensors of its sessions, by references that do not hold them."""
+    sessions = desk.engine.sessions.values()
+    return [weakref.ref(t) for one in sessions for t in (*own_tensors(one), *past_tensors(one))]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_a_verb_made_is_freed_when_the_session_is_closed(verb: str) -> None:
+    desk, _ = pair_of("llama")
+    desk.open()
+    desk.stop_at("resid_post.4")
+    desk.run(tokens(9), 2)
+    gc.collect()
+    gc.disable()
+    try:
+        VERBS[verb](desk)
+        tensors = held(desk)
+        assert tensors
+        desk.close_all()
+        assert [alive.shape for one in tensors if (alive := one()) is not None] == []
+        assert list(desk.engine.blobs) == []
+    finally:
+        gc.enable()

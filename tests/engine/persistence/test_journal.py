@@ -1,0 +1,337 @@
+"""The journal's files: torn ends are normal, damage is noticed, what cannot be used is set aside and never deleted."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from djinn_jupyter.engine.persistence import journal as journals
+from djinn_jupyter.engine.persistence import journal_file as journal_files
+from djinn_jupyter.engine.persistence import records
+from djinn_jupyter.engine.persistence.dump import dump_session
+from djinn_jupyter.engine.persistence.identity import ModelIdentity
+from djinn_jupyter.engine.persistence.image import SessionImage
+from djinn_jupyter.engine.persistence.journal_file import JournalFiles, Values
+from djinn_jupyter.engine.persistence.journal_names import SUFFIX, JournalName
+from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
+from djinn_jupyter.engine.persistence.locked_folder import take_folder
+from djinn_jupyter.errors import CheckpointRefused, StorageFailed
+from tests.engine.desk import Desk, build_desk, desk_of, tokens
+from tests.engine.persistence.crashes import crashed, forget, journal, written
+from tests.engine.persistence.roundtrip import pair_of
+from tests.families import build
+
+PROMPT = tokens(9)
+CPU = torch.device("cpu")
+MODEL = ModelIdentity(architecture="a", configuration="b", weights="c", dtype="d", attention="e", device="cpu")
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    """An engine with a journal in `tmp_path / "alive"`."""
+    desk = desk_of("llama")
+    journal(desk, tmp_path / "alive")
+    yield desk
+    forget(desk)
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob(f"*{SUFFIX}"))
+
+
+def images(count: int) -> list[SessionImage]:
+    """A session after each of several moves."""
+    desk = build_desk(build("llama"))
+    desk.open()
+    desk.stop_at(3)
+    desk.run(PROMPT, new=count)
+    taken = []
+    for _ in range(count):
+        taken.append(dump_session(desk.session(), None))
+        desk.resume()
+    return taken
+
+
+def files_in(folder: Path, values: Values = lambda tensor: tensor, device: torch.device = CPU) -> JournalFiles:
+    """A session's files, the first of which will be `x.0.session`."""
+    return JournalFiles(JournalName(folder=folder, stem="x", number=-1), MODEL, device, values)
+
+
+@pytest.fixture(scope="module")
+def four_images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list[int], list[SessionImage]]:
+    """A session's file with four images, and where each of them ends."""
+    folder = tmp_path_factory.mktemp("journal")
+    book, taken, ends = files_in(folder), images(4), []
+    for image in taken:
+        book.write(image)
+        ends.append((folder / f"x.0{SUFFIX}").stat().st_size)
+    book.close()
+    return folder / f"y{SUFFIX}", (folder / f"x.0{SUFFIX}").read_bytes(), ends, taken
+
+
+many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@many
+@given(data=st.data())
+def test_a_file_cut_anywhere_gives_the_last_whole_image(
+    four_images: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
+) -> None:
+    path, whole, ends, taken = four_images
+    cut = data.draw(st.integers(0, len(whole)))
+    path.write_bytes(whole[:cut])
+    last = sum(end <= cut for end in ends) - 1
+    if last < 0:
+        with pytest.raises(CheckpointRefused):
+            read_journal_file(path, MODEL, CPU)
+        return
+    found = read_journal_file(path, MODEL, CPU)
+    assert not found.damaged
+    assert found.image.tokens == taken[last].tokens
+    assert len(found.image.history.stops) == len(taken[last].history.stops)
+    for frame, other in zip(found.image.frames, taken[last].frames, strict=True):
+        assert frame.hidden is not None
+        assert other.hidden is not None
+        assert torch.equal(frame.hidden, other.hidden)
+
+
+@many
+@given(data=st.data())
+def test_a_flipped_bit_is_noticed_and_an_image_before_it_used(
+    four_images: tuple[Path, bytes, list[int], list[SessionImage]], data: st.DataObject
+) -> None:
+    path, whole, ends, taken = four_images
+    at = data.draw(st.integers(0, len(whole) - 1))
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ (1 << data.draw(st.integers(0, 7)))]) + whole[at + 1 :])
+    last = sum(end <= at for end in ends) - 1
+    if last < 0:
+        with pytest.raises(CheckpointRefused):
+            read_journal_file(path, MODEL, CPU)
+        return
+    assert read_journal_file(path, MODEL, CPU).image.tokens == taken[last].tokens
+
+
+def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_files, "SLACK_BYTES", 0)
+    book, taken = files_in(tmp_path), images(4)
+    sizes = []
+    for image in taken:
+        book.write(image)
+        sizes.append(sum(path.stat().st_size for path in files(tmp_path)))
+    frame = taken[-1].frames[0].hidden
+    assert frame is not None
+    (first,) = files(tmp_path)
+    assert first.read_bytes().count(frame.numpy().tobytes()) == 1
+    for _ in range(30):
+        book.write(taken[-1], compact=book.wasteful)
+        assert len(files(tmp_path)) <= 2, "the one before stays until the new one is on the disk"
+        book.force()
+        (there,) = files(tmp_path)
+        sizes.append(there.stat().st_size)
+    assert min(b - a for a, b in pairwise(sizes)) < 0
+    assert max(sizes) < 4 * sizes[3]
+    assert there != first
+    assert read_journal_file(there, MODEL, CPU).image.tokens == taken[-1].tokens
+    book.close()
+
+
+class OnAGpu(torch.Tensor):
+    """A tensor on the host that says it is elsewhere until it is copied."""
+
+    device = torch.device("cuda", 0)  # type: ignore[assignment]
+
+    def detach(self) -> OnAGpu:
+        return self
+
+    def to(self, device: str, *, copy: bool) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor).to(device, copy=copy)
+
+
+def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there(tmp_path: Path) -> None:
+    """The values are written as copies on the host, whichever it was."""
+    (image,) = images(1)
+    (frame,) = image.frames
+    assert frame.hidden is not None
+    on_gpu = msgspec.structs.replace(frame, hidden=frame.hidden.as_subclass(OnAGpu))
+    book = files_in(tmp_path, lambda tensor: tensor.to("cpu", copy=True), torch.device("cuda"))
+    book.write(msgspec.structs.replace(image, frames=(on_gpu,)))
+    book.close()
+    with files(tmp_path)[0].open("rb") as opened:
+        reader = records.Reader(opened)
+        found = [record for record in iter(reader.next, None) if record.head is not None]
+        at_home = [reader.values(record) for record in found if record.head.at_home]
+    assert len(found) > len(at_home) == 1
+    assert torch.equal(at_home[0], frame.hidden)
+
+
+def test_a_full_disk_leaves_the_last_image_and_is_made_good(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journals, "RETRY_SECONDS", 0.0)
+    desk.open()
+    desk.run(PROMPT, new=2)
+    written(desk)
+    full = [True]
+    real = records.Writer._write
+
+    def write(self: records.Writer, part: bytes | memoryview) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, part)
+
+    monkeypatch.setattr(records.Writer, "_write", write)
+    done = desk.run((), new=3, extend=True)
+    kept = desk.engine.keeping.journal
+    assert kept is not None
+    for _ in range(4):
+        desk.settle()
+        kept._wait()
+    _, other = pair_of("llama")
+    assert journal(other, crashed(tmp_path / "alive", tmp_path / "full")) == ("a",)
+    assert len(other.session().tokens) == len(PROMPT) + 2
+    forget(other)
+    full.clear()
+    desk.settle()
+    written(desk)
+    assert journal(other, crashed(tmp_path / "alive", tmp_path / "room")) == ("a",)
+    assert tuple(other.session().tokens[-3:]) == done.tokens
+    forget(other)
+    assert sum("could not be written" in record.message for record in caplog.records) == 1
+
+
+def test_another_version_and_another_model_are_set_aside(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.open()
+    desk.run(PROMPT, new=2)
+    written(desk)
+    left = crashed(tmp_path / "alive", tmp_path / "left")
+    (found,) = files(left)
+    was = found.read_bytes()
+    strange = build_desk(build("llama", seed=4))
+    assert journal(strange, left) == ()
+    (aside,) = files(left)
+    assert aside.parent.name == "aside"
+    assert aside.read_bytes() == was
+    forget(strange)
+    assert files(left) == [aside]
+    monkeypatch.setattr(records, "FORMAT", records.FORMAT + 1)
+    desk.open("newer")
+    written(desk)
+    monkeypatch.undo()
+    newer = crashed(tmp_path / "alive", tmp_path / "newer")
+    other = build_desk(build("llama"))
+    assert journal(other, newer) == ("a",)
+    (aside,) = [path for path in files(newer) if path.parent.name == "aside"]
+    assert aside.name != found.name
+    forget(other)
+
+
+def test_a_clean_end_leaves_the_last_image_and_forgetting_leaves_none(desk: Desk, tmp_path: Path) -> None:
+    one = build_desk(build("llama"))
+    for forgets in (False, True):
+        assert journal(one, tmp_path / "ended") == (("a",) if forgets else ())
+        one.open()
+        one.run(PROMPT, new=3)
+        made = list(one.session().tokens)
+        one.engine.keeping.forgets = forgets
+        one.engine.close()
+        if not forgets:
+            other = build_desk(build("llama"))
+            assert journal(other, crashed(tmp_path / "ended", tmp_path / "copy")) == ("a",)
+            assert list(other.session().tokens) == made
+            forget(other)
+        one.close_all()
+    assert files(tmp_path / "ended") == []
+
+
+def test_two_engines_at_once_never_have_one_session_both(tmp_path: Path) -> None:
+    one, other = pair_of("llama")
+    for desk in (one, other):
+        assert journal(desk, tmp_path / "shared") == ()
+        desk.open()
+        desk.run(PROMPT, new=2)
+        written(desk)
+    left = crashed(tmp_path / "shared", tmp_path / "left")
+    forget(one)
+    forget(other)
+    assert journal(one, left) == ("a", "a (2)")
+    assert journal(other, left) == ()
+    forget(one)
+    forget(other)
+    assert files(left) == []
+
+
+def test_a_berth_is_one_process_s_until_it_ends(tmp_path: Path) -> None:
+    first = take_folder(tmp_path, "here", SUFFIX, ".pages")
+    second = take_folder(tmp_path, "here", SUFFIX, ".pages")
+    elsewhere = take_folder(tmp_path, "there", SUFFIX, ".pages")
+    assert len({first.folder, second.folder, elsewhere.folder}) == 3
+    for locked, name in ((first, "x"), (second, "x"), (elsewhere, "y")):
+        (locked.folder / f"{name}{SUFFIX}").write_text(str(locked.folder))
+        locked.release()
+    third = take_folder(tmp_path, "here", SUFFIX, ".pages")
+    assert len(third.files(SUFFIX)) == 2
+    assert elsewhere.folder.exists()
+    assert not second.folder.exists()
+    third.release()
+
+
+def test_no_place_for_a_journal_is_said_with_the_remedy(tmp_path: Path) -> None:
+    desk = desk_of("llama")
+    (tmp_path / "journals").write_text("in the way")
+    with pytest.raises(StorageFailed, match="--no-journal"):
+        journal(desk, tmp_path)
+
+
+def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever in it the disk is full."""
+    book, taken = files_in(tmp_path), images(3)
+    book.write(taken[0])
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    real = os.pwrite
+    for room in (0, 1, 700):
+        with monkeypatch.context() as full:
+            full.setattr(os, "pwrite", filling(room, real))
+            with pytest.raises(OSError, match="No space"):
+                book.write(taken[1])
+        assert path.read_bytes() == whole
+    book.write(taken[1])
+    book.write(taken[2])
+    book.close()
+    assert files(tmp_path) == [path]
+    assert same_hidden(read_journal_file(path, MODEL, CPU).image, taken[2])
+
+
+def filling(room: int, real: Any) -> Any:
+    """A disk that takes so many bytes more."""
+    left = [room]
+
+    def write(descriptor: int, part: bytes, at: int) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        done = int(real(descriptor, part[: left[0]], at))
+        left[0] -= done
+        return done
+
+    return write
+
+
+def same_hidden(one: SessionImage, other: SessionImage) -> bool:
+    pairs = zip(one.frames, other.frames, strict=True)
+    return one.tokens == other.tokens and all(torch.equal(a.hidden, b.hidden) for a, b in pairs)

@@ -1,0 +1,123 @@
+"""Journals and checkpoints that version ea93dcf wrote (`fixtures/`) are read: nothing in them has become another bit.
+
+What a file holds (values at stops, logits, recordings, rows, states) is compared with what that version said of it, on
+every machine. What comes of it when it goes on is the same tokens everywhere; the same bits where this machine computes
+the works of `fixtures/write.py` to the same bits as the one that wrote them, else close to them.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from djinn_jupyter.engine.persistence import adopted_pages
+from djinn_jupyter.engine.startup.build import open_engine
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.host import host_name
+from tests.engine.desk import Desk
+from tests.engine.persistence.crashes import forget
+from tests.engine.persistence.fixtures import write as before
+
+FILE_BYTES = 1 << 20
+
+
+class Old:
+    """What was written of one model, and an engine of today beside it."""
+
+    def __init__(self, model: str, data: Path) -> None:
+        self.works, self.folder = before.ALL[model], before.HERE / model
+        self.said: dict[str, Any] = json.loads((self.folder / "sessions.json").read_text())
+        self.tensors = load_file(self.folder / "tensors.safetensors")
+        config = before.config(self.works, data)
+        self._lay_out(data, config.identity.slug())
+        self.desk = Desk(open_engine(config))
+        self.found = {one.name: (one.exactness, one.residency) for one in self.desk.engine.reading.sessions}
+
+    def _lay_out(self, data: Path, slug: str) -> None:
+        """As a killed engine of this machine would have left it."""
+        shutil.copytree(self.folder / "checkpoints", data / "checkpoints")
+        locked = data / "journals" / slug / f"{host_name()}-0"
+        shutil.copytree(self.folder / "journal", locked)
+        for pages in locked.glob(f"*{adopted_pages.SUFFIX}"):
+            with pages.open("r+b") as file:
+                file.truncate(FILE_BYTES)
+
+    def tensors_of(self, name: str, *, becomes: bool = False) -> dict[str, Tensor]:
+        there = {
+            key.removeprefix(f"{name}/"): value for key, value in self.tensors.items() if key.startswith(f"{name}/")
+        }
+        return {key: value for key, value in there.items() if key.startswith("becomes ") == becomes}
+
+    def computes_the_same(self) -> bool:
+        """Return whether the works, run anew, come to the bits that were written."""
+        for name, work in self.works.sessions.items():
+            work(self.desk, f"new {name}") if name != "forked" else None
+        return all(
+            same(self.tensors_of(name), before.standing(self.desk, f"new {name}")[1])
+            for name in self.works.sessions
+            if name != "forked"
+        )
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(value, other[key]) for key, value in one.items())
+
+
+@pytest.fixture(scope="module", params=list(before.ALL))
+def old(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Old]:
+    old = Old(request.param, tmp_path_factory.mktemp("data"))
+    yield old
+    forget(old.desk)
+
+
+def stands_as_it_did(old: Old, name: str, kept: str) -> None:
+    plain, tensors = before.standing(old.desk, name)
+    assert plain == old.said[kept]["standing"]
+    assert same(tensors, old.tensors_of(kept))
+
+
+def becomes_what_it_did(old: Old, name: str, kept: str, *, exactly: bool) -> None:
+    plain, tensors = before.becomes(old.desk, name)
+    assert plain == old.said[kept]["becomes"]
+    for key, value in old.tensors_of(kept, becomes=True).items():
+        mine = tensors[key.removeprefix("becomes ")]
+        if exactly or key == "becomes first":
+            assert torch.equal(mine, value), key
+        else:
+            torch.testing.assert_close(mine, value, rtol=1e-3, atol=1e-3)
+
+
+def test_its_journal_is_taken_over_and_goes_on(old: Old) -> None:
+    """What had its keys, values and states on the disk is exact; of the others they are computed again."""
+    desk, works = old.desk, old.works
+    on_disk, made_again = ("exact", "disk"), ("recomputed", "resident")
+    assert old.found == {name: on_disk if name in works.on_disk else made_again for name in works.sessions}
+    exactly = old.computes_the_same()
+    for name in works.sessions:
+        desk.ask(ask.Open(session=name))
+        desk.ask(ask.SwapIn(session=name))
+        stands_as_it_did(old, name, name)
+        if name in works.on_disk:
+            assert before.rows_digest(desk, name) == old.said[name]["rows"]
+        becomes_what_it_did(old, name, name, exactly=exactly)
+
+
+def test_its_checkpoints_are_restored_bit_for_bit_and_go_on(old: Old) -> None:
+    desk = old.desk
+    assert {one.name for one in desk.engine.keeping.checkpoints.list()} == set(old.works.checkpoints)
+    exactly = old.computes_the_same()
+    for name in old.works.checkpoints:
+        restored = f"restored {name}"
+        told = desk.ask(ask.RestoreCheckpoint(session=restored, name=name)).session
+        assert (told.exactness, told.residency) == ("exact", "resident")
+        stands_as_it_did(old, restored, name)
+        assert before.rows_digest(desk, restored) == old.said[name]["rows"]
+        becomes_what_it_did(old, restored, name, exactly=exactly)

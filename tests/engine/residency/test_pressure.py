@@ -1,0 +1,260 @@
+"""More sessions than the device holds: whoever is not used makes room, nobody's bits change, nobody waits for ever."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.memory.budget import Budget
+from djinn_jupyter.engine.process.daemon import LONGEST_WAIT_SECONDS, WATCHFUL_WAIT_SECONDS, longest_wait
+from djinn_jupyter.engine.session import reports
+from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Finished, Paused, SessionSwapped
+from tests.engine.desk import Desk, Outcome, build_desk, tokens
+from tests.engine.plain import generate, plain_of
+from tests.engine.residency.leaving import held, nothing_left
+from tests.families import build
+
+PAGE = 8 * 2 * 2 * 16 * 8 * 4  # layers, key and value, heads, positions, features, bytes
+NEW = 4
+
+
+def small(pages: int, **config: Any) -> Desk:
+    """A tiny Llama's engine whose slab holds so many pages; freed ones are poisoned."""
+    model = build("llama")
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    desk = build_desk(model, device_memory=weights + pages * PAGE, **config)
+    for slab in desk.engine.slabs:
+        slab.shrink()
+        slab.segments.poison, slab.segments.segment_slots = True, 4
+    return desk
+
+
+def plain(prompt: tuple[int, ...], new: int = NEW) -> Outcome:
+    return generate(plain_of("llama"), prompt, new)
+
+
+def start(desk: Desk, name: str, prompt: tuple[int, ...], new: int = NEW) -> list[Any]:
+    replies: list[Any] = []
+    desk.post(ask.Run(session=name, tokens=prompt, max_new_tokens=new, ignore_eos=True), replies)
+    return replies
+
+
+def until(desk: Desk, *replies: list[Any]) -> None:
+    while not all(replies):
+        if not desk.engine.tick():
+            assert desk.engine.tiers.moving, "idle, and somebody is not answered"
+            desk.engine.mailbox.wait(1.0)
+
+
+class Sampled(Budget):
+    """Every value that `taken` ever had."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name == "taken":
+            self.__dict__.setdefault("samples", []).append(value)
+
+
+def test_fifty_sessions_on_a_third_of_what_they_need() -> None:
+    """All alive at once, each stopped in its prompt, then resumed out of order, several at a time."""
+    pages = 80
+    desk = small(pages)
+    budget: Any = desk.engine.slabs[0].budget
+    budget.__class__ = Sampled
+    prompts = {f"s{n}": tokens(60 + n % 30, seed=n) for n in range(50)}
+    for name, prompt in prompts.items():
+        desk.open(name)
+        desk.stop_at(4, "step == 0", name)
+        assert isinstance(desk.run(prompt, NEW, name), Paused)
+    order = list(prompts)
+    random.Random(1).shuffle(order)
+    for first in range(0, 50, 5):
+        ends: dict[str, list[Any]] = {name: [] for name in order[first : first + 5]}
+        for name, replies in ends.items():
+            desk.post(ask.Resume(session=name), replies)
+        until(desk, *ends.values())
+        for name, replies in ends.items():
+            assert desk.outcome(replies[0], name) == plain(prompts[name]), name
+    demand = sum(session.cache.statistics().pages for session in desk.engine.sessions.values())
+    assert len(desk.engine.sessions) == 50
+    assert demand >= 3 * pages
+    assert 0 < max(budget.samples) <= budget.limit <= (pages + 1) * PAGE
+    assert budget.overdrawn == 0
+    assert len(budget.samples) > 50, "working copies come and go with every switch"
+    moved = [event.transfer for event in desk.events if isinstance(event, SessionSwapped)]
+    assert {transfer.cause for transfer in moved} == {"pressure", "needed"}
+    desk.close_all()
+    assert nothing_left(desk)
+
+
+def test_runs_at_the_same_time_that_do_not_fit_together_take_turns() -> None:
+    desk = small(16)
+    prompts = {name: tokens(100, seed=seed) for seed, name in enumerate("abcdef")}
+    ends = {}
+    for name, prompt in prompts.items():
+        desk.open(name)
+        ends[name] = start(desk, name, prompt)
+    until(desk, *ends.values())
+    for name, replies in ends.items():
+        assert desk.outcome(replies[0], name) == plain(prompts[name]), name
+    desk.close_all()
+
+
+def test_a_run_that_grows_waits_for_another_to_leave() -> None:
+    desk = small(12)
+    desk.open("idle")
+    desk.run(tokens(60), 2, "idle")
+    desk.open("grows")
+    end = desk.run(tokens(100, seed=2), 60, "grows")
+    assert (end.reason, len(end.tokens)) == ("length", 60)
+    assert desk.describe("idle").residency == "host"
+    assert desk.outcome(end, "grows") == plain(tokens(100, seed=2), 60)
+    desk.close_all()
+
+
+def test_what_cannot_fit_is_refused_with_the_numbers_when_nobody_can_leave() -> None:
+    desk = small(12)
+    desk.open("a")
+    desk.run(tokens(60), 2, "a")
+    desk.open("b")
+    with pytest.raises(SlabFull, match=r"Asked for .* pages of .* and the limit is"):
+        desk.run(tokens(400), 2, "b")
+    assert desk.outcome(desk.run(tokens(60), 3, "b"), "b") == plain(tokens(60), 3)
+    desk.close_all()
+
+
+def test_the_last_of_two_growing_runs_that_nobody_can_help_ends_where_it_is() -> None:
+    desk = small(12)
+    ends = {}
+    for name in "ab":
+        desk.open(name)
+        ends[name] = start(desk, name, tokens(70, seed=3), 90)
+    until(desk, *ends.values())
+    reasons = {replies[0].reason for replies in ends.values()}
+    assert reasons == {"length", "slab_full"}
+    whole = plain(tokens(70, seed=3), 90).tokens
+    for replies in ends.values():
+        assert replies[0].tokens == whole[: len(replies[0].tokens)]
+    short = next(name for name, replies in ends.items() if replies[0].reason == "slab_full")
+    more = desk.run((), 3, short, extend=True)
+    had = len(ends[short][0].tokens)
+    assert more.tokens == whole[had : had + 3], "and goes on from there when there is room"
+    desk.close_all()
+
+
+def test_the_longest_unused_leaves_first_and_a_detached_one_before_it() -> None:
+    desk = small(16)
+    for name in "abc":
+        desk.open(name)
+        desk.run(tokens(60), 1, name)
+    desk.session("b").holder = None
+    desk.open("d")
+    desk.run(tokens(60), 1, "d")
+    told = {name: reports.describe(session).residency for name, session in desk.engine.sessions.items()}
+    assert told == {"a": "resident", "b": "host", "c": "resident", "d": "resident"}
+    desk.open("e")
+    desk.run(tokens(60), 1, "e")
+    assert desk.describe("a").residency == "host"
+    desk.close_all()
+
+
+def test_who_comes_back_makes_others_leave() -> None:
+    desk = small(12)
+    for name in "ab":
+        desk.open(name)
+        desk.stop_at(4, name=name)
+        desk.run(tokens(120), 1, name)
+    assert desk.describe("a").residency == "host"
+    mover = held(desk)
+    replies: list[Any] = []
+    desk.post(ask.Inspect(session="a"), replies)
+    while not replies:
+        if not desk.engine.tick():
+            mover.go_on()
+    assert desk.describe("b").residency == "host"
+    desk.engine.tiers.mover = desk.engine.mover
+    assert isinstance(desk.resume("b", free=True), Finished)
+    desk.close_all()
+
+
+def test_a_session_without_use_leaves_by_itself() -> None:
+    desk = small(40)
+    clock = [0.0]
+    for name in "ab":
+        desk.open(name)
+        desk.run(tokens(60), 1, name)
+    room = desk.engine.residency.room
+    room._clock = lambda: clock[0]
+    clock[0] = desk.session("b").residence.touched + 30.0
+    desk.session("a").residence.touched = clock[0] - 61.0
+    while desk.engine.tick() or desk.engine.tiers.moving:
+        desk.engine.mailbox.wait(0.1)
+    told = [desk.describe(name) for name in "ab"]
+    assert [t.residency for t in told] == ["host", "resident"]
+    assert told[0].last_transfer.cause == "idleness"
+    assert told[1].dirty_bytes == 0, "at rest, and written through"
+    assert longest_wait(desk.engine) == WATCHFUL_WAIT_SECONDS, "b is to leave in half a minute"
+    clock[0] += 40.0
+    desk.settle()
+    assert desk.describe("b").residency == "host"
+    assert desk.describe("b").last_transfer.bytes_moved == 0
+    slab = desk.engine.slabs[0]
+    assert (slab.pages_in_use > 0, slab.segment_bytes > 0) == (True, True), "who comes back soon finds places"
+    desk.engine.tick()
+    assert longest_wait(desk.engine) == WATCHFUL_WAIT_SECONDS, "there is memory to give back"
+    clock[0] += 4.0
+    desk.engine.tick()
+    assert slab.segment_bytes == 0, "and later, others find memory"
+    assert longest_wait(desk.engine) == LONGEST_WAIT_SECONDS, "nothing can come due"
+    desk.close_all()
+
+
+def test_what_cannot_leave_for_idleness_is_not_tried_at_every_tick() -> None:
+    desk = small(40, host_memory=1 << 12, disk_memory=0)
+    desk.open("a")
+    desk.run(tokens(60), 1)
+    desk.session().residence.touched -= 100.0
+    seen = []
+    leave = desk.engine.residency.swapping.swap_out
+    desk.engine.residency.swapping.swap_out = lambda *args: (seen.append(args), leave(*args))  # type: ignore[method-assign]
+    for _ in range(5):
+        desk.engine.tick()
+    assert len(seen) == 1
+    assert desk.describe().residency == "resident"
+    desk.close_all()
+
+
+def test_a_checkpoint_is_restored_where_others_have_to_leave(tmp_path: Path) -> None:
+    desk = small(12, data_folder=tmp_path)
+    desk.open("a")
+    desk.run(tokens(100), 2, "a")
+    before = desk.logits("a")
+    desk.ask(ask.SaveCheckpoint(session="a", name="kept"))
+    desk.close("a")
+    desk.open("b")
+    desk.run(tokens(120), 2, "b")
+    desk.ask(ask.RestoreCheckpoint(session="c", name="kept"))
+    assert desk.describe("b").residency == "host"
+    assert torch.equal(desk.logits("c"), before)
+    desk.close_all()
+
+
+def test_an_engine_that_says_it_has_nothing_to_do_has_nothing_to_do() -> None:
+    """Between ticks that found work nobody has to ring: the process sleeps only after one that found none."""
+    desk = small(12)
+    for name in "abc":
+        desk.open(name)
+        desk.run(tokens(100, seed=ord(name)), 1, name)
+    ends = {name: start(desk, name, tokens(100, seed=ord(name)), 4) for name in "abc"}
+    while not all(ends.values()):
+        if not desk.engine.tick():
+            assert all(job.waits for job in desk.engine.scheduler.jobs)
+            assert desk.engine.tiers.moving
+            desk.engine.mailbox.wait(1.0)
+    desk.close_all()
