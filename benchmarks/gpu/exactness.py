@@ -6,6 +6,7 @@ and what the engine refuses, is counted as such and never as exact.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,12 +18,14 @@ from time import monotonic
 from typing import Any, Final, Literal
 
 import torch
+import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.steps import SECONDS, Unfinished
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import Setting
+from benchmarks.worker import ROOT
 from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
@@ -59,7 +62,7 @@ class Kept:
     """Verdicts in a file, a line each, under what they depend on; others in it are of another version."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._under = path, f"torch {torch.__version__}"
+        self._path, self._under = path, depends_on()
         lines = path.read_text().splitlines() if path.exists() else []
         found = [json.loads(line) for line in lines]
         of_now = [entry for entry in found if entry["under"] == self._under]
@@ -69,6 +72,14 @@ class Kept:
         self.verdicts[verdict.case] = verdict
         with self._path.open("a") as file:
             file.write(json.dumps({"under": self._under, "verdict": asdict(verdict)}) + "\n")
+
+
+def depends_on() -> str:
+    """Return a digest of the engine's sources and of the libraries' versions: what is mended is decided again."""
+    found = hashlib.sha256(f"{torch.__version__} {transformers.__version__}".encode())
+    for path in sorted((ROOT / "djinn_jupyter").glob("engine/**/*.py")):
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _verdict(fields: dict[str, Any]) -> Verdict:

@@ -30,8 +30,14 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
 def test_the_exactness_step_decides_each_case_once(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     found = exactness.run(small)
     assert [(figure.met, figure.value.median if figure.value else None) for figure in found.figures] == [(True, 1.0)]
+    decided = exactness.decide
     monkeypatch.setattr(exactness, "decide", lambda case: pytest.fail("decided already"))
     assert exactness.run(small).figures == found.figures
+    monkeypatch.setattr(exactness, "depends_on", lambda: "an engine that was mended")
+    again: list[exactness.Case] = []
+    monkeypatch.setattr(exactness, "decide", lambda case: again.append(case) or decided(case))
+    exactness.run(small)
+    assert len(again) == 1
 
 
 def test_a_case_whose_bits_differ_is_named_and_misses_the_bar(small: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
