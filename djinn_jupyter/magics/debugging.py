@@ -22,8 +22,9 @@ class DebuggingMagics(Group):
 
     @verb(option("state", nargs="?", choices=["on", "off"], help="on or off; without it says which it is"))
     def djinn_debugger(self, args: Namespace) -> None:
-        """Experimental: show stops in JupyterLab's debugger: modules as call stack, activations as variables, its
-        buttons as moves. Python debugging goes on as before."""
+        """Show stops in JupyterLab's debugger (experimental).
+
+        Modules are its call stack, activations its variables, its buttons moves. Python debugging goes on as before."""
         if args.state == "on" and self._panel is None:
             from djinn_jupyter.magics.native_panel.panel import NativePanel
 
