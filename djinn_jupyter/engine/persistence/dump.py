@@ -55,12 +55,20 @@ class DumpedFrames:
     def __init__(self) -> None:
         self._taken: dict[int, tuple[Frame, FrameImage]] = {}
         self._met: dict[int, tuple[Frame, FrameImage]] = {}
+        self._entries: dict[int, tuple[Frame, EntryImage]] = {}
+        self._entries_now: dict[int, tuple[Frame, EntryImage]] = {}
         self._drawn: dict[int, tuple[Generation, Tensor]] = {}
         self._drawn_now: dict[int, tuple[Generation, Tensor]] = {}
 
     def image(self, frame: Frame) -> FrameImage:
         known = self._met.get(id(frame)) or self._taken.get(id(frame)) or (frame, _frame(frame))
         self._met[id(frame)] = known
+        return known[1]
+
+    def entry(self, frame: Frame) -> EntryImage:
+        """Return the image of the frame at which a pass of the log was entered."""
+        known = self._entries.get(id(frame)) or (frame, _entry(frame))
+        self._entries_now[id(frame)] = known
         return known[1]
 
     def generator(self, generation: Generation) -> Tensor:
@@ -73,6 +81,7 @@ class DumpedFrames:
     def forget_unmet(self) -> None:
         """Release what the finished image does not contain."""
         self._taken, self._met = self._met, {}
+        self._entries, self._entries_now = self._entries_now, {}
         self._drawn, self._drawn_now = self._drawn_now, {}
 
 
@@ -156,6 +165,7 @@ class _Dump:
         return SessionImage.of(
             session,
             paused=self.paused,
+            tokens=self._own_tokens,
             frames=tuple(self._frame_images),
             lines=tuple(self._generation_images),
             frame=frame,
@@ -165,11 +175,11 @@ class _Dump:
             edits_made=tuple(EditImage.of(one) for one in session.edits) if self.paused else (),
             breakpoints=tuple(_breakpoint(b) for b in session.breakpoints.values()),
             rules=tuple(RuleImage.of(one, tap=_tap(one), sizes=one.sizes()) for one in session.rules.values()),
-            watches=tuple(WatchImage.of(one, tap=_tap(one)) for one in session.watches.values()),
+            watches=tuple(_watch(one) for one in session.watches.values()),
             logits=None if session.state == "running" else session.logits_1V,
             journal=_states(session.journal) if self.paused else {},
             states=None if self.light else self._live_states(),
-            trail=_pass_log(session.pass_log),
+            trail=_pass_log(session.pass_log, self._taken),
             rows=rows,
             places=None,
             lost=session.needs_recompute,
@@ -246,6 +256,8 @@ def _generation(generation: Generation, generator: Tensor, *, light: bool) -> Li
         eos=tuple(sorted(generation.eos)),
         states={} if light else {length: _states(states) for length, states in generation.states.items()},
         state_lengths=tuple(generation.states),
+        drawn=tuple(generation.drawn),
+        log_probabilities=tuple(generation.log_probabilities),
     )
 
 
@@ -253,12 +265,17 @@ def _breakpoint(one: Breakpoint) -> BreakpointImage:
     return BreakpointImage.of(one, tap=_tap(one), when=None if one.condition is None else one.condition.text)
 
 
+def _watch(one: Watch) -> WatchImage:
+    values, positions, runs = (tuple(part) for part in (one.values, one.positions, one.runs))
+    return WatchImage.of(one, tap=_tap(one), values=values, positions=positions, runs=runs)
+
+
 def _tap(placed: Breakpoint | Rule | Watch) -> TapImage:
     """Return the tap with the site as it was named, which may have a selector."""
     return TapImage(site=placed.site, kind=placed.tap.kind)
 
 
-def _pass_log(log: PassLog) -> TrailImage:
+def _pass_log(log: PassLog, taken: DumpedFrames) -> TrailImage:
     sets: dict[tuple[int, ...], int] = {}
     kept: list[tuple[HeldRule, ...]] = []
     passes: list[PassesImage] = []
@@ -267,12 +284,12 @@ def _pass_log(log: PassLog) -> TrailImage:
         if key not in sets:
             sets[key] = len(kept)
             kept.append(tuple(HeldRule.of(rule, tap=_tap(rule)) for rule in one.rules))
-        passes.append(_passes(one, sets[key]))
+        passes.append(_passes(one, sets[key], taken))
     return TrailImage(rules=tuple(kept), passes=tuple(passes))
 
 
-def _passes(one: Passes, rules: int) -> PassesImage:
-    return PassesImage.of(one, rules=rules, entry=None if one.entry is None else _entry(one.entry))
+def _passes(one: Passes, rules: int, taken: DumpedFrames) -> PassesImage:
+    return PassesImage.of(one, rules=rules, entry=None if one.entry is None else taken.entry(one.entry))
 
 
 def _entry(entry: Frame) -> EntryImage:

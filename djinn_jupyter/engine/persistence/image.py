@@ -9,7 +9,10 @@ Shapes: n layers of a run, H key-value heads, T positions, D features of a head.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import Field, fields
+from functools import cache
+from operator import attrgetter
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import msgspec
@@ -40,8 +43,9 @@ class Part(Frozen):
     @classmethod
     def of(cls, thing: object, **made: Any) -> Self:
         """Return the image of `thing`: its attributes of the fields' names, but for those `made`."""
-        plain = (name for name in cls.__struct_fields__ if name not in made)
-        return cls(**{name: _unchanging(getattr(thing, name)) for name in plain}, **made)
+        names, read = _plain(cls, tuple(made))
+        made.update(zip(names, read(thing), strict=True))
+        return cls(**made)
 
     def like(self, kind: type[Thing], **made: Any) -> Thing:
         """Return a `kind` with the image's fields of the same names, but for those `made`."""
@@ -49,8 +53,14 @@ class Part(Frozen):
         return kind(**{name: getattr(self, name) for name in names.difference(made)}, **made)
 
 
-def _unchanging(value: Any) -> Any:
-    return tuple(value) if type(value) is list else value
+@cache
+def _plain(kind: type[Part], made: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
+    """Return the fields that are not `made`, and what reads them: an image has hundreds of structs, written before a
+    reply goes out."""
+    names = tuple(name for name in kind.__struct_fields__ if name not in made)
+    if len(names) > 1:
+        return names, attrgetter(*names)
+    return names, lambda thing: tuple(getattr(thing, name) for name in names)
 
 
 class TapImage(Part, frozen=True):
