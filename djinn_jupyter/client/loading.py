@@ -97,13 +97,13 @@ class Channels:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: IoThread | None = None
-        self._channels: dict[tuple[int, str], SocketChannel] = {}
+        self._channels: dict[tuple[int, float], SocketChannel] = {}  # by process and start: a broken engine starts anew
 
     def to(self, entry: Entry) -> SocketChannel:
         with self._lock:
             if self._thread is None or not self._thread.usable:
                 self._thread, self._channels = IoThread(), {}
-            key = (entry.pid, entry.mark)
+            key = (entry.pid, entry.started)
             channel = self._channels.get(key)
             if channel is not None and not channel.usable:
                 channel.close()

@@ -70,7 +70,7 @@ def test_a_kernel_that_ignores_its_environment_has_engines_that_do(flags: list[s
     code = f"""
         import sys
         sys.path.insert(0, {interpreter.package_root()!r})
-        from djinn_jupyter.client import interpreter
+        from djinn_jupyter.client.engines import interpreter
         import subprocess
         command = interpreter.command("import djinn_jupyter; print(sys.flags[:], djinn_jupyter.__file__)")
         asked = subprocess.run(command, env=interpreter.environment(), capture_output=True, text=True, cwd="/")
