@@ -1,4 +1,4 @@
-"""A session that is made to leave the device and to come back: what of it a caller waits for, and what is copied."""
+"""Swap a session out and back in: the time that a caller waits, and the bytes copied."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from djinn_jupyter.wire.requests import SwapOut
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Absence:
-    """`out_ms` is from the request until the bytes are on the host; somebody who asks something meanwhile waits for
+    """`out_ms` is from the request until the bytes are on the host; a request of another session meanwhile waits for
     `dispatch_ms`. Copying alone takes `copy_ms`, coming back `back_ms`. `bytes_left` stay on the device meanwhile."""
 
     out_ms: float
@@ -29,7 +29,7 @@ class Absence:
 
 
 def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
-    """To the host and back. DjinnError where nothing moves."""
+    """Swap the session to the host and back. DjinnError where nothing moves."""
     bystander = engine.session("bystander")
     out, out_ms, dispatch_ms = _leave(engine, session, bystander)
     left = session.describe().device_bytes
@@ -49,7 +49,8 @@ def absence(engine: RemoteEngine, session: RemoteSession) -> Absence:
 def _leave(
     engine: RemoteEngine, session: RemoteSession, bystander: RemoteSession
 ) -> tuple[Transfer | None, float, float]:
-    """What moved, and milliseconds until it had; until the bystander, who asked right behind, had his answer."""
+    """Return the transfer, the milliseconds until it was over, and the milliseconds until the bystander's request,
+    sent right after, was answered."""
     begun = time.perf_counter()
     leaving = engine.channel.ask(SwapOut(session=session.name, tier="host"))
     bystander.describe()

@@ -1,4 +1,4 @@
-"""The course of one run: its folder, its log, its time limit and the files it writes. Measures nothing."""
+"""The course of one run: its folder, log, time limit and result files. Measures nothing."""
 
 from __future__ import annotations
 
@@ -29,33 +29,33 @@ class Unmeasured:
     reason: str
 
 
-EARLIER = "earlier"  # the folder for what an earlier run had left
+EARLIER = "earlier"  # the folder for the result files of an earlier run
 REPORTS = ("report.html", "report.md")
 NOT_YET = Unmeasured(reason="the run did not come to it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where all sides of a run compute, and with what: `device` such as cuda:1, None for the best there is; `random`
+    """The device and weights of all sides of a run: `device` such as cuda:1, None for the best there is; `random`
     names the architecture where weights are drawn and not read."""
 
     device: str | None = None
     random: str | None = None
 
     def words(self) -> dict[str, Any]:
-        """As engines and baselines are asked."""
+        """Return the keyword arguments for loading an engine or a baseline."""
         return {"device": self.device, "random_weights": self.random is not None}
 
     def named(self, model: str) -> str:
-        """What the result files call the model."""
+        """Return the model's name in the result files."""
         return model if self.random is None else f"{self.random} with random weights"
 
 
 @dataclass(slots=True, kw_only=True)
 class Course:
-    """`tell` writes a line to the log and the terminal, `tell_more` to the log where that goes into detail. A file is
-    there from the beginning, `status` partial until it is whole, so that a run that ends anyhow leaves what it had.
-    `files` are those that a run of this kind may write: where an earlier one left them they are set aside first."""
+    """`tell` logs a line at INFO to the log and the terminal, `tell_more` at DEBUG. A result file exists from the
+    beginning, with `status` partial until it is complete, so that a run that is broken off leaves its measurements.
+    `files` names the files that a run of this kind may write: those of an earlier run are first moved to `EARLIER`."""
 
     folder: Path
     log: logging.Logger
@@ -81,7 +81,7 @@ class Course:
 
     @contextmanager
     def told_to(self, log_name: str) -> Iterator[None]:
-        """What is told within the block goes to a log of its own too."""
+        """Copy the lines told within the block to a second log, `log_name`."""
         own = formatted(LogFile(self.folder / log_name), LOG_LINE, "INFO")
         self.log.addHandler(own)
         try:
@@ -91,7 +91,7 @@ class Course:
             own.close()
 
     def check_time(self) -> None:
-        """Raise TimeIsUp past the limit. Asked between steps; within one an alarm does."""
+        """Raise TimeIsUp past the limit. Called between steps; within a step an alarm raises it."""
         if self.limit_seconds is not None and self.elapsed > self.limit_seconds:
             raise self.time_is_up()
 
@@ -102,20 +102,20 @@ class Course:
         )
 
     def write(self, name: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-        """One result file that is whole, as it is then read. Unmeasured fields become null, with `reasons` beside
-        them."""
-        self.written.pop(name, None)  # a report has them in the order in which they were done
+        """Write one complete result file and return its content. Unmeasured fields become null, with their reasons
+        under `reasons`."""
+        self.written.pop(name, None)  # a report lists the files in the order in which they were completed
         found = self._put(name, fields)
         self.partial.discard(name)
         return found
 
     def write_partial(self, name: str, expected: Iterable[str], fields: Mapping[str, Any]) -> None:
-        """One result file as far as it is; what else is `expected` is null."""
+        """Write one incomplete result file; `expected` fields without a value are null."""
         self.partial.add(name)
         self._put(name, {**dict.fromkeys(expected, NOT_YET), **fields, "status": "partial"})
 
     def break_off(self, error: BaseException) -> None:
-        """Mark the files that are not whole: partial where the run was ended from outside, else with the error."""
+        """Mark the incomplete files: partial where the run was ended from outside, else with the error."""
         self.broken_off = True
         ended = isinstance(error, TimeIsUp) or not isinstance(error, Exception)
         mark = {"interrupted": True} if ended else {"status": "error", "error": str(error)}
@@ -136,18 +136,19 @@ class Course:
         return plain
 
     def put(self, name: str, text: str) -> None:
-        """Beside its place first: nobody ever reads half a file. StorageFailed where the disk refuses."""
+        """Write to a temporary file, then rename it: no reader sees half a file. StorageFailed where the disk
+        refuses."""
         beside = self.folder / f".{name}"
         try:
             beside.write_text(text)
             beside.replace(self.folder / name)
         except OSError as error:
-            with suppress(OSError):  # what refuses to be written may refuse this too
+            with suppress(OSError):  # a disk that refuses the write may refuse this too
                 beside.unlink()
             raise StorageFailed(f"{name} cannot be written to {self.folder}: {error.strerror}.") from None
 
     def _take_the_folder(self) -> None:
-        """From here on nobody takes a file of an earlier run for one of this run."""
+        """Move the result files of an earlier run to `EARLIER`, so that none is taken for one of this run."""
         self.owns_folder = True
         for target in self.log.handlers:
             if isinstance(target, LogFile):
@@ -170,8 +171,8 @@ def begin(
     level: str = "INFO",
     verbose: bool = False,
 ) -> Course:
-    """Make the folder; the log has a timestamp on each line, and takes the place of an earlier one with the first.
-    `level` is the least of what it holds; `verbose` shows detail on the terminal. UsageError for no folder."""
+    """Make the folder; the log has a timestamp on each line, and its first line replaces an earlier log.
+    `level` is the lowest level logged; `verbose` shows DEBUG lines on the terminal. UsageError for no folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -192,8 +193,8 @@ def begin(
 def conducted(
     course: Course, work: Callable[[Course], list[str]], report: Callable[[Course, list[str]], None]
 ) -> list[str]:
-    """What `work` says against a pass. However it ends, by Ctrl-C too, a report is written; but not where it was
-    refused before there was a file: those of an earlier run are left alone."""
+    """Run `work` and return its failures. A report is written however the run ends, by Ctrl-C too; but not where it
+    was refused before it wrote a file: then the files of an earlier run are left alone."""
     try:
         course.check_time()
         left = None if course.limit_seconds is None else course.limit_seconds - course.elapsed
@@ -216,7 +217,7 @@ def _worked(
             try:
                 course.break_off(error)
                 report(course, [why])
-            except StorageFailed as refused:  # said, and the error itself goes on
+            except StorageFailed as refused:  # logged, and the first error is raised
                 course.tell(str(refused))
             course.tell(f"Broken off: {why} The files hold what was measured until then and are marked so.")
         raise
@@ -238,7 +239,7 @@ def _plain(value: Any, path: str, reasons: dict[str, str]) -> Any:
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What `work` returns, and the milliseconds it took."""
+    """Call `work`; return its result and the milliseconds it took."""
     begun = time.perf_counter()
     made = work()
     return made, 1000 * (time.perf_counter() - begun)

@@ -1,5 +1,5 @@
-"""Which GPUs there are, and which device is computed on. torch is asked in a process of its own: asking takes memory on
-each of them."""
+"""The GPUs of this machine, and the device that a run computes on. torch is asked in a process of its own: asking takes
+memory on each GPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ print(json.dumps([torch.cuda.get_device_name(i) for i in range(torch.cuda.device
 
 
 def device_of(index: int | None) -> str | None:
-    """The name of the GPU of that index; None for the best device there is. UsageError for one that is not there."""
+    """Return the torch name of the GPU of that index; None where `index` is None. UsageError for a GPU that is not
+    there."""
     if index is None:
         return None
     there = gpus()
@@ -35,13 +36,13 @@ def computed_on() -> str:
 
 
 def card_of(device: str) -> str:
-    """Return the name of a GPU, as its driver has it; of any other device its own."""
+    """Return the name of a GPU as its driver has it; of any other device its kind, such as cpu."""
     kind, _, index = device.partition(":")
     return gpus()[int(index or 0)] if kind == "cuda" else kind
 
 
 def gpus() -> list[str]:
-    """Their names, in the order of their indices."""
+    """Return the names of the GPUs, in the order of their indices."""
     asked = subprocess.run([sys.executable, "-c", _ASK], capture_output=True, text=True, check=False)
     if asked.returncode:
         raise DjinnError(f"torch does not tell which GPUs there are: {asked.stderr.strip().rpartition(chr(10))[2]}")

@@ -1,4 +1,4 @@
-"""How a run is ended from outside, by its time limit, Ctrl-C or SIGTERM: once, for ending an engine takes a moment."""
+"""End a run from outside, by its time limit, Ctrl-C or SIGTERM: once, for ending an engine takes a moment."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ GOES_ON = "It is being ended, and its engine with it; another interrupt leaves t
 
 @dataclass(slots=True)
 class Ending:
-    """Raises where the run is, the first time; what comes while it is being ended must not leave its engine running.
-    Who asks a third time is heard."""
+    """Raises in the run at the first signal; a second one, while the run is being ended, must not leave its engine
+    running. A Ctrl-C that is the third signal or a later one raises."""
 
     time_is_up: Callable[[], Exception]
     tell: Callable[[str], None]
@@ -42,8 +42,8 @@ class Ending:
 def ended_from_outside(
     seconds: float | None, time_is_up: Callable[[], Exception], tell: Callable[[str], None]
 ) -> Iterator[None]:
-    """In the block: `time_is_up` is raised after so many seconds, KeyboardInterrupt at Ctrl-C, SystemExit when the
-    process is told to end. Signals come to the main thread alone; elsewhere nothing is raised."""
+    """Raise in the block `time_is_up()` after `seconds`, KeyboardInterrupt at Ctrl-C, SystemExit at SIGTERM.
+    Signals come to the main thread alone; in other threads nothing is raised."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

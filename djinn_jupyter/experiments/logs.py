@@ -1,4 +1,4 @@
-"""What a run tells, in a file and on the terminal. Knows no run."""
+"""The log of a run, in a file and on the terminal. Knows no run."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SHOWN_LINE = "%(asctime)s %(message)s"
 
 
 class LogFile(logging.FileHandler):
-    """Takes the place of an earlier one with its first line, or at `begin`. Where the disk refuses it says so once, and
-    the run goes on: results come first."""
+    """Replaces an earlier log with its first line, or at `begin`. Where the disk refuses, it says so once on standard
+    error and the run goes on: results come first."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, mode="w", delay=True)
@@ -34,7 +34,7 @@ class LogFile(logging.FileHandler):
         self._refused = True
 
     def close(self) -> None:
-        with suppress(OSError):  # what was still to be written is lost, which has been said
+        with suppress(OSError):  # unwritten lines are lost; `_refuse` has said so
             super().close()
 
 

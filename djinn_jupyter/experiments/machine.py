@@ -1,4 +1,4 @@
-"""The machine that a figure belongs to, and the versions of what is installed there. Names no paths and no hosts;
+"""The machine that a figure belongs to, and the versions of the packages installed there. Names no paths and no hosts;
 imports none of the packages that it names."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def machine() -> list[tuple[str, str]]:
 
 
 def processor() -> str:
-    """Return its name where the system tells one, else its kind."""
+    """Return the processor's name where the system tells one, else its kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -46,7 +46,7 @@ def cores() -> int:
 
 
 def memory_gib() -> float:
-    """Return the main memory that this process may have, that of its container where it is in one."""
+    """Return the main memory that this process may have (its container's limit where it is in one)."""
     return main_memory().total / 2**30
 
 

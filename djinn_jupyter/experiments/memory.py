@@ -1,4 +1,5 @@
-"""Memory seen from outside: the device by NVML where there is one, the engine's process, and its books; sampled."""
+"""Memory sampled from outside: the device by NVML where there is a GPU, the engine's process, the engine's accounting
+(`books`)."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `books` count what is
-    allocated on the device, `used` only the pages of it that hold something."""
+    """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `books` counts the bytes
+    allocated on the device by the engine's accounting, `used` the same less free pages."""
 
     seconds: float
     device: int | None
@@ -33,13 +34,14 @@ class Sample:
 
     @property
     def gigabytes(self) -> float:
-        """The device; without one the books: a process's memory holds libraries that are no device's."""
+        """The device's memory; without a GPU the engine's accounting: a process's memory includes its libraries."""
         return (self.books if self.device is None else self.device) / GIB
 
 
 @dataclass(slots=True)
 class Curve:
-    """The samples of one stretch of time, oldest first. `measured_by` says who told of the device, `look` takes one."""
+    """The samples of one period, oldest first. `measured_by` names the source of the device figure; `look` reads one
+    sample."""
 
     samples: list[Sample] = field(default_factory=list)
     look: Callable[[], Sample] | None = None
@@ -47,7 +49,7 @@ class Curve:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> Sample:
-        """One more sample, now."""
+        """Take one more sample now and return it."""
         assert self.look is not None
         with self._lock:
             self.samples.append(self.look())
@@ -62,8 +64,7 @@ class Curve:
 
     @property
     def least_rate(self) -> float:
-        """Samples in the second that has the fewest; where there is no whole second, those per second of what there
-        is."""
+        """Samples in the second that has the fewest; where the curve is shorter than a second, samples per second."""
         moments = [sample.seconds for sample in self.samples]
         span = moments[-1] - moments[0]
         if span < 1:
@@ -73,18 +74,18 @@ class Curve:
 
     @property
     def longest_gap(self) -> float:
-        """Seconds between two samples at the most."""
+        """The most seconds between two consecutive samples."""
         moments = [sample.seconds for sample in self.samples]
         return max((later - earlier for earlier, later in pairwise(moments)), default=0.0)
 
 
 def bytes_of(gigabytes: float | None) -> int | None:
-    """A limit of a configuration in bytes."""
+    """Return a configuration's limit in bytes."""
     return None if gigabytes is None else int(gigabytes * GIB)
 
 
 def on_device(reading: EngineStatistics) -> int:
-    """Bytes on the device by the books: weights, and all that sessions have."""
+    """Return the bytes on the device by the engine's accounting: weights and the memory of sessions."""
     slabs = reading.slabs
     weights = reading.weight_bytes if reading.weights is None else reading.weights.bytes_on_device
     if reading.budget is not None:
@@ -93,14 +94,14 @@ def on_device(reading: EngineStatistics) -> int:
 
 
 def in_use(reading: EngineStatistics) -> int:
-    """Bytes on the device that hold something: the same less free pages."""
+    """Return the bytes in use on the device: `on_device` less free pages."""
     return on_device(reading) - sum(slab.pages_free * slab.page_bytes for slab in reading.slabs)
 
 
 @contextmanager
 def sampled(engine: RemoteEngine, begun: float | None = None) -> Iterator[Curve]:
-    """A curve that grows at 20 Hz until the end of the block, and whenever its `take` is called. Its seconds count from
-    `begun` (monotonic), or from now."""
+    """Yield a curve that is sampled at 20 Hz until the end of the block, and at each call of `take`. Its seconds count
+    from `begun` (monotonic), or from now."""
     begun = time.monotonic() if begun is None else begun
     with ExitStack() as stack:
         try:
@@ -143,6 +144,6 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
 
 
 def device_gigabytes(engine: RemoteEngine) -> float:
-    """What is on the device at this moment."""
+    """Return the gigabytes (GiB) on the device at this moment."""
     with sampled(engine) as curve:
         return curve.take().gigabytes

@@ -16,7 +16,7 @@ PERIOD_SECONDS = 0.05  # each reading of the link covers 20 ms of its own
 
 
 class Unseen(Exception):
-    """NVML does not show what was asked for; the message says why."""
+    """NVML does not show this GPU or counter; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +26,11 @@ class Card:
     _handle: Any
 
     def bytes_in_use(self) -> int:
-        """By all processes together."""
+        """Return the bytes in use by all processes together."""
         return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
 
     def received(self) -> float:
-        """Bytes a second over PCIe. Raises Unseen."""
+        """Return the bytes a second received over PCIe. Raises Unseen."""
         try:
             kilobytes: int = pynvml.nvmlDeviceGetPcieThroughput(self._handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
         except pynvml.NVMLError as error:
@@ -38,7 +38,8 @@ class Card:
         return 1000.0 * kilobytes
 
     def facts(self) -> dict[str, str | float | None]:
-        """What a figure of this GPU depends on: driver, clocks, link, power; None where NVML does not tell."""
+        """Return the settings that a figure of this GPU depends on: driver, clocks, link, power; None where NVML does
+        not tell."""
         asked: dict[str, Callable[[], Any]] = {
             "driver": pynvml.nvmlSystemGetDriverVersion,
             "sm_clock_mhz": lambda: pynvml.nvmlDeviceGetClockInfo(self._handle, pynvml.NVML_CLOCK_SM),
@@ -60,7 +61,7 @@ def _told(ask: Callable[[], Any]) -> str | float | None:
 
 @contextmanager
 def card(device: str) -> Iterator[Card]:
-    """That of a torch device such as cuda:0. Raises Unseen."""
+    """Yield the GPU of a torch device such as cuda:0. Raises Unseen."""
     kind, _, index = device.partition(":")
     if kind != "cuda":
         raise Unseen("no GPU")
@@ -75,8 +76,8 @@ def card(device: str) -> Iterator[Card]:
 
 
 def nvml_name(index: int, environment: Mapping[str, str]) -> int | str:
-    """NVML's number, or the UUID, of what CUDA counts as `index` among those that the environment lets it see. The two
-    count alike with CUDA_DEVICE_ORDER=PCI_BUS_ID, and where all cards are of one kind."""
+    """Return NVML's index, or the UUID, of the GPU that CUDA counts as `index` among those visible to it by the
+    environment. Both count alike with CUDA_DEVICE_ORDER=PCI_BUS_ID, and where all cards are of one kind."""
     visible = [name.strip() for name in environment.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     name = visible[index] if index < len(visible) else str(index)
     return int(name) if name.isdigit() else name
@@ -93,7 +94,7 @@ def _handle(name: int | str) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class LinkCounter:
-    """`samples` in bytes a second; none, and the `reason`, where there is no counter."""
+    """`samples` are in bytes a second; where there is no counter they are empty and `reason` says why."""
 
     reason: str = ""
     samples: list[float] = field(default_factory=list)
@@ -105,7 +106,7 @@ class LinkCounter:
 
 @contextmanager
 def counted(device: str) -> Iterator[LinkCounter]:
-    """Sample what a device receives until the end of the block."""
+    """Sample the bytes that a device receives until the end of the block."""
     counter, ended = LinkCounter(), threading.Event()
     with ExitStack() as stack:
         try:

@@ -1,4 +1,4 @@
-"""How a run of a session came back: stopped or ended, as was meant, and the digest of what it ended with."""
+"""Check that a session's run stopped or ended as intended; the digest of its last logits."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from djinn_jupyter.experiments.digest import digest
 
 
 def paused(stop: Any) -> Paused:
-    """The stop; DjinnError where the run did not stop."""
+    """Return the stop; DjinnError where the run did not stop."""
     if not isinstance(stop, Paused):
         raise DjinnError(f"A run was to stop and did not: {stop!r}")
     return stop
 
 
 def finished(stop: Any) -> Finished:
-    """The end; DjinnError where the run did not come to it."""
+    """Return the result of a run that ended; DjinnError where it did not end."""
     if not isinstance(stop, Finished):
         raise DjinnError(f"A run was to end and did not: {stop!r}")
     return stop
 
 
 def digest_of(done: Finished) -> str:
-    """Of the bits of the fp32 logits a run ended with."""
+    """Return the digest of the bits of the fp32 logits a run ended with."""
     return digest(done.logits)

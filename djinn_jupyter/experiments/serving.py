@@ -1,4 +1,4 @@
-"""An engine of this run's own: a real process, reached through the public client, that nobody else shares."""
+"""An engine of this run's own: a real process, reached through the public client, shared with no other client."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEng
 
 @contextmanager
 def private_jupyter(places: Iterable[str] = PLACES, **variables: str) -> Iterator[Path]:
-    """Hide the engines that the user has running: each of `places` names a folder of its own in the one that is
-    yielded, and `variables` have these values. All are as before after the block."""
+    """Hide the engines that the user has running: each environment variable of `places` names a folder of its own in
+    the yielded one, and `variables` have these values. All are restored after the block."""
     before = {name: os.environ.get(name) for name in (*places, *variables)}
     with tempfile.TemporaryDirectory(prefix="djinn-", ignore_cleanup_errors=True) as home:
         os.environ.update({name: f"{home}/{_folder(name)}" for name in places}, **variables)
@@ -53,7 +53,7 @@ def _folder(variable: str) -> str:
 
 
 def prompt_of(engine: RemoteEngine, length: int, seed: int) -> list[int]:
-    """Return so many random token ids of the engine's vocabulary."""
+    """Return `length` random token ids of the engine's vocabulary."""
     return random_tokens(length, engine.description.vocab_size, seed)
 
 

@@ -1,5 +1,5 @@
-"""How many layers and positions a model has, and whether what is asked of it can be: before its engine is started where
-its config.json lies on this machine, and of every engine once it runs.
+"""A model's number of layers and positions, checked against the configuration: before its engine is started where its
+config.json is on this machine, and of every engine once it runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POSITIONS = ("max_position_embeddings", "n_positions")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """None for what is not known. What cannot be raises UsageError."""
+    """`layers` and `positions` are None where unknown. `require_*` raise UsageError where the model does not fit."""
 
     name: str
     layers: int | None = None
@@ -32,7 +32,7 @@ class Shape:
             raise UsageError(f"model.num_layers is {expected}; {self.name} has {self.layers} layers.")
 
     def require_layers(self, named: Mapping[str, int]) -> None:
-        """`named` by key of the configuration."""
+        """Require that the model has each layer; `named` maps a key of the configuration to its layer."""
         for key, layer in named.items():
             if self.layers is not None and layer >= self.layers:
                 raise UsageError(f"{key} is {layer}; {self.name} has the layers 0 to {self.layers - 1}.")
@@ -46,13 +46,13 @@ class Shape:
 
 
 def require_whitebox(shape: Shape, file: Whitebox) -> None:
-    """What `whitebox` and `pressure` ask of a model by one file."""
+    """Raise UsageError where the model does not fit the file of a `whitebox` or `pressure` run."""
     shape.require_count(file.model.num_layers)
     shape.require_room(file.experiment.inference.input_length, file.experiment.inference.continuation_tokens)
 
 
 def foretold(model: str) -> Shape:
-    """What the config.json of a folder says. A hub name may not be there yet: of that nothing is known."""
+    """Return the shape by a folder's config.json. A hub name may not be downloaded yet: its shape is unknown."""
     file = Path(source_of(model)).expanduser() / "config.json"
     if not file.is_file():
         return Shape(name=model)

@@ -1,1 +1,1 @@
-"""What ours is compared with: programs of their own, each in its own process, that know nothing of Djinn."""
+"""The baselines that Djinn is compared with: separate programs, each in its own process, that know nothing of Djinn."""

@@ -1,4 +1,4 @@
-"""The side of a baseline or benchmark worker: a JSON object a line in, one a line out; prints go to standard error."""
+"""The worker's side of a baseline or benchmark: one JSON object a line in and out; prints go to standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Verb = Callable[..., dict[str, Any]]
 
 
 def serve(verbs: Mapping[str, Verb]) -> None:
-    """Answer until the input ends. A verb that raises is answered with its error; the process goes on."""
+    """Answer requests until the input ends. A verb that raises is answered with its error; the process goes on."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

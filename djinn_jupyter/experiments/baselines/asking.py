@@ -1,4 +1,4 @@
-"""The asker's side of a baseline: start its process, ask one thing at a time. JSON lines, in and out."""
+"""The caller's side of a baseline: start its process, send one request at a time. JSON lines, in and out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BaselineFailed(DjinnError):
 
 
 class Baseline:
-    """The process of one module that answers, found from `root` on where it is not installed."""
+    """The process of one module that answers requests; `root` is put on its path where the module is not installed."""
 
     def __init__(self, module: str, *, python: Path | str = sys.executable, root: Path | None = None) -> None:
         found = {} if root is None else {"PYTHONPATH": str(root)}
@@ -53,14 +53,14 @@ class Baseline:
         return reply
 
     def close(self, *, at_once: bool = False) -> None:
-        """It ends when there is nothing more to answer; `at_once` in the middle of an answer."""
+        """Close the worker's input, at which it ends, and wait for it; `at_once` kills it even within an answer."""
         assert self.process.stdin is not None
         if at_once:
             self.process.kill()
         try:
             self.process.stdin.close()
         except BrokenPipeError:
-            pass  # it has ended, and what was still to be sent is nobody's
+            pass  # it has ended, and no process reads the rest
         self.process.wait()
         self._errors.close()
 
@@ -81,5 +81,5 @@ def baseline(module: str) -> Iterator[Baseline]:
 
 
 def any_prompt(length: int) -> list[int]:
-    """So many token ids that every vocabulary has."""
+    """Return `length` token ids that every vocabulary has."""
     return [1 + position % (LEAST_VOCABULARY - 1) for position in range(length)]

@@ -23,14 +23,14 @@ GIB = float(1 << 30)
 
 
 class Eager:
-    """One model, by `from_pretrained`, on the GPU where there is one."""
+    """One model loaded by transformers, on the GPU where there is one."""
 
     model: Any
     tokens_1T: Tensor
 
     def load(self, **asked: Any) -> dict[str, Any]:
-        """`asked` as weights.Asked has it. A model that the GPU has no room for stays on the host and is computed
-        there."""
+        """Load the model that the fields of weights.Asked name. A model that does not fit on the GPU stays on the host
+        and is computed there."""
         wanted = weights.Asked(**asked)
         self.model = wanted.read()
         nbytes = weights.size_of(self.model)
@@ -41,7 +41,7 @@ class Eager:
 
     @torch.inference_mode()
     def logits(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """`generate` greedily: its tokens, and the fp32 logits [V] it ended with, as base64 of their bytes."""
+        """Return the tokens of a greedy `generate`, and its last fp32 logits [V] as base64 of their bytes."""
         prompt = torch.tensor([tokens], device=self.device)
         begun = time.perf_counter()
         made = self._generate(prompt, new)
@@ -66,8 +66,8 @@ class Eager:
 
     @torch.inference_mode()
     def reference(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """The most likely token after each position of the prompt by one `forward` [T, V], and `generate` greedily: its
-        tokens, the digests of the logits its first and its last token came from, its milliseconds."""
+        """Return the most likely token after each position of the prompt by one `forward` [T, V], and of a greedy
+        `generate` its tokens, the digests of the logits of its first and last token, and its milliseconds."""
         prompt = torch.tensor([tokens], device=self.device)
         predicted = self.model(prompt, use_cache=False).logits[0].argmax(-1).tolist()
         begun = time.perf_counter()
@@ -84,8 +84,8 @@ class Eager:
 
     @torch.inference_mode()
     def pause(self, tokens: list[int], new: int, layer: int, seconds: float) -> dict[str, Any]:
-        """Stop after a layer by a hook that raises, hold what it had for so long, and read the memory meanwhile, in
-        which request B runs: the same prompt and `new` tokens."""
+        """Stop after a layer by a hook that raises, hold its tensors for `seconds`, and read the memory while request B
+        runs: the same prompt and `new` tokens."""
         prompt, cache = torch.tensor([tokens], device=self.device), DynamicCache(config=self.model.config)
         before = self._held()
         kept, layers_run = self._counted(lambda: self._stopped_after(layer, prompt, cache))
@@ -94,7 +94,7 @@ class Eager:
         request_b = self._another(tokens, new)
         while time.monotonic() < deadline:
             held.append(self._held(cache, kept))
-            time.sleep(min(0.1, seconds / 10))  # holding is what it does
+            time.sleep(min(0.1, seconds / 10))  # the pause only holds memory
         held.append(self._held(cache, kept))
         return {
             "vram_before_pause_gb": before / GIB,
@@ -108,7 +108,7 @@ class Eager:
         }
 
     def _another(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Request B, to its end; without tokens where there is no room for it beside what is held."""
+        """Run request B to its end; zero tokens where it does not fit beside the held memory."""
         try:
             made, seconds = weights.greedy(self.model, tokens, new, self.device)
         except torch.OutOfMemoryError:
@@ -117,7 +117,7 @@ class Eager:
 
     @torch.inference_mode()
     def recompute(self, tokens: list[int]) -> dict[str, Any]:
-        """The whole prompt again, to the logits of the next token."""
+        """Run the whole prompt again, to the logits of the next token."""
         prompt = torch.tensor([tokens], device=self.device)
         self._synchronise()
         begun = time.perf_counter()
@@ -141,13 +141,13 @@ class Eager:
         return {"milliseconds": milliseconds, "bytes": away.nbytes, "top": int(logits.argmax())}
 
     def _stopped_after(self, layer: int, prompt: Tensor, cache: Any) -> list[Tensor]:
-        """Leave the pass after a layer by a hook that raises; the output of that layer, alone."""
+        """Leave the pass after a layer by a hook that raises; return that layer's output as a list of one."""
         with weights.leaving_after(self._layers()[layer]) as kept:
             self.model(prompt, past_key_values=cache, use_cache=True)
         return kept
 
     def _counted(self, work: Callable[[], list[Tensor]]) -> tuple[list[Tensor], int]:
-        """What `work` returns, and how many layers ran in it."""
+        """Call `work`; return its result and the number of layers that ran."""
         run: list[Any] = []
         hooks = [layer.register_forward_pre_hook(lambda module, inputs: run.append(module)) for layer in self._layers()]
         try:
@@ -157,7 +157,7 @@ class Eager:
                 hook.remove()
 
     def _from_layer(self, prompt: Tensor, layer: int, hidden_1TD: Tensor) -> Tensor:
-        """The same forward with the layers up to `layer` passing their input on and the last of them `hidden_1TD`."""
+        """Run the same forward, but the layers below `layer` return their input and `layer` returns `hidden_1TD`."""
         passed: list[Any] = []
         for number, module in enumerate(self._layers()[: layer + 1]):
             passed.append((module, module.forward))
@@ -169,7 +169,7 @@ class Eager:
                 module.forward = forward
 
     def _next(self, prompt: Tensor) -> Tensor:
-        """Logits [1, V] of the last position alone, as ours are: those of all positions cost more, and nobody asked."""
+        """Return logits [1, V] of the last position alone, as Djinn does: those of all positions would cost more."""
         kept = {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(self.model.forward).parameters else {}
         cache = DynamicCache(config=self.model.config)
         logits: Tensor = self.model(prompt, use_cache=True, past_key_values=cache, **kept).logits[:, -1]
@@ -179,8 +179,9 @@ class Eager:
         return weights.layers_of(self.model)
 
     def _held(self, cache: Any = None, kept: Sequence[Tensor] = ()) -> int:
-        """The whole device by the driver; without one what this pause holds, counted as our books count: weights, keys
-        and values, the hidden state. The process's memory would add libraries to this side alone."""
+        """Return the bytes in use on the whole device by the driver; without a GPU the bytes that this pause holds,
+        counted as Djinn's accounting does: weights, keys and values, the hidden state. The process's memory would add
+        libraries to this side alone."""
         if self.device.type == "cuda":
             free, total = torch.cuda.mem_get_info(self.device)
             return int(total - free)
@@ -196,7 +197,7 @@ class Eager:
 
 
 def _passing(forward: Any, instead: Tensor | None) -> Any:
-    """A layer's forward that computes nothing; returns what such layers return since transformers 5, a bare tensor."""
+    """Return a layer's forward that computes nothing; like layers since transformers 5 it returns a bare tensor."""
 
     def pass_on(hidden: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return hidden if instead is None else instead

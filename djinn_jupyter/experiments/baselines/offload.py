@@ -16,7 +16,7 @@ from djinn_jupyter.experiments.baselines.answering import serve
 
 
 class HostCopier:
-    """One thread. Its copies are over when the future is."""
+    """Copies in one thread. A copy is over when its future is done."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1)
@@ -39,7 +39,7 @@ class HostCopier:
 
 
 class StreamCopier:
-    """A side stream; each copy between two events."""
+    """Copies on a side stream; each copy is timed between two events."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._stream = device, torch.cuda.Stream(device)
@@ -68,12 +68,12 @@ class StreamCopier:
 
 
 class Offloaded:
-    """One model whose layers go through two slots."""
+    """One model whose layers are copied through two slots."""
 
     model: Any
 
     def load(self, **asked: Any) -> dict[str, Any]:
-        """`asked` as weights.Asked has it. Bytes of all weights, and of each layer."""
+        """Load the model that the fields of weights.Asked name; return the bytes of all weights and of each layer."""
         wanted = weights.Asked(**asked)
         self.device = weights.device_for(wanted.device)
         self.model = wanted.read()
@@ -86,7 +86,7 @@ class Offloaded:
         return {"weight_bytes": nbytes, "layer_bytes": [sum(t.nbytes for t in held) for held in self._host]}
 
     def _hold(self, layers: list[Any]) -> None:
-        """Layers' weights stay on the host, pinned where a GPU reads them; on the device there are two slots."""
+        """Keep the layers' weights on the host, pinned where a GPU reads them; allocate two slots on the device."""
         cuda = self.device.type == "cuda"
         self._parameters = [list(layer.parameters()) for layer in layers]
         shapes = {tuple((p.shape, p.dtype) for p in held) for held in self._parameters}
@@ -99,10 +99,11 @@ class Offloaded:
         self._arrivals: list[Any] = [None, None]
         for held, slot in zip(self._parameters, self._slots * len(layers), strict=False):
             for parameter, tensor in zip(held, slot, strict=True):
-                parameter.data = tensor  # the host's memory is kept by `_host`
+                parameter.data = tensor  # `_host` keeps the host's memory
 
     def _take(self, number: int) -> None:
-        """The layer's weights, to be computed with; the next layer is sent for into the other slot."""
+        """Wait for the layer's weights and point its parameters at them; begin copying the next layer to the other
+        slot."""
         if number not in self._owner:
             self._fetch(number, 0)
         slot = self._owner.index(number)
@@ -116,7 +117,7 @@ class Offloaded:
         self._arrivals[slot] = self._copier.begin(self._host[number], self._slots[slot])
 
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Greedy, with a cache: its tokens and seconds; bytes and seconds of each copy of a layer."""
+        """Generate greedily with a cache; return tokens, seconds, and bytes and seconds of each copy of a layer."""
         before = len(self._copier.samples)
         found, seconds = weights.greedy(self.model, tokens, new, self.device)
         self._copier.settle()

@@ -1,4 +1,4 @@
-"""Where the model of a baseline lies."""
+"""The folder or hub name of a baseline's model."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from djinn_jupyter.demo import MODEL_PATH
 
 
 def source_of(model: str) -> str:
-    """Return the folder of `demo`; folders and hub names are what they are."""
+    """Return the folder of `demo`; folders and hub names are returned unchanged."""
     return str(MODEL_PATH) if model == "demo" else model

@@ -1,7 +1,7 @@
 """vLLM where it is installed, by its documented interface: sleep, pause, and its own offload for streamed weights.
 
-Whatever keeps it from starting is its reason not to have run. Written against vLLM 0.10 to 0.32; what an installed one
-does not have is said to be missing.
+An error that keeps vLLM from starting is recorded as its reason for not running. Written against vLLM 0.10 to 0.32;
+features that an installed version lacks are reported as missing.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Vllm:
     llm: Any
 
     def examine(self, **asked: Any) -> dict[str, Any]:
-        """What the interface offers, and a sleep. `status` is not_run where vLLM is missing or does not start."""
+        """Report the interface's features and a sleep. `status` is not_run where vLLM is missing or does not start."""
         if importlib.util.find_spec("vllm") is None:
             return not_run("vLLM is not installed here", installed=False)
         try:
             return self._examined(**asked)
-        except Exception as error:  # noqa: BLE001  another project's start: whatever it says is the reason
+        except Exception as error:  # noqa: BLE001  another project's start: its error is the reason
             return not_run(f"vLLM did not start: {told(error)}")
 
     def _examined(self, tokens: list[int], new: int, device: str | None = None, **loading: Any) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Vllm:
         }
 
     def _sleep(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """To sleep and back, by `LLM.sleep` and `LLM.wake_up`, and the same prompt before and after."""
+        """Sleep and wake by `LLM.sleep` and `LLM.wake_up`, with the same prompt before and after."""
         before, held = self.generate(tokens, new)["tokens"], device_gigabytes()
         self.llm.sleep(level=SLEEP_LEVEL)
         asleep, begun = device_gigabytes(), time.perf_counter()
@@ -77,7 +77,7 @@ class Vllm:
         }
 
     def pause(self, **asked: Any) -> dict[str, Any]:
-        """A pause of the asynchronous engine in the middle of a request, and another request meanwhile."""
+        """Pause the asynchronous engine in the middle of a request, and send another request meanwhile."""
         try:
             from vllm.v1.engine.async_llm import AsyncLLM  # type: ignore[import-not-found]
 
@@ -88,8 +88,8 @@ class Vllm:
             return {"status": "not_run", "reason": f"vLLM does not pause: {told(error)}"}
 
     def load(self, length: int, cpu_offload_gb: float, device: str | None = None, **loading: Any) -> dict[str, Any]:
-        """`cpu_offload_gb`: weights beyond the budget stay on the host and are read in every pass. `status` is not_run
-        where vLLM is missing or does not start, with the reason."""
+        """Start an engine that keeps `cpu_offload_gb` of weights on the host and reads them in every pass. `status` is
+        not_run where vLLM is missing or does not start, with the reason."""
         if importlib.util.find_spec("vllm") is None:
             return {"status": "not_run", "reason": "vLLM is not installed here"}
         try:
@@ -102,7 +102,7 @@ class Vllm:
         return {"status": "success"}
 
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Greedy: its tokens and seconds."""
+        """Generate greedily; return tokens and seconds."""
         begun = time.perf_counter()
         made = self.llm.generate([{"prompt_token_ids": tokens}], _greedy(new), use_tqdm=False)
         return {"tokens": list(made[0].outputs[0].token_ids), "seconds": time.perf_counter() - begun}
@@ -111,7 +111,7 @@ class Vllm:
 async def _paused(
     engines: Any, tokens: list[int], new: int, seconds: float, device: str | None = None, **loading: Any
 ) -> dict[str, Any]:
-    """`engines` is the class AsyncLLM. Request A is stopped between two of its tokens, which is the finest it can."""
+    """Pause request A between two of its tokens, the finest step that vLLM offers. `engines` is the class AsyncLLM."""
     from vllm.engine.arg_utils import AsyncEngineArgs  # type: ignore[import-not-found]
 
     see_only(device)
@@ -147,8 +147,8 @@ async def _paused(
 
 
 def _options(length: int, model: str, dtype: str | None, random_weights: bool = False, **more: Any) -> dict[str, Any]:
-    """As the constructor takes them. Tokens go in and come out, so no tokenizer is needed; one sequence is as long as
-    is asked for."""
+    """Return the constructor's options. Input and output are tokens, so no tokenizer is needed; `length` is the longest
+    sequence."""
     drawn = {"load_format": "dummy", "seed": SEED} if random_weights else {}
     return {
         "model": source_of(model),
@@ -167,7 +167,7 @@ def _greedy(new: int) -> Any:
 
 
 def see_only(device: str | None, environment: Any = os.environ) -> None:
-    """Before CUDA begins: of the GPUs that this process may see, the one of that index."""
+    """Before CUDA starts, restrict the GPUs visible to this process to the one of that index."""
     index = (device or "").partition("cuda:")[2]
     if index:
         seen = environment.get("CUDA_VISIBLE_DEVICES")
@@ -175,7 +175,8 @@ def see_only(device: str | None, environment: Any = os.environ) -> None:
 
 
 def device_gigabytes(run: Callable[..., Any] = subprocess.run) -> float | None:
-    """In use on the whole GPU by the driver; asked without touching it. None where there is none."""
+    """Return the gigabytes (GiB) in use on the whole GPU by nvidia-smi, which takes no memory there; None without a
+    GPU."""
     asked = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     only = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
     try:
@@ -186,13 +187,13 @@ def device_gigabytes(run: Callable[..., Any] = subprocess.run) -> float | None:
 
 
 def told(error: Exception) -> str:
-    """The error in one line."""
+    """Return the error in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def not_run(reason: str, *, installed: bool = True) -> dict[str, Any]:
-    """The fields of a file without a run."""
+    """Return the fields of a result file without a run."""
     return {
         "status": "not_run",
         "vllm_installed": installed,

@@ -1,4 +1,4 @@
-"""What vLLM's public interface offers for stopping inside a model: looked up in its classes, by what names mean."""
+"""The features of vLLM's public interface for stopping inside a model: found in its classes by the meaning of names."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ WANTED = {  # whether a method or a parameter, and how its name would read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interface:
-    """Public names, each after its class: `LLM.sleep`. Parameters are those of its calls, and of what it is made
-    from."""
+    """Public names, each after its class: `LLM.sleep`. Parameters are those of methods, constructors and option
+    classes."""
 
     methods: tuple[str, ...]
     parameters: tuple[str, ...]
 
     def evidence(self) -> dict[str, list[str]]:
-        """For each test the names that answer it."""
+        """Return for each test the names that match it."""
         return {
             test: [name for name in getattr(self, kind) if re.search(pattern, name.partition(".")[2])]
             for test, (kind, pattern) in WANTED.items()
@@ -44,7 +44,7 @@ def answers_of(found: Interface) -> dict[str, bool]:
 
 
 def found_in(vllm: Any) -> Interface:
-    """The interface of an installed vLLM: its offline class, its asynchronous engine, sampling and engine options."""
+    """Return an installed vLLM's interface: its offline class, its asynchronous engine, sampling and engine options."""
     classes = [vllm.LLM, *_there(("vllm.v1.engine.async_llm", "AsyncLLM"))]
     options = [vllm.SamplingParams, *_there(("vllm.engine.arg_utils", "EngineArgs"))]
     methods = tuple(f"{owner.__name__}.{name}" for owner in classes for name in _public(owner))
@@ -54,7 +54,7 @@ def found_in(vllm: Any) -> Interface:
 
 
 def _there(*names: tuple[str, str]) -> Iterator[Any]:
-    """Those classes that this version has."""
+    """Yield those of the classes that this version has."""
     for module, name in names:
         try:
             yield getattr(import_module(module), name)
@@ -67,7 +67,7 @@ def _public(owner: Any) -> list[str]:
 
 
 def _taken_by(owner: Any) -> Iterable[str]:
-    """Parameters of the constructor and of the public methods."""
+    """Yield the parameters of the constructor and of the public methods."""
     for name in ("__init__", *_public(owner)):
         try:
             yield from (given for given in inspect.signature(getattr(owner, name)).parameters if given != "self")

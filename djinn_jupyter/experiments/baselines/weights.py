@@ -1,4 +1,4 @@
-"""The model of a baseline: read by the library, or drawn from the seed that an engine draws with; and how it is run."""
+"""The model of a baseline: read by transformers, or drawn from the same seed as an engine's; and running it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HEADROOM = 9 / 10  # of what a GPU has free
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a baseline is asked to load: `dtype` of None is the model's own, `threads` of None torch's choice, `device`
-    of None the best there is."""
+    """The model that a baseline loads: `dtype` None is the model's own, `threads` None torch's choice, `device` None
+    the best there is."""
 
     model: str
     dtype: str | None
@@ -33,7 +33,7 @@ class Asked:
     random_weights: bool = False
 
     def read(self) -> Any:
-        """The model in eval mode, on the host."""
+        """Return the model in eval mode, on the host."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         source = source_of(self.model)
@@ -60,8 +60,8 @@ def size_of(model: Any) -> int:
 
 
 def device_for(name: str | None, nbytes: int = 0) -> torch.device:
-    """The device of that name, else that of DJINN_DEVICE; else a GPU that has room for so many bytes, else the host.
-    ValueError for none."""
+    """Return the device of that name, else that of DJINN_DEVICE, else the GPU where there is one; the host instead of a
+    GPU that lacks room for `nbytes`. ValueError for a named GPU that is not there."""
     name = name or device_of_environment()
     if name is not None and torch.device(name).type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"there is no device {name}")
@@ -72,7 +72,7 @@ def device_for(name: str | None, nbytes: int = 0) -> torch.device:
 
 
 def layers_of(model: Any) -> Any:
-    """The list of the decoder layers."""
+    """Return the list of the decoder layers."""
     count = model.config.get_text_config().num_hidden_layers
     return next(m for m in model.modules() if isinstance(m, torch.nn.ModuleList) and len(m) == count)
 
@@ -83,7 +83,7 @@ class Left(Exception):
 
 @contextmanager
 def leaving_after(layer: Any) -> Iterator[list[Tensor]]:
-    """Leave a forward pass within the block, and the block, once `layer` has run; its output goes into the list."""
+    """Leave a forward pass within the block, and the block, once `layer` has run; append its output to the list."""
     kept: list[Tensor] = []
 
     def leave(module: Any, inputs: Any, output: Any) -> None:
@@ -103,8 +103,8 @@ def leaving_after(layer: Any) -> Iterator[list[Tensor]]:
 def greedy(
     model: Any, tokens: list[int], new: int, device: torch.device, streamer: BaseStreamer | None = None
 ) -> tuple[list[int], float]:
-    """Exactly `new` tokens by `generate`, with a cache, and the seconds until they are on the host. `streamer` is given
-    each token."""
+    """Return exactly `new` tokens by `generate`, with a cache, and the seconds until they are on the host. `streamer`
+    receives each token."""
     prompt = torch.tensor([tokens], device=device)
     begun = time.perf_counter()
     made = model.generate(
@@ -120,11 +120,11 @@ def greedy(
 
 
 def digest(logits: Tensor) -> str:
-    """Of the bits of logits as fp32."""
+    """Return the digest of the bits of logits as fp32."""
     return digests.digest(logits.to(torch.float32).contiguous().cpu().numpy())
 
 
 def settle(device: torch.device) -> None:
-    """Wait until the device has done all that it was told, as a clock that is read next expects."""
+    """Wait until the device has finished all submitted work, so that a clock may be read."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

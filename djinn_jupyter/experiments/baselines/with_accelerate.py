@@ -1,4 +1,4 @@
-"""Hugging Face accelerate: the same model by `device_map`, with what is beyond the budget offloaded to host or disk."""
+"""Hugging Face accelerate: the same model by `device_map`, with weights beyond the budget offloaded to host or disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Accelerated:
     model: Any
 
     def load(self, budget: int, to: str, **asked: Any) -> dict[str, Any]:
-        """`asked` as weights.Asked has it. `budget` bytes of weights stay on the device. `to` cpu or disk: the rest."""
+        """Load the model that the fields of weights.Asked name. `budget` bytes of weights stay on the device, the rest
+        goes `to` cpu or disk."""
         if importlib.util.find_spec("accelerate") is None:
             return {
                 "status": "not_run",
@@ -37,7 +38,7 @@ class Accelerated:
         )
 
         if to == "cpu" and self.device.type == "cpu":
-            return cpu_offload(model, execution_device=self.device)  # its map has no host beside the device here
+            return cpu_offload(model, execution_device=self.device)  # here a device map has no host beside the device
         own = "cpu" if self.device.type == "cpu" else self.device.index or 0
         most = {own: budget} if to == "disk" else {own: budget, "cpu": 1 << 50}
         places = infer_auto_device_map(model, max_memory=most, no_split_module_classes=[type(layers[0]).__name__])
@@ -45,7 +46,7 @@ class Accelerated:
         return dispatch_model(model, device_map=places, offload_dir=self._files.name)
 
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """Greedy, with a cache: its tokens and seconds."""
+        """Generate greedily with a cache; return tokens and seconds."""
         from djinn_jupyter.experiments.baselines import weights
 
         found, seconds = weights.greedy(self.model, tokens, new, self.device)

@@ -1,1 +1,1 @@
-"""What an experiment is asked for: typed sections, files that ship, one sentence for each mistake."""
+"""The configuration of an experiment: typed sections, shipped files, one sentence for each mistake."""

@@ -1,6 +1,6 @@
 """`--random-weights CONFIG`: the configuration of an architecture, its sizes changed by `--set architecture.KEY=VALUE`.
 
-The weights are drawn by whoever loads it; here is only its config.json.
+The engine or baseline that loads it draws the weights; this module handles only its config.json.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PREFIX = "architecture."
 
 
 def split(settings: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
-    """The settings that are of the experiment's file, and those of the architecture, as its keys and values."""
+    """Return the settings of the experiment's file, and those of the architecture by key."""
     own, sizes = [], {}
     for setting in settings:
         if not setting.startswith(PREFIX):
@@ -35,8 +35,8 @@ def split(settings: Iterable[str]) -> tuple[list[str], dict[str, Any]]:
 
 @contextmanager
 def architecture(config: str | None, sizes: Mapping[str, Any]) -> Iterator[str | None]:
-    """A model to be loaded with random weights: a folder with nothing but its config.json, or a hub name. None where
-    none was asked for. UsageError for a key that the architecture does not have."""
+    """Yield a model to be loaded with random weights: a folder with nothing but its config.json, or a hub name; None
+    where `config` is None. UsageError for a key that the architecture does not have."""
     if config is None:
         if sizes:
             raise UsageError("--set architecture... changes the sizes of what --random-weights names; give that too.")
@@ -58,7 +58,7 @@ def architecture(config: str | None, sizes: Mapping[str, Any]) -> Iterator[str |
 
 
 def shipped() -> tuple[str, ...]:
-    """Names of the architectures in the package."""
+    """Return the names of the architectures in the package."""
     return tuple(sorted(file.name.removesuffix(".json") for file in _files().iterdir()))
 
 

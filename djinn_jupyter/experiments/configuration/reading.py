@@ -1,4 +1,4 @@
-"""From a file and `--set key=value` to a configuration, with one sentence for whatever is wrong with either."""
+"""Read a configuration from a file and `--set key=value`; each mistake in either is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MISSING = re.compile(r"missing required field `(?P<key>[^`]*)`")
 
 
 def shipped() -> tuple[str, ...]:
-    """Names of the configuration files in the package."""
+    """Return the names of the configuration files in the package."""
     return tuple(sorted(file.name for file in _files().iterdir() if file.name.endswith(".yaml")))
 
 
 def read(path: str, kind: type[Kind], settings: Iterable[str] = ()) -> Kind:
-    """The file at `path`, or the shipped one of that name. Raises UsageError with one sentence."""
+    """Read the file at `path`, or the shipped one of that name. Raises UsageError with one sentence."""
     text = _text_of(path)
     return parse(text, kind, settings, source=path)
 
@@ -48,7 +48,7 @@ def parse(text: str, kind: type[Kind], settings: Iterable[str] = (), *, source: 
 
 
 def explain(kind: type[Section]) -> str:
-    """What each key does, a line each."""
+    """Return one line for each key, with its explanation, kind and default."""
     keys = list(keys_of(kind))
     width = max(len(key.path) for key in keys)
     lines = []
@@ -76,7 +76,7 @@ def _text_of(path: str) -> str:
 
 
 def decode_yaml(text: str, source: str) -> Any:
-    """What the text says. UsageError where it is no YAML, or nested deeper than any configuration is."""
+    """Decode YAML. UsageError where the text is no YAML, or nested deeper than any configuration is."""
     try:
         import yaml  # type: ignore[import-untyped]
 
@@ -89,7 +89,7 @@ def decode_yaml(text: str, source: str) -> Any:
 
 
 def _require_shallow(text: str, source: str) -> None:
-    """PyYAML's composer in C calls itself for each level, and ends the process where the stack does."""
+    """Refuse deep nesting: PyYAML's composer in C recurses for each level, and a stack overflow ends the process."""
     import yaml
 
     depth = 0
@@ -112,7 +112,7 @@ def _set(tree: dict[str, Any], setting: str) -> None:
 
 
 def _sentence(error: str, kind: type[Section]) -> str:
-    """msgspec's complaint with the dotted path, and the known keys where one is unknown."""
+    """Return msgspec's error message with the dotted path, and the known keys where one is unknown."""
     where = _WHERE.search(error)
     path = where["path"] if where else ""
     known = [key.path for key in keys_of(kind)]

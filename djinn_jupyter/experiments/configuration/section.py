@@ -1,4 +1,4 @@
-"""The base of every section of a configuration, and what a section can tell about its own keys."""
+"""The base of every section of a configuration, and the keys of a section."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Keys with types and bounds. A key that is not here is an error; each is explained by its Meta description."""
 
     def check(self) -> None:
-        """Raise UsageError where values that are fine alone cannot be meant together."""
+        """Raise UsageError where values that are valid alone contradict each other."""
 
 
 _WORDS = {"str": "text", "int": "integer", "float": "number", "bool": "true | false"}
@@ -42,7 +42,7 @@ class Key:
 
 
 def keys_of(section: type[Section], prefix: str = "") -> Iterator[Key]:
-    """Every key below a section, in the order of the file."""
+    """Yield every key below a section, in the order of the file."""
     hints = get_type_hints(section, include_extras=True)
     for field in msgspec.structs.fields(section):
         hint, path = hints[field.name], f"{prefix}{field.encode_name}"
@@ -56,7 +56,7 @@ def keys_of(section: type[Section], prefix: str = "") -> Iterator[Key]:
 
 
 def section_in(hint: Any) -> type[Section] | None:
-    """The section that a key holds, also where it may be absent."""
+    """Return the section that a key holds, also where it is optional; None where it holds a value."""
     for part in (hint, *get_args(hint)):
         plain = get_args(part)[0] if get_origin(part) is Annotated else part
         if isinstance(plain, type) and issubclass(plain, Section):

@@ -22,7 +22,7 @@ class Heading(Section, frozen=True, kw_only=True):
 
 
 class Single(Section, frozen=True, kw_only=True):
-    """What each of the tests has."""
+    """The keys that every test has."""
 
     enabled: Annotated[bool, Meta(description="Whether this test runs.")] = True
     model_id: Annotated[Name, Meta(description="`demo`, a folder or a hub name.")]
@@ -125,20 +125,20 @@ class ValidationFile(Section, frozen=True, kw_only=True):
 
     @property
     def ring_gb(self) -> float | None:
-        """Of the flatline: its own key before the general one."""
+        """The flatline's ring: its own key before the general one."""
         own = None if self.pcie_flatline is None else self.pcie_flatline.ring_buffer_gb
         general = None if self.ring_buffer is None else self.ring_buffer.capacity_gb
         return general if own is None else own
 
     @property
     def limit_gb(self) -> float | None:
-        """Of the flatline: its own key before the general one."""
+        """The flatline's memory limit: its own key before the general one."""
         own = None if self.pcie_flatline is None else self.pcie_flatline.vram_limit_gb
         return self.hardware.vram_limit_gb if own is None else own
 
 
 def chosen(file: ValidationFile, only: str | None, model: str | None) -> ValidationFile:
-    """The file with one of its tests alone, if `only` names it, and with another model, if one is named."""
+    """Return the file with only the test `only` enabled, if named, and with another model, if one is named."""
     found = {name: getattr(file, name) for name in TESTS}
     if model == "":
         raise UsageError("--model names nothing; give `demo`, a folder or a hub name.")

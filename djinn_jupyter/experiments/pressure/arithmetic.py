@@ -1,4 +1,4 @@
-"""What is demanded against what there is, from the model's real numbers, before anything runs."""
+"""The memory demand against the capacity, from the model's real numbers, before anything runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from djinn_jupyter.experiments.memory import GIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arithmetic:
-    """In bytes. `capacity` is what weights and pages may take on the device together; `host` what may leave for."""
+    """All in bytes. `capacity` is the device memory for weights and pages together, `host` the host memory for swapped
+    data (None: the file sets none)."""
 
     weights: int
     per_session: int
@@ -43,7 +44,8 @@ class Arithmetic:
 def arithmetic(
     engine: RemoteEngine, positions: int, sessions: int, imposed: int | None, host: int | None
 ) -> Arithmetic:
-    """`positions` are those of one session, its continuation included; keys and values are counted in whole pages."""
+    """Compute the demand. `positions` are one session's, its continuation included; keys and values are counted in
+    whole pages."""
     reading = engine.statistics()
     per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in engine.description.cache_groups)
     limit = max((slab.bytes_limit for slab in reading.slabs), default=0) + reading.weight_bytes

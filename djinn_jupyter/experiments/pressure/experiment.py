@@ -31,14 +31,14 @@ LEAST_HERTZ = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a session's run ended with: tokens and the digest of its last logits."""
+    """The result of a session's run: tokens and the digest of its last logits."""
 
     tokens: tuple[int, ...]
     digest: str
 
 
 def run(course: Course, file: Whitebox) -> list[str]:
-    """Write the result file; the reasons why the run fails, none when it passes."""
+    """Write the result file; return the reasons why the run fails, none when it passes."""
     wanted = file.experiment.memory_pressure_test
     if wanted is None or not wanted.enabled:
         raise UsageError("experiment.memory_pressure_test is not enabled in this file.")
@@ -72,13 +72,13 @@ def _proves_nothing(course: Course, sums: Arithmetic) -> list[str]:
 
 
 def resume_order(count: int) -> list[int]:
-    """As they were spawned: who was used longest ago is needed next, so that of the least recently used none is ever
-    there, however many the card holds."""
+    """Return the order of spawning: the session used longest ago is needed next, so that under LRU it has always been
+    evicted, however many sessions the card holds."""
     return list(range(count))
 
 
 def _alone(course: Course, engine: RemoteEngine, prompts: list[list[int]], new: int) -> list[Outcome]:
-    """Each prompt by itself on an empty card, without a stop."""
+    """Run each prompt by itself on an empty card, without a stop."""
     course.tell(f"Running {len(prompts)} sessions alone, for comparison")
     outcomes = []
     for prompt in prompts:
@@ -126,7 +126,7 @@ def _under_pressure(
 
 
 def _so_far(sums: Arithmetic, progression: list[dict[str, Any]], swaps: Swaps) -> dict[str, Any]:
-    """What the file holds should the run be broken off."""
+    """Return the file's fields so far, in case the run is broken off."""
     return {
         **_asked(sums),
         "num_sessions_spawned": len(progression),
@@ -201,8 +201,8 @@ def _fields(
 
 
 def plateau(curve: Curve, first_out: float | None, spawned: float, per_session: int) -> bool:
-    """Whether device use varied by less than one session between the first eviction and the last spawning: of the
-    device by its driver, or where there is no GPU of the pages that hold something."""
+    """True where device use varied by less than one session between the first eviction and the last spawning: by the
+    device's driver, or without a GPU by the pages in use."""
     if first_out is None:
         return False
     flat = [s.used if s.device is None else s.device for s in curve.samples if first_out <= s.seconds <= spawned]

@@ -1,4 +1,4 @@
-"""Every swap of a run as it happened, from the engine's events."""
+"""Every swap of a run, from the engine's events."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Swaps:
 
 @contextmanager
 def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]:
-    """Listen from the beginning of the block to its end. `begun` is monotonic."""
+    """Collect the engine's swaps from the beginning of the block to its end, without write-through. `begun` is
+    monotonic."""
     found, lock = Swaps([]), threading.Lock()
 
     def hear(event: Event) -> None:

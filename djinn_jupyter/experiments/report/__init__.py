@@ -1,4 +1,4 @@
-"""report.html and report.md: drawn from the result files alone, so that nothing is in them that no file holds."""
+"""report.html and report.md, written from the result files alone: they contain nothing that is not in a file."""
 
 from djinn_jupyter.experiments.report.writing import write
 

@@ -1,4 +1,4 @@
-"""Which plots a result file has. A file without the fields has none."""
+"""The plots of a result file. A file without the fields has none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def of_file(fields: Fields) -> list[str]:
 
 
 def _stops(accuracy: Fields | None) -> str:
-    """Mean milliseconds of moving a stopped session out and back, by layer."""
+    """Plot mean milliseconds of moving a stopped session out and back, by layer."""
     if not accuracy or not accuracy.get("entries"):
         return ""
     groups: dict[str, dict[str, float]] = {}
@@ -44,7 +44,7 @@ def _pause(demo: Fields | None) -> str:
 
 
 def _progression(fields: Fields) -> str:
-    """Device memory over the run by the books, swaps marked, the capacity drawn in."""
+    """Plot device memory over the run by the engine's accounting, with swaps and the capacity marked."""
     samples = fields.get("vram_samples")
     if not samples:
         return ""
@@ -65,8 +65,8 @@ def _progression(fields: Fields) -> str:
 
 
 def latencies(written: Mapping[str, Fields]) -> str:
-    """Median milliseconds of every side by layer, and what computing the layers above alone takes: of plain Hugging
-    Face's times for all of them, which are of one and the same pass, the least, times their share."""
+    """Plot median milliseconds of every side by layer, and a limit: the time for computing only the layers above. It is
+    plain Hugging Face's least median for a whole pass times the share of those layers."""
     sides = {name: fields for name, fields in written.items() if name.endswith("_latency.json")}
     groups: dict[str, dict[str, float]] = {}
     limits: dict[str, float] = {}
@@ -89,7 +89,7 @@ def _neighbour(rates: Fields | None) -> str:
 
 
 def _flatline(fields: Fields) -> str:
-    """Bandwidth of single copies over time, the bar drawn in; of many copies an even choice."""
+    """Plot the bandwidth of single copies over time and the required bandwidth; many copies are thinned evenly."""
     samples = fields.get("samples")
     if not samples or "required_mbps" not in fields:
         return ""

@@ -7,7 +7,7 @@ from html import escape
 
 WIDTH, HEIGHT = 680, 220
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 14, 34
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: told apart by everybody
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito: for colour-blind eyes too
 
 
 def lines(
@@ -18,8 +18,8 @@ def lines(
     level: tuple[str, float] | None = None,
     marks: Mapping[str, Sequence[float]] | None = None,
 ) -> str:
-    """Curves of (x, y); `level` draws a dashed line, such as a capacity, `marks` ticks on the x axis, such as swaps,
-    a row for each name. All have their place in the legend."""
+    """Draw curves of (x, y); `level` draws a dashed line, such as a capacity, `marks` ticks on the x axis, such as
+    swaps, a row for each name. All are in the legend."""
     points = [point for curve in curves.values() for point in curve]
     if not points:
         return ""
@@ -42,8 +42,8 @@ def lines(
 def bars(
     groups: Mapping[str, Mapping[str, float]], *, x: str, y: str, limits: tuple[str, Mapping[str, float]] | None = None
 ) -> str:
-    """One group of bars for each key of `groups`, one bar for each series in it; `limits` draws a dashed line across
-    the groups that it has a value for."""
+    """Draw one group of bars for each key of `groups`, one bar for each series in it; `limits` draws a dashed line
+    across the groups that it has a value for."""
     series = list(dict.fromkeys(name for group in groups.values() for name in group))
     top = max((value for group in groups.values() for value in group.values()), default=0.0)
     if not series or top <= 0:
@@ -68,7 +68,7 @@ def bars(
 
 
 class _Frame:
-    """From values to places in the picture. Both axes begin at zero; `marks` lie on the x axis."""
+    """Maps values to coordinates in the picture. Both axes begin at zero; `marks` lie on the x axis."""
 
     def __init__(
         self, points: Sequence[tuple[float, float]], level: float | None = None, marks: Sequence[float] = ()

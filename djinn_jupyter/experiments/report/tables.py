@@ -1,4 +1,4 @@
-"""Result files as rows of text: what is in them, and what is not, with the reason."""
+"""Result files as rows of text: the measured fields, and the unmeasured ones with their reasons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ TRIAL = (
 
 
 def rows(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]:
-    """Every scalar of a file by its dotted path; long lists by their length. Without what has a place of its own."""
+    """Yield every scalar of a file by its dotted path; long lists by their length. Leaves out the keys that the report
+    shows elsewhere (`reasons`, `arithmetic`, `summary_table`)."""
     for key, value in fields.items():
         name = f"{path}{key}"
         if key in ("reasons", "arithmetic", "summary_table"):
@@ -31,7 +32,8 @@ def rows(fields: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, str]]
 
 
 def grids(fields: Mapping[str, Any]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Tables within a file: trials by layer, latencies by layer, the comparison of sides. Title, head and rows."""
+    """Yield title, head and rows of each table in a file: trials by layer, latencies by layer, the comparison of
+    sides."""
     accuracy, summary = fields.get("token_accuracy"), fields.get("summary_table")
     if isinstance(accuracy, Mapping) and accuracy.get("entries"):
         yield _titled("Token accuracy", accuracy["entries"]), *_columns(accuracy["entries"], TRIAL)
@@ -59,12 +61,12 @@ def _columns(found: Sequence[Mapping[str, Any]], head: Sequence[str]) -> tuple[l
 
 
 def sums(written: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What the files calculate beforehand, such as demand against capacity."""
+    """Return the `arithmetic` sentences of the files, such as demand against capacity."""
     return [line for fields in written.values() for line in fields.get("arithmetic", ())]
 
 
 def unmeasured(written: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """What could not be measured, by file and field, and why; entries of a list with one reason are one."""
+    """Yield each unmeasured field, as file and field, with its reason; entries of a list with one reason are merged."""
     for name, fields in written.items():
         alike = Counter((re.sub(r"\[\d+\]", "[]", field), why) for field, why in fields.get("reasons", {}).items())
         for (field, why), count in alike.items():

@@ -1,4 +1,4 @@
-"""The report for a terminal of 80 columns: wide tables in parts, long lines broken."""
+"""The report for a terminal of 80 columns: wide tables are split, long lines wrapped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _file(fields: Mapping[str, Any]) -> Iterator[str]:
 
 
 def parts(head: Sequence[str], rows: Rows) -> Iterator[list[str]]:
-    """The table as lines, in parts that fit; each begins with the columns that name a row."""
+    """Yield the table's lines, in parts that fit; each part begins with the columns that name a row."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     naming = [column for column, name in enumerate(head) if name in tables.NAMING]
     chosen = list(naming)

@@ -1,4 +1,4 @@
-"""The report as a page: verdict, arithmetic, plots, tables, what was not measured, machine and versions."""
+"""The report as a page: verdict, arithmetic, plots, tables, unmeasured fields, machine and versions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ figure{margin:1em 0}svg{width:100%;height:auto}.key{margin-right:1.2em}
 
 
 def write(course: Course, name: str, failures: Sequence[str]) -> None:
-    """report.html and report.md in the folder of the course."""
+    """Write report.html and report.md in the folder of the course."""
     verdict = "BROKEN OFF" if course.broken_off else "FAIL" if failures else "PASS"
     for file, made in zip(REPORTS, (_page, text.page), strict=True):
         course.put(file, made(course, name, verdict, failures))

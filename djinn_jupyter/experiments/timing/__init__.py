@@ -1,1 +1,1 @@
-"""How long a resume takes, and what a stop costs a neighbour."""
+"""The time of a resume, and the cost of a stop to a neighbour session."""

@@ -1,4 +1,4 @@
-"""What a stop of session A costs a neighbour B that is generating: alone, with stops, with write-through."""
+"""The cost of session A's stops to a neighbour B that is generating: alone, with stops, with write-through."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILE = "checkpoint_cost_results.json"
 FIELDS = "neighbour_tokens_per_s dispatch_ms copy_ms restore_ms bytes interference_percent".split()
 STOPPING = ("with_stops", "with_write_through")
 PARTS = ("alone", *STOPPING)
-Rates: TypeAlias = dict[str, list[float]]  # B's tokens per second in each part, one of each turn
+Rates: TypeAlias = dict[str, list[float]]  # B's tokens per second in each part, one per turn
 THREADS = 1
 NEIGHBOUR_PROMPT = 8
 NOTHING = Unmeasured(reason="nothing of it was measured")
@@ -34,7 +34,7 @@ NOTHING = Unmeasured(reason="nothing of it was measured")
 
 @dataclass(slots=True)
 class Costs:
-    """How often A stopped in each part; milliseconds of its moves out and back, of the answer a third session gets
+    """A's number of stops in each part; milliseconds of its copies out and back, and of the answer to a third session
     meanwhile; bytes of each move."""
 
     stops: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STOPPING, 0))
@@ -51,7 +51,7 @@ class Costs:
 
 
 def run(course: Course, file: CheckpointCost) -> list[str]:
-    """Write the result file; the reasons why the run fails, none when it passes."""
+    """Write the result file; return the reasons why the run fails, none when it passes."""
     host = None if file.host_limit_gb is None else int(file.host_limit_gb * GIB)
     rates: Rates = {part: [] for part in PARTS}
     costs = Costs()
@@ -86,7 +86,7 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
     beside = {
         part: partial(_stopping, a, prompt, file.stop_interval_seconds, partial(stopped, part)) for part in STOPPING
     }
-    for _ in range(file.repeat):  # in turns, so that a slower minute of the machine meets all parts
+    for _ in range(file.repeat):  # in turns, so that a slower minute of the machine affects all parts
         for name in PARTS:
             course.check_time()
             with beside.get(name, nullcontext)():
@@ -96,7 +96,7 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
 
 
 def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -> dict[str, Any]:
-    """What the file holds besides its status, as far as there is any of it."""
+    """Return the file's fields besides its status, as far as they are measured."""
     return {
         "model": course.place.named(file.model),
         "neighbour_tokens_per_s": {part: _median(found) for part, found in rates.items()},
@@ -111,7 +111,7 @@ def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -
 
 
 def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float:
-    """B's tokens per second."""
+    """Run B; return its tokens per second."""
     done, milliseconds = timed(
         lambda: b.run(
             prompt_of(engine, NEIGHBOUR_PROMPT, seed=2), max_new_tokens=file.neighbour_tokens, ignore_eos=True
@@ -122,8 +122,8 @@ def _rate(engine: RemoteEngine, b: RemoteSession, file: CheckpointCost) -> float
 
 @contextmanager
 def _stopping(a: RemoteSession, prompt: list[int], interval: float, stopped: Callable[[], None]) -> Iterator[None]:
-    """A runs up to its stop once an interval, in a thread of its own, as long as the block lasts; `stopped` is called
-    at each stop."""
+    """Run A up to its stop once an interval, in a thread of its own, until the end of the block; call `stopped` at each
+    stop."""
     ended, failed = threading.Event(), []
 
     def stop_again_and_again() -> None:
@@ -153,7 +153,7 @@ def _median(values: list[float]) -> float | Unmeasured:
 
 
 def _slower(alone: list[float], beside: list[float]) -> float | Unmeasured:
-    """How much less B generates, in percent of what it does alone."""
+    """Return B's slowdown in percent of its rate alone."""
     if not alone or not beside:
         return NOT_YET
     most = statistics.median(alone)

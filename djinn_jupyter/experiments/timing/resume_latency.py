@@ -27,7 +27,7 @@ FILES = tuple(f"{side}_latency.json" for side in SIDES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One way to go on: milliseconds of each resume, and bytes that moved for one."""
+    """One way to resume: milliseconds of each resume, and bytes moved for one."""
 
     milliseconds: tuple[float, ...]
     moved: int
@@ -44,7 +44,7 @@ class Side:
 
 
 def run(course: Course, file: ResumeLatency) -> list[str]:
-    """Write a file for each side; the reasons why the run fails, none when it passes."""
+    """Write a file for each side; return the reasons why the run fails, none when it passes."""
     _require(foretold(file.model), file)
     tops: dict[int, set[int]] = {layer: set() for layer in file.layers}
     skipped = (file.skip_djinn, file.skip_recompute, file.skip_offload)
@@ -96,8 +96,8 @@ def _djinn(
 def _resumes(
     session: RemoteSession, layer: int, place: str, prompt: list[int], warmup: int, repeat: int
 ) -> tuple[Side, set[int]]:
-    """Stop once, then resume again and again from the same stop, with the bytes brought to `place` before each. The
-    next tokens that the resumes named, which have to be one."""
+    """Stop once, then resume repeatedly from the same stop, with the session's bytes moved to `place` before each.
+    Return the times, and the set of next tokens, which must be one."""
     session.clear()
     session.breakpoint(f"resid_post.{layer}", when="step == 0")
     session.run(prompt, max_new_tokens=1, ignore_eos=True)
@@ -117,7 +117,8 @@ def _resumes(
 
 
 def _bring(session: RemoteSession, place: str) -> None:
-    """The session's bytes to one of PLACES. DjinnError where they are not there then: that is not measured."""
+    """Move the session's bytes to one of PLACES. DjinnError where they are not there afterwards: such a resume is not
+    measured."""
     if place != "resident":
         session.swap_out("disk" if place == "disk" else "host")
     there = session.describe().residency

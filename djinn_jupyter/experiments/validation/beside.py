@@ -1,4 +1,4 @@
-"""The same model streamed by others, with the same cache, prompt and new tokens: manual offload, accelerate, vLLM."""
+"""The same model, cache, prompt and new tokens streamed by other tools: manual offload, accelerate, vLLM."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Streamed:
 
 
 def manual(course: Course, model: str, dtype: str, seconds: float) -> Streamed:
-    """Stream the model by hand for so long, and at least three rounds."""
+    """Stream the model by manual offload for at least `seconds`, and at least three rounds."""
     course.tell("Manual pinned offload, beside which ours is held")
     copies: list[tuple[int, float]] = []
     rounds: list[float] = []
@@ -53,7 +53,8 @@ def manual(course: Course, model: str, dtype: str, seconds: float) -> Streamed:
 def beside(
     course: Course, wanted: PcieFlatline, allowed: int, by_hand: Streamed, ours: Sequence[float], tokens: Sequence[int]
 ) -> dict[str, Any]:
-    """Tokens a second of each side, its new tokens against ours; `allowed` bytes for weights and pages together."""
+    """Return each side's tokens a second and compare its new tokens with Djinn's; `allowed` bytes are for weights and
+    pages together."""
     sides = {
         "djinn": _fields(ours, tokens, tokens),
         "manual_pinned_offload": _fields(by_hand.rounds, by_hand.tokens, tokens),

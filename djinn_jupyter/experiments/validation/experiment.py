@@ -24,8 +24,8 @@ FILES = (SUMMARY, *(test.FILE for test in MODULES.values()))
 
 
 def run(course: Course, file: ValidationFile) -> list[str]:
-    """Write a file for each test and the summary; the reasons why the run fails, none when it passes. A test that ends
-    by an error counts as such, and the next one begins."""
+    """Write a file for each test and the summary; return the reasons why the run fails, none when it passes. A test
+    that raises counts as an error, and the next one begins."""
     endpoint(file.server)  # refused before anything runs
     course.tell(f"{file.experiment.name} {file.experiment.version}: {file.experiment.description}")
     asked = {name: wanted for name in TESTS if (wanted := getattr(file, name)) is not None and wanted.enabled}
@@ -45,7 +45,7 @@ def run(course: Course, file: ValidationFile) -> list[str]:
 
 
 def _one(course: Course, file: ValidationFile, name: str, wanted: Any) -> tuple[dict[str, Any], list[str]]:
-    """What the summary holds of a test, and why it failed."""
+    """Run one test and write its file; return its entry in the summary, and its failures."""
     test, named = MODULES[name], {"test": name, "model": course.place.named(wanted.model_id), "timestamp": now()}
     course.tell(f"{name} on {named['model']}")
     course.write_partial(test.FILE, test.FIELDS, named)

@@ -24,13 +24,13 @@ from djinn_jupyter.wire.nouns import LayerCopy
 FILE = "pcie_flatline_results.json"
 FIELDS = """passed bandwidth_mbps required_mbps metrics gpu_info samples_mbps samples_above_ratio timestamp""".split()
 MIB = float(1 << 20)
-MARGIN = 0.5  # of what manual copies sustained, where that is the bar: a core that others use too halves a copy
-FASTER = 1.05  # than the fastest copy measured by hand: what clocks may be off
+MARGIN = 0.5  # of the sustained manual copies, where they set the bar: a core shared with other processes halves a copy
+FASTER = 1.05  # than the fastest manual copy: the tolerance for clocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """MiB a second that a share of the copies must reach. `fastest`: the fastest copy by hand in the same run."""
+    """MiB a second that a share of the copies must reach. `fastest`: the fastest manual copy in the same run."""
 
     required: float
     fastest: float
@@ -39,8 +39,8 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What came of the sampling: copies, passes, seconds of all; bytes that each pass has to move; memory; new tokens,
-    and tokens a second of each run."""
+    """The samples: copies, passes, seconds of all; bytes that each pass has to move; memory; new tokens, and tokens a
+    second of each run."""
 
     copies: tuple[LayerCopy, ...]
     passes: int
@@ -52,7 +52,7 @@ class Flow:
 
 
 def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str, Any]:
-    """The fields of the result file."""
+    """Run the test; return the fields of the result file."""
     assert file.ring_gb is not None
     by_hand = manual(course, wanted.model_id, wanted.dtype, wanted.sample_duration_seconds / 2)
     card = card_for(file.ring_gb, imposed(file, file.limit_gb), by_hand.weights)
@@ -83,7 +83,7 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
 
 
 def judge(wanted: PcieFlatline, bar: Bar, flow: Flow, *, limit_gb: float | None) -> dict[str, Any]:
-    """The verdict on the copies, and their figures."""
+    """Return the verdict on the copies, and their figures."""
     rates = _rates(flow.copies)
     copying = sum(copy.seconds for copy in flow.copies)
     moved = sum(copy.bytes_moved for copy in flow.copies)
@@ -124,7 +124,7 @@ def judge(wanted: PcieFlatline, bar: Bar, flow: Flow, *, limit_gb: float | None)
 
 
 def sustained(rates: Sequence[float], ratio: float) -> float:
-    """The bandwidth that this share of the copies reached."""
+    """Return the bandwidth that the share `ratio` of the copies reached."""
     count = max(1, math.ceil(ratio * len(rates) - 1e-9))
     return sorted(rates, reverse=True)[count - 1]
 
@@ -165,7 +165,7 @@ def _flow(course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: f
 
 
 def _rates(copies: Sequence[LayerCopy]) -> list[float]:
-    """MiB a second of each."""
+    """Return each copy's MiB a second."""
     return [copy.bytes_moved / copy.seconds / MIB for copy in copies]
 
 

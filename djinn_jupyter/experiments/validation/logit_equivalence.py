@@ -41,7 +41,7 @@ class Sample:
 
 
 def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[str, Any]:
-    """The fields of the result file."""
+    """Run the test; return the fields of the result file."""
     assert file.ring_buffer is not None
     named = {"test": "logit_equivalence", "model": course.place.named(wanted.model_id)}
     with baseline("eager") as eager:
@@ -75,7 +75,8 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
 def judge(
     wanted: LogitEquivalence, plains: Sequence[Sample], rings: Sequence[Sample], *, same_device: bool, streamed: int
 ) -> dict[str, Any]:
-    """The verdict over all samples; the metrics are those of the worst. `streamed`: bytes that a pass has to move."""
+    """Return the verdict over all samples; each metric is the worst sample's. `streamed`: bytes that a pass has to
+    move."""
     pairs = list(zip(plains, rings, strict=True))
     off = [np.abs(ring.logits.astype(np.float64) - plain.logits.astype(np.float64)) for plain, ring in pairs]
     metrics = {
@@ -118,7 +119,7 @@ def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: floa
     last = max((copy.number for copy in arrived(engine, 0, timeout)), default=0)
     given: list[int] | None = prompt
     taken, tokens, moved = 0.0, [], []
-    for _ in range(NEW):  # one by one, so that what each of them moved is known
+    for _ in range(NEW):  # one by one, to know the bytes that each pass moved
         done, milliseconds = timed(partial(within, timeout, partial(_pass, session, given)))
         copies, given = arrived(engine, last, timeout), None
         last, taken = copies[-1].number if copies else last, taken + milliseconds
@@ -128,7 +129,7 @@ def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: floa
 
 
 def _pass(session: RemoteSession, prompt: list[int] | None) -> Finished:
-    """One over the prompt, or without one over the token that came last."""
+    """Run one pass over the prompt, or without a prompt over the last token."""
     return finished(session.run(prompt, max_new_tokens=1, ignore_eos=True, extend=prompt is None))
 
 

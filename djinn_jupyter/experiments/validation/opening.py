@@ -1,4 +1,4 @@
-"""The engines of `validation`: how much of the card they may take, where they listen, how long one waits for them."""
+"""The engines of `validation`: their share of the card, their address, and the time limit of their answers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from djinn_jupyter.experiments.configuration.validation import Server, Validatio
 from djinn_jupyter.experiments.memory import GIB, bytes_of
 
 Made = TypeVar("Made")
-PAGES_SHARE = 8  # an engine keeps an eighth of what it is allowed for pages
+PAGES_SHARE = 8  # an engine keeps an eighth of its allowance for pages
 SMALL_PAGE = 16
-HEADROOM = 9 / 10  # of an imposed card; the rest is for what a pass allocates besides
+HEADROOM = 9 / 10  # of an imposed card; the rest is for a pass's other allocations
 STREAMING_SHARE = 3 / 4  # of a model's size, where the ring could hold all of it
 
 
@@ -25,15 +25,16 @@ class AnswerLate(DjinnError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """In bytes: what an engine is allowed for weights and pages together, and the whole card that is imposed, if one
-    is. `shrunk`: the ring that was asked for would have held the whole model, so that nothing would have streamed."""
+    """In bytes: `allowed` for an engine's weights and pages together, and the whole `imposed` card, if one is imposed.
+    `shrunk`: the configured ring would have held the whole model, so that nothing would have streamed."""
 
     allowed: int
     shrunk: bool
     imposed: int | None = None
 
     def options(self) -> dict[str, Any]:
-        """Small pages where the card is shrunk: they have to fit beside the slots of a small model too."""
+        """Return the engine's options. Pages are small where the card is shrunk: they have to fit beside a small
+        model's slots."""
         return {
             "device_memory": self.allowed,
             "card_memory": self.imposed,
@@ -42,7 +43,7 @@ class Card:
 
 
 def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> Card:
-    """Room for a ring of at most `ring_gb` on a card of at most `limit_gb`, small enough that `weights` stream."""
+    """Size a card for a ring of at most `ring_gb`, within `limit_gb`, small enough that `weights` stream."""
     ring = ring_gb * GIB * PAGES_SHARE / (PAGES_SHARE - 1)
     allowed = min(ring, float("inf") if limit_gb is None else limit_gb * GIB * HEADROOM)
     shrunk = weights < allowed
@@ -52,8 +53,8 @@ def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> Card:
 
 
 def endpoint(server: Server) -> str:
-    """Where an engine may listen. UsageError where the address is not this machine's, or one of the two ports is
-    taken."""
+    """Return the address that an engine listens on. UsageError where it is not this machine's, or one of the two ports
+    is taken."""
     try:
         family, _, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
@@ -73,17 +74,18 @@ def endpoint(server: Server) -> str:
 
 
 def options_of(file: ValidationFile) -> dict[str, Any]:
-    """What all engines of the run are started with."""
+    """Return the options that all engines of the run are started with."""
     return {"listen": endpoint(file.server), "threads": 1}
 
 
 def imposed(file: ValidationFile, limit_gb: float | None) -> float | None:
-    """The limit where it is enforced."""
+    """Return the limit where it is enforced, else None."""
     return limit_gb if file.hardware.enforce_vram_limit else None
 
 
 def within(seconds: float, work: Callable[[], Made]) -> Made:
-    """What `work` returns. AnswerLate when it takes longer; it then ends with its engine."""
+    """Return the result of `work`. AnswerLate when it takes longer than `seconds`; its thread then ends with the
+    engine."""
     made: list[Made] = []
     failed: list[BaseException] = []
 

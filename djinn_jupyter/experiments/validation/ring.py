@@ -1,4 +1,4 @@
-"""What crosses into the ring, counted when nothing is on its way: then a pass has moved exactly what streams."""
+"""The copies into the ring, counted when none is in flight: then a pass has moved exactly the bytes that stream."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from djinn_jupyter.wire.nouns import LayerCopy
 
 
 def arrived(engine: RemoteEngine, since: int, timeout: float) -> tuple[LayerCopy, ...]:
-    """All copies of layers with higher numbers than `since`, once those that were sent for have come; nothing may run
-    meanwhile. AnswerLate where they do not come within `timeout` seconds."""
+    """Return all layer copies with higher numbers than `since`, once the requested ones have arrived; nothing may run
+    meanwhile. AnswerLate where they do not arrive within `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         copies = engine.copies(since)

@@ -1,4 +1,5 @@
-"""An agent that sleeps: generate, be idle past the threshold while others work, leave the device, come back, go on."""
+"""A session (the agent) that sleeps: generate, be idle past the threshold while another session works, be swapped out,
+come back, go on."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ RETRY_SECONDS = 0.5
 
 @dataclass(slots=True, kw_only=True)
 class Night:
-    """What came of it: the agent's tokens before and after, milliseconds of each part, gigabytes on the device before,
-    during and after the sleep, where the agent was at its end, and its swaps."""
+    """The measurements: the agent's tokens before and after, milliseconds of each part, gigabytes on the device before,
+    during and after the sleep, the agent's residency at its end, and its swaps."""
 
     initial: tuple[int, ...] = ()
     resumed: tuple[int, ...] = ()
@@ -44,7 +45,7 @@ class Night:
 
 
 def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[str, Any]:
-    """The fields of the result file."""
+    """Run the test; return the fields of the result file."""
     limit = imposed(file, file.hardware.vram_limit_gb)
     options = {
         "dtype": wanted.dtype,
@@ -65,7 +66,7 @@ def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[
 
 
 def judge(wanted: AgentSleepResume, night: Night, *, limit_gb: float | None) -> dict[str, Any]:
-    """The verdict on a night, and its figures."""
+    """Return the verdict on a night, and its figures."""
     out = [swap for swap in night.swaps if swap["direction"] == "out"]
     back = [swap for swap in night.swaps if swap["direction"] == "in"]
     slept = night.milliseconds["sleep"]
@@ -136,7 +137,7 @@ def _night(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, timeo
 
 
 def _so_far(course: Course, wanted: AgentSleepResume, first: Finished, night: Night) -> dict[str, Any]:
-    """What the file holds should the run be broken off in the sleep."""
+    """Return the file's fields so far, in case the run is broken off in the sleep."""
     later = """resumed_tokens resumed_time_ms sleep_duration_ms gpu_mem_after_sleep_gb gpu_mem_after_resume_gb
         swaps_detected restores_detected coherence_score"""
     return {
@@ -153,7 +154,7 @@ def _so_far(course: Course, wanted: AgentSleepResume, first: Finished, night: Ni
 
 
 def _sleep(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, night: Night, timeout: float) -> None:
-    """The agent does nothing; a neighbour generates all the while, so that the engine is never idle itself."""
+    """Leave the agent idle while a neighbour generates, so that the engine itself is never idle."""
     neighbour, until = engine.session(NEIGHBOUR, fresh=True), time.monotonic() + wanted.sleep_duration_seconds
     prompt = prompt_of(engine, PROMPT, seed=501)
     while time.monotonic() < until:
@@ -163,7 +164,7 @@ def _sleep(course: Course, engine: RemoteEngine, wanted: AgentSleepResume, night
 
 
 def _resumed(agent: RemoteSession, wanted: AgentSleepResume, night: Night, timeout: float) -> Finished:
-    """Go on from where it fell asleep; asked again only where there was no room for it, which changes nothing."""
+    """Continue the agent's run; retry only where the engine had no room for it, which changes nothing."""
     while True:
         night.attempts += 1
         try:
@@ -171,11 +172,11 @@ def _resumed(agent: RemoteSession, wanted: AgentSleepResume, night: Night, timeo
         except MemoryShortage:
             if night.attempts >= wanted.max_retries:
                 raise
-            time.sleep(RETRY_SECONDS)  # others have to leave first
+            time.sleep(RETRY_SECONDS)  # other sessions have to be swapped out first
 
 
 def _run(session: RemoteSession, prompt: list[int] | None, new: int, timeout: float) -> Finished:
-    """A fresh line from the prompt, or without one on from the present line."""
+    """Run from the prompt, or without one continue the session's tokens."""
     return finished(
         within(timeout, lambda: session.run(prompt, max_new_tokens=new, ignore_eos=True, extend=prompt is None))
     )

@@ -11,7 +11,7 @@ Fields = Mapping[str, Any]
 
 
 def compare(eager: Fields | None, vllm: Fields | None, djinn: Fields | None) -> dict[str, Any]:
-    """The content of comparative_results.json."""
+    """Return the content of comparative_results.json."""
     sides = {"pytorch_eager": eager, "vllm": vllm, "djinn": djinn}
     rows = {
         "breakpoint_support": {"pytorch_eager": _eager_stops, "vllm": _vllm_stops, "djinn": _djinn_stops},

@@ -24,7 +24,7 @@ from djinn_jupyter.experiments.whitebox.wire import measure_wire
 LOG = "exp3_osdi.log"
 TABLE, EAGER, VLLM = "comparative_results.json", "pytorch_eager_results.json", "vllm_results.json"
 FILES = (TABLE, RESULTS, EAGER, VLLM)
-THREADS = 1  # of either side
+THREADS = 1  # of each side
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,14 @@ class Skipped:
     djinn: bool = False
 
     def check(self) -> None:
-        """UsageError where nothing is left."""
+        """Raise UsageError where no side is left."""
         if self.pytorch and self.vllm and self.djinn:
             raise UsageError("All three sides are skipped; leave at least one in.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What all parts of ours work with. `failures` is what they say against a pass."""
+    """The inputs that all parts of Djinn's side share. `failures` collects their reasons why the run fails."""
 
     course: Course
     engine: RemoteEngine
@@ -53,13 +53,13 @@ class Bench:
     failures: list[str]
 
     def require(self, sentence: str, held: bool) -> None:
-        """`sentence` is said where it did not hold."""
+        """Add `sentence` to the failures where `held` is false."""
         if not held:
             self.failures.append(sentence)
 
 
 def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
-    """Write the result files; the reasons why the run fails, none when it passes."""
+    """Write the result files; return the reasons why the run fails, none when it passes."""
     skipped.check()
     failures = _unjudged(file) if skipped.djinn else []
     require_whitebox(foretold(file.model.name), file)
@@ -74,7 +74,7 @@ def run(course: Course, file: Whitebox, skipped: Skipped) -> list[str]:
 
 
 def _unjudged(file: Whitebox) -> list[str]:
-    """What the file requires of ours, where ours is left out."""
+    """Return a failure for each requirement of the file on Djinn's side, which is left out."""
     required = [key for key in file.validation.__struct_fields__ if getattr(file.validation, key)]
     return [f"validation.{key} is set, and --skip-djinn leaves out what it judges." for key in required]
 
@@ -170,7 +170,7 @@ def _slab_bytes(engine: RemoteEngine) -> int:
 
 
 def _breakdown(engine: RemoteEngine, positions: int, preallocated: int) -> dict[str, Any]:
-    """`preallocated` bytes of the slab were there before anything ran."""
+    """Return the memory by kind. `preallocated` bytes of the slab were allocated before anything ran."""
     reading = engine.statistics()
     groups = engine.description.cache_groups
     per_session = sum(-(-positions // g.page_positions) * g.page_bytes for g in groups)
@@ -259,7 +259,8 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
 
 
 def _of_vllm(verb: str, asked: dict[str, Any], ended: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """In a process of its own, so that nothing of it holds the device afterwards; its end is its reason."""
+    """Ask vLLM in a process of its own, so that it holds no device memory afterwards; a failure becomes the reason
+    passed to `ended`."""
     try:
         with baseline("vllm") as vllm:
             return vllm.ask(verb, **asked)

@@ -1,4 +1,4 @@
-"""Two requests at once: B runs to its end while A stands stopped inside the model; memory before, during, after."""
+"""Two requests at once: B runs to its end while A is stopped inside the model; memory before, during, after."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from djinn_jupyter.experiments.whitebox.trials import Reference
 def run_meanwhile(
     course: Course, engine: RemoteEngine, wanted: Concurrent, layer: int, prompt: list[int], new: int, ref: Reference
 ) -> dict[str, Any]:
-    """The fields of `concurrent_demo`. Succeeds when B ended within the pause and A is bitwise what it would have
-    been."""
+    """Return the fields of `concurrent_demo`. Succeeds when B ended within the pause and A is bitwise equal to the
+    reference."""
     course.check_time()
     a, b = engine.session("request A", fresh=True), engine.session("request B", fresh=True)
     before = device_gigabytes(engine)
@@ -32,7 +32,7 @@ def run_meanwhile(
             timed(lambda: b.run(prompt, max_new_tokens=new, ignore_eos=True)) if wanted.request_b_during_pause else None
         )
         while time.monotonic() - begun < wanted.pause_duration_seconds:
-            time.sleep(0.02)  # the pause itself: A stands, the engine serves whoever asks
+            time.sleep(0.02)  # the pause itself: A is stopped, the engine serves other requests
         on_device = a.describe().device_bytes
         during = curve.take()
     stood = time.monotonic() - begun
@@ -69,7 +69,7 @@ def run_meanwhile(
 
 
 def _under_sleep(engine: RemoteEngine) -> float:
-    """Device memory with the weights gone as well."""
+    """Return the device memory (GiB) with the weights unloaded too."""
     engine.sleep()
     asleep = device_gigabytes(engine)
     engine.wake()

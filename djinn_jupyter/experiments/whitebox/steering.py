@@ -1,4 +1,4 @@
-"""An edit at a stop, twice: it must change something, and the same twice."""
+"""An edit at a stop, run twice: it must change the output, and equally both times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from djinn_jupyter.experiments.whitebox.trials import Reference, predicted_by
 def run_steering(
     course: Course, engine: RemoteEngine, wanted: Steering, prompt: list[int], new: int, reference: Reference
 ) -> dict[str, Any]:
-    """The fields of `activation_steering`. `token_diff_percent`: prompt positions whose most likely token differs."""
+    """Return the fields of `activation_steering`. `token_diff_percent`: prompt positions whose most likely token
+    differs."""
     course.check_time()
     session = engine.session("steering", fresh=True)
     first = _steered(session, wanted, prompt, new, engine.description.layers)
@@ -43,8 +44,8 @@ def run_steering(
 def _steered(
     session: RemoteSession, wanted: Steering, prompt: list[int], new: int, layers: int
 ) -> tuple[tuple[int, ...], str, tuple[int, ...], float]:
-    """Predictions, digest of the last logits, tokens, and the milliseconds of the resume to the stop behind the last
-    layer and on to the end."""
+    """Return predictions, digest of the last logits, tokens, and the milliseconds of the resume to the stop behind the
+    last layer and on to the end."""
     last = layers - 1
     _stop_at(session, wanted.steering_layer, prompt, new, *([last] if last > wanted.steering_layer else []))
     session.edit(dj.scale(wanted.modification_factor))

@@ -28,7 +28,7 @@ FIELDS = """token_accuracy activation_steering concurrent_demo memory_breakdown 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """What plain Hugging Face made of the prompt: the most likely token after each position, the new tokens, and the
+    """Plain Hugging Face's results on the prompt: the most likely token after each position, the new tokens, and the
     digests of the logits that the first and the last of them were chosen from."""
 
     predicted: tuple[int, ...]
@@ -37,17 +37,17 @@ class Reference:
     digest: str
 
     def equals(self, done: Finished) -> bool:
-        """Return whether a run that was to do the same ended with the same tokens and the same bits."""
+        """True where a run of the same prompt ended with the same tokens and the same bits."""
         return (done.tokens, digest_of(done)) == (self.tokens, self.digest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One trial at one layer. `latency_ms` is the whole run with its stop and resume. `checkpoint_time_ms` is until the
-    bytes of the stopped session are on the host: who asks something meanwhile waits for `checkpoint_dispatch_ms`, and
+    bytes of the stopped session are on the host: another request meanwhile waits for `checkpoint_dispatch_ms`, and
     copying takes `checkpoint_copy_ms`. `restore_time_ms` is until they are back on the device. `stopped_in_decode`: the
-    pass over the first new token stopped at the same layer, and its session left the device there once more, newer than
-    what had left before."""
+    pass over the first new token stopped at the same layer, where its session is swapped out once more, with newer
+    bytes than the first time."""
 
     trial: int
     layer: int
@@ -67,7 +67,7 @@ class Entry:
     kv_bytes_resident_during_pause: int
 
     def layers_as_they_should(self, layers: int) -> bool:
-        """Return whether the layers up to the stop ran before it, and only the others after it."""
+        """True where the layers up to the stop ran before it, and only the others after it."""
         return (self.layers_run_before_stop, self.layers_run_after_resume) == (self.layer + 1, layers - self.layer - 1)
 
 
@@ -75,7 +75,7 @@ def run_trials(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
 ) -> list[Entry]:
     session = engine.session("whitebox", fresh=True)
-    _run(session, prompt, file.experiment.inference.continuation_tokens)  # the first run of all is slow, and is no side
+    _run(session, prompt, file.experiment.inference.continuation_tokens)  # the first run is slow and not counted
     entries = []
     for trial in range(1, file.experiment.num_trials + 1):
         for layer in file.experiment.breakpoints.layers:
@@ -93,7 +93,7 @@ def run_trials(
 
 
 def summary(entries: Sequence[Entry]) -> dict[str, Any]:
-    """The fields of `token_accuracy` in the result file."""
+    """Return the fields of `token_accuracy` in the result file."""
     accuracy, latency = [e.token_accuracy for e in entries], [e.latency_ms for e in entries]
     overhead = [e.os_overhead_percent for e in entries]
     return {
@@ -108,7 +108,7 @@ def summary(entries: Sequence[Entry]) -> dict[str, Any]:
 
 
 def predicted_by(stop: Paused) -> tuple[int, ...]:
-    """The most likely token after each position of the pass, at a stop behind the last layer."""
+    """Return the most likely token after each position of the pass, at a stop behind the last layer."""
     return tuple(row.top[0].token for row in stop.lens(1, positions=list(stop.positions)).rows)
 
 
@@ -125,7 +125,7 @@ def _trial(
     session.clear()
     _, uninterrupted_ms = timed(
         lambda: _run(session, prompt, new)
-    )  # beside its pair, so that both meet the same machine
+    )  # right before its pair, so that both run under the same load
     stop, done, whole_ms = _stopped_and_resumed(session, prompt, new, layer)
     away, predicted, again, in_decode = _left_and_compared(engine, session, prompt, new, layer)
     prefilled = _prefilled(session, prompt, layer)
@@ -155,7 +155,7 @@ def _trial(
 def _stopped_and_resumed(
     session: RemoteSession, prompt: list[int], new: int, layer: int
 ) -> tuple[Paused, Finished, float]:
-    """The pair that is timed: nothing but the stop, a look at it, and the resume."""
+    """Time the stop, one read of its hidden state, and the resume, and nothing else."""
     _arm(session, layer)
     begun = perf_counter()
     stop = paused(_run(session, prompt, new))
@@ -169,8 +169,8 @@ def _stopped_and_resumed(
 def _left_and_compared(
     engine: RemoteEngine, session: RemoteSession, prompt: list[int], new: int, layer: int
 ) -> tuple[Absence, tuple[int, ...], Finished, bool]:
-    """Once more, with the session's bytes leaving the device at the stop; then every position is compared. Whether it
-    stopped at the first new token too; its bytes leave there again, after they were written to."""
+    """Run once more and swap the session out and back at the stop. Return the swap, the predictions at every position,
+    the end, and True where the run also stopped at the first new token: there it is swapped again, with newer bytes."""
     _arm(session, layer, engine.description.layers - 1)
     session.breakpoint(f"resid_post.{layer}", when="step == 1")
     stop = paused(_run(session, prompt, new))
@@ -190,7 +190,7 @@ def _left_and_compared(
 
 
 def _prefilled(session: RemoteSession, prompt: list[int], layer: int) -> str:
-    """Digest of the logits that the stopped and resumed pass itself ends in: later ones need not show its faults."""
+    """Return the digest of the logits of the stopped and resumed pass itself: later logits may not show its faults."""
     _arm(session, layer)
     paused(_run(session, prompt, 1))
     return digest_of(finished(session.resume()))

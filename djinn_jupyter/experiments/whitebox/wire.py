@@ -1,4 +1,4 @@
-"""What crosses the wire for one stop and one resume, counted at the socket. Keys and values must not be in it."""
+"""The bytes on the wire for one stop and one resume, counted at the socket. Keys and values must not be among them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from djinn_jupyter.experiments.outcomes import finished, paused
 
 
 def measure_wire(engine: RemoteEngine, layer: int, prompt: list[int], new: int) -> dict[str, int]:
-    """Bytes of a stop with its hidden state looked at, and of a resume with its last logits fetched. What arrays
-    crossed beyond these two is counted as keys and values."""
+    """Return the bytes of a stop with its hidden state fetched, and of a resume with its last logits fetched. Array
+    bytes beyond these two are counted as keys and values."""
     session = engine.session("wire", fresh=True)
     session.breakpoint(f"resid_post.{layer}", when="step == 0")
     begun = engine.wire_bytes
