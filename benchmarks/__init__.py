@@ -1,1 +1,1 @@
-"""How fast Djinn is, against what: each benchmark runs both sides in turn and writes benchmarks/results/NAME.json."""
+"""Djinn's speed against other tools: each benchmark runs both sides in turn and writes benchmarks/results/NAME.json."""

@@ -1,4 +1,4 @@
-"""What an armed breakpoint that does not hit costs a token, by kind of condition, against none armed."""
+"""The cost per token of an armed breakpoint that does not hit, by kind of condition, against none armed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from benchmarks.worker import worker
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.serving import random_tokens
 
-# A small model for what costs microseconds: there a token is short enough for them to be seen.
+# A small model for costs of microseconds: its tokens are short enough for them to show.
 SMALL = replace(GPT2, width=128, heads=4, vocabulary=1000)
 CHEAP = {
     "token": 'token == "<none>"',
@@ -100,7 +100,8 @@ def _sides(
     checks: Checks,
     computed: dict[str, Computing],
 ) -> dict[str, Callable[[], float]]:
-    """Seconds from token to token under each condition; what the engine computed in each run is noted in `computed`."""
+    """Return for each condition a function that measures the seconds from token to token; the engine's computing time
+    of each run goes to `computed`."""
     prompt = random_tokens(PROMPT, shape.vocabulary)
 
     def seconds_a_token(name: str, condition: str | None) -> float:

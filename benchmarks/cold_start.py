@@ -1,7 +1,7 @@
-"""From asking for a model that no engine has to its being ready: beside a plain script that gets as far.
+"""The time from loading a model that no engine has until it is ready, against a plain script that does the same.
 
 The script imports torch and transformers, reads the same model and tokenizer, and runs as many passes as the engine's
-self-test enters. Files are in the page cache for both. Ready is, for the engine, when its client has been welcomed.
+self-test enters. Files are in the page cache for both. The engine is ready when its client has been welcomed.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _ready(readings: dict[str, list[float]]) -> Figure:
 
 
 def _computing(computed: dict[str, list[float | None]]) -> Figure:
-    """What a busy machine does not stretch."""
+    """Return the ratio of CPU seconds, which a busy machine does not stretch."""
     known = {name: [value for value in values if value is not None] for name, values in computed.items()}
     whole = all(len(known[name]) == len(computed[name]) for name in known)
     return Figure(

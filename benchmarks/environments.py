@@ -1,4 +1,4 @@
-"""An environment for each tool that we compare with, so that none of them decides which versions Djinn runs with."""
+"""An environment for each tool that Djinn is compared with, so that none decides the versions of Djinn's packages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ INSTALL_SECONDS = 1800
 
 
 class NotRun(Exception):
-    """What is compared with could not be run here; the message says why."""
+    """The other tool could not be run here; the message says why."""
 
 
 def python_of(tool: str) -> Path:
-    """The interpreter of a tool's environment, with the torch and transformers versions that Djinn has; made if it is
-    not there. NotRun where it cannot be had."""
+    """Return the interpreter of a tool's environment, with the torch and transformers versions that Djinn has; create
+    the environment if it is not there. NotRun where it cannot be installed."""
     python = FOLDER / tool / "bin" / "python"
     if not python.exists():
         venv.create(FOLDER / tool, with_pip=True)

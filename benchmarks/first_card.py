@@ -1,5 +1,6 @@
-"""From starting JupyterLab to the first stop card of the quickstart, by Run All, with no engine running: what who types
-`make lab` waits for. Beside a notebook of plain transformers that reads the same model and shows one hidden state.
+"""The time from starting JupyterLab to the first stop card of the quickstart, by Run All, with no engine running: a
+user's wait after `make lab`. Against a notebook of plain transformers that reads the same model and shows one hidden
+state.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ with torch.inference_mode():
 HTML(f"<b>hidden state {{tuple(hidden.shape)}}</b>")"""
 CARD_SHOWN, PLAIN_SHOWN = "Paused at", "<b>hidden state (1, 5, 128)"
 
-# Some output holds these words. Cells out of sight are not in the page, so the notebook's model is asked.
+# True where some output has these words. Cells out of sight are not in the page, so the notebook's model is read.
 _SAID = """words => window.jupyterapp.shell.currentWidget.content.model.toJSON().cells
     .some(cell => (cell.outputs ?? []).some(output => JSON.stringify(output).includes(words)))"""
 _RUN_ALL = "() => { void window.jupyterapp.commands.execute('notebook:run-all-cells') }"
@@ -91,7 +92,7 @@ def _figures(readings: dict[str, list[float]], first_words: list[float]) -> tupl
 
 
 def _seconds(browser: Browser, notebook: Path, words: str, checks: Checks) -> tuple[float, float]:
-    """From Run All to the first output, and from starting JupyterLab to the output with these words."""
+    """Return the seconds from Run All to the first output, and from starting JupyterLab to the output with `words`."""
     begun = perf_counter()
     with lab_server(notebook.parent, log=notebook.parent.parent / "lab.log") as server:
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})

@@ -1,4 +1,4 @@
-"""Fork at 1,000 committed positions: its time, and the pages that it and the first token after it copy."""
+"""A fork at 1,000 committed positions: its time, and the pages copied by the fork and by the first token after it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _timed(parent: RemoteSession) -> float:
 
 
 def _copied(engine: RemoteEngine, parent: RemoteSession, checks: Checks) -> tuple[int, int]:
-    """Pages in use more than before, after the fork and after the child's next token, which lies in the tail page."""
+    """Return the pages added by the fork and by the child's next token, which lies in the tail page."""
     before = _in_use(engine, parent)
     child = parent.fork("counted")
     forked = _in_use(engine, parent)
@@ -66,6 +66,7 @@ def _copied(engine: RemoteEngine, parent: RemoteSession, checks: Checks) -> tupl
 
 
 def _in_use(engine: RemoteEngine, asked: RemoteSession) -> int:
-    """From the slab's books. The engine publishes them after each turn of its thread, so one more turn is asked for."""
+    """Return the pages in use by the slab's accounting. The engine publishes it after each turn of its thread, so one
+    request forces another turn."""
     asked.describe()
     return sum(slab.pages - slab.pages_free for slab in engine.statistics().slabs)

@@ -21,8 +21,8 @@ ROUNDS = 16
 
 @dataclass(slots=True)
 class Side:
-    """What one side did in each call, the warm-up's included. `decoding`: seconds from the first new token to the
-    last; `computing`: of the process that ran the model, over the whole call."""
+    """One side's readings in each call, the warm-up's included. `decoding`: seconds from the first new token to the
+    last; `computing`: CPU seconds of the process that ran the model, over the whole call."""
 
     computing: Computing
     decoding: list[float] = field(default_factory=list)
@@ -50,7 +50,7 @@ def run(setting: Setting) -> Result:
 def measure(
     prompt: list[int], session: RemoteSession, plain: Worker, sides: dict[str, Side], rounds: int
 ) -> dict[str, list[float]]:
-    """Seconds of whole calls, in turns; the rest is noted in `sides`."""
+    """Return the seconds of whole calls, in turns; the other readings go to `sides`."""
 
     def ours() -> float:
         side, watch = sides["djinn"], Stopwatch()

@@ -1,6 +1,6 @@
-"""What an image of the journal costs the engine's thread before a reply goes out: after a breakpoint, a stop, a resume,
-and where 64 stops are kept. In the thread's own seconds, which a busy machine does not stretch; the other side is the
-same with the checksums of the first format of files.
+"""The cost of a journal image to the engine's thread before a reply is sent: after a breakpoint, a stop, a resume, and
+where 64 stops are kept. In the thread's CPU seconds, which a busy machine does not stretch; the other side is the same
+with the checksums of the first file format.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _readings(
 
 @contextmanager
 def _engine(folder: str, data: Path) -> Iterator[tuple[Engine, list[float]]]:
-    """An engine of this process, and what its thread computed while it wrote images before a reply."""
+    """Yield an engine in this process, and the CPU seconds of its thread for each image written before a reply."""
     engine = open_engine(EngineConfig(model=folder, device="cpu", data_folder=data, no_journal=False))
     journal, spent = engine.keeping.journal, []
     assert journal is not None

@@ -1,6 +1,6 @@
 """Every copy of a streamed layer while tokens are generated: GB/s, and the share of copies above 20 GB/s.
 
-On a GPU with random weights of 13 billion parameters in 12 GiB; without one this is not run.
+Runs on a GPU with random weights of 13 billion parameters in 12 GiB; without a GPU it is not run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ THIRTEEN = "Llama-2-13b-hf"
 
 
 def on_gpu() -> list[Figure]:
-    """Of the large model, where a GPU is computed on; else two figures that say why they are not there."""
+    """Return the figures of the large model, where the device is a GPU; else two figures that say why they have no
+    value."""
     what = "13B in 12 GiB on a GPU"
     device = computed_on()
     if device.startswith("cuda"):
@@ -35,8 +36,8 @@ def on_gpu() -> list[Figure]:
 def measured(
     model: str, what: str, *, device: str, budget: str, seconds: float, sizes: Mapping[str, Any] | None = None
 ) -> list[Figure]:
-    """Generate for at least so many seconds with random weights of a shipped architecture, its `sizes` changed; loading
-    and self-test are not counted."""
+    """Generate for at least `seconds` with random weights of a shipped architecture, its `sizes` changed; loading and
+    self-test are not counted."""
     with ExitStack() as stack:
         folder = stack.enter_context(architecture(model, sizes or {}))
         assert folder is not None
@@ -56,7 +57,7 @@ def measured(
 
 
 def _figures(what: str, speeds: list[float] | None) -> list[Figure]:
-    """Of copies in bytes a second."""
+    """Return the figures of copies; `speeds` are in bytes a second."""
     fast = [sum(speed > FAST for speed in speeds) / len(speeds)] if speeds else []
     return [
         Figure(name=f"a layer copy, {what}", unit="GB/s", value=Spread.of(speed / 1e9 for speed in speeds or ())),

@@ -1,4 +1,4 @@
-"""What `%load_ext djinn_jupyter` adds to a fresh IPython kernel, and what it must not import."""
+"""The time that `%load_ext djinn_jupyter` adds to a fresh IPython kernel, and the packages it must not import."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def run(setting: Setting) -> Result:
 
 
 def _kernel(cells: list[str]) -> tuple[float, list[str]]:
-    """Seconds from the start of a kernel to the reply of its first cell, and the values of all cells."""
+    """Return the seconds from the start of a kernel to the reply of its first cell, and the values of all cells."""
     begun = perf_counter()
     manager = KernelManager()
     manager.start_kernel(stderr=subprocess.DEVNULL)
@@ -85,7 +85,7 @@ def _kernel(cells: list[str]) -> tuple[float, list[str]]:
 
 
 def _executed(client: BlockingKernelClient, cell: str) -> str:
-    """The text of the cell's value."""
+    """Return the text of the cell's value."""
     found: list[str] = []
     client.execute_interactive(cell, timeout=120, output_hook=lambda message: _keep(message, found))
     return "".join(found)

@@ -14,7 +14,7 @@ PACKAGES = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipyke
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """`threads` are those of the tensor library on either side. Load averages are over 1, 5 and 15 minutes."""
+    """`threads` are those of torch on each side. Load averages are over 1, 5 and 15 minutes."""
 
     device: str
     cpu: str
@@ -48,7 +48,7 @@ def describe(*, threads: int, device: str) -> Machine:
 
 
 def ended(machine: Machine) -> Machine:
-    """The same machine after the benchmark."""
+    """Return the same machine with the load after the benchmark."""
     return replace(machine, ended=_now(), load_after=_load())
 
 

@@ -18,7 +18,7 @@ class Spread:
 
     @classmethod
     def of(cls, readings: Iterable[float]) -> Spread | None:
-        """None when nothing was measured."""
+        """Return the spread; None when there are no readings."""
         values = sorted(readings)
         if not values:
             return None
@@ -27,7 +27,7 @@ class Spread:
 
 
 def take_turns(sides: Mapping[str, Callable[[], float]], *, rounds: int, warm_up: int = 1) -> dict[str, list[float]]:
-    """Readings of every side, one a round: A B, B A, A B, ... so that a drift of the machine meets both alike.
+    """Return readings of every side, one a round: A B, B A, A B, ... so that a drift of the machine affects all alike.
 
     A side times itself and returns its reading. `warm_up` rounds come first and are not kept.
     """
@@ -41,10 +41,10 @@ def take_turns(sides: Mapping[str, Callable[[], float]], *, rounds: int, warm_up
 
 
 def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
-    """over / under, round by round."""
+    """Return over / under, round by round."""
     return [a / b for a, b in zip(over, under, strict=True)]
 
 
 def differences(more: Sequence[float], less: Sequence[float], scale: float = 1.0) -> list[float]:
-    """(more - less) x scale, round by round."""
+    """Return (more - less) x scale, round by round."""
     return [(a - b) * scale for a, b in zip(more, less, strict=True)]

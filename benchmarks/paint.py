@@ -1,6 +1,6 @@
-"""How soon a browser has painted a view: a stop card, an update of one, the memory chart; in JupyterLab in Chromium.
+"""The time until a browser has painted a view: a stop card, its update, the memory chart; in JupyterLab in Chromium.
 
-The clock is the page's own. A bare line of HTML in the same notebook says what JupyterLab itself takes.
+The clock is the page's own. A bare line of HTML in the same notebook gives the time of JupyterLab itself.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _update(name: str, took: list[float], lines: list[float] | None) -> Figure:
 
 @contextmanager
 def _opened(home: Path, sources: list[str]) -> Iterator[LabPage]:
-    """A notebook of these cells in a JupyterLab of its own; the engine that it starts ends with it."""
+    """Yield a notebook of these cells in a JupyterLab of its own; the engine that it starts is stopped with it."""
     folder = home / "notebooks"
     folder.mkdir()
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}

@@ -1,5 +1,5 @@
-"""How long a session that has left makes its user wait when it is used again: untold, told by the cell that is about to
-use it, and told by the focus some time before."""
+"""The wait for a swapped-out session when it is used again: without a signal, with one from the cell that is about to
+use it, and with one from the notebook's focus some time before."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _of(user: _User, tier: Tier) -> dict[str, Callable[[], float]]:
 
 
 class _User:
-    """Goes on by a token, each time from another beginning."""
+    """Continues a session by one token, each time after another preparation."""
 
     def __init__(self, engine: RemoteEngine, session: RemoteSession, checks: Checks) -> None:
         self._engine, self.session, self._checks = engine, session, checks
@@ -60,7 +60,7 @@ class _User:
         return self._goes_on()
 
     def comes_back(self, tier: Tier, signal: Activity | None = None, *, in_time: bool = False) -> float:
-        """`in_time`: the signal came long enough before for everything to be there."""
+        """Swap out, send `signal`, and continue. `in_time`: first wait until the session is resident again."""
         self._say("idle")
         self._say("blurred")
         self.session.swap_in()

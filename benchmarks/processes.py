@@ -1,4 +1,4 @@
-"""How long a process has computed, beside the wall clock: what a busy machine does not stretch."""
+"""CPU seconds of a process, which a busy machine does not stretch, unlike the wall clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ UNSAID = "this system does not say how long a process has computed"
 
 
 def computing(pid: int) -> float | None:
-    """Seconds on a core of all threads of a process so far, to the nanosecond; None where the system does not say."""
+    """Return the CPU seconds of all threads of a process so far, to the nanosecond; None where the system does not
+    say."""
     try:
         tasks = Path(f"/proc/{pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
@@ -17,7 +18,7 @@ def computing(pid: int) -> float | None:
 
 
 class Computing:
-    """Seconds computed by a process from one reading to the next; `readings` is empty where they cannot be had."""
+    """CPU seconds of a process between `begin` and `end`; `readings` is empty where the system does not say them."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

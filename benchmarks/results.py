@@ -1,4 +1,4 @@
-"""What a benchmark found, as JSON. A verdict is computed from a figure and its bar; what was not measured is None."""
+"""The results of a benchmark as JSON. A verdict is computed from a figure and its bar; unmeasured values are None."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Figure:
 
     @property
     def met(self) -> bool | None:
-        """None where there is no bar or nothing was measured."""
+        """True where the median meets the bar; None where there is no bar or no value."""
         return None if self.bar is None or self.value is None else self.bar.met_by(self.value.median)
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """`checks` were made while measuring: each is what was compared and how often it agreed."""
+    """`checks` were made while measuring: each names the comparison and counts its agreements."""
 
     benchmark: str
     settings: Mapping[str, Any]
@@ -94,7 +94,7 @@ def _short(value: object) -> str:
 
 
 def write(result: Result, machine: Machine, folder: Path) -> Path:
-    """NAME.json in `folder`."""
+    """Write NAME.json in `folder`; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.benchmark}.json"
     written = {

@@ -1,4 +1,4 @@
-"""Resume at layer k against the ideal: layers k.. and the head alone, by plain PyTorch from a saved hidden state."""
+"""A resume at layer k against the ideal: layers k.. and the head alone, by plain PyTorch from a saved hidden state."""
 
 from __future__ import annotations
 

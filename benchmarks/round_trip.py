@@ -1,5 +1,5 @@
-"""A request's round trip: to the service, and to the engine's thread; idle, during a decode, during a prefill, and
-while a text of 4 MB becomes tokens."""
+"""A request's round trip to the service and to the engine's thread: idle, during a decode, during a prefill, and while
+a text of 4 MB is tokenized."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ def run(setting: Setting) -> Result:
 
 
 def _kinds(engine: RemoteEngine, session: RemoteSession) -> dict[str, Ask]:
-    """Ping and status are answered by the service itself; a session's verb by the engine's thread, between layers."""
+    """Return a request of each kind. The service itself answers ping and status; the engine's thread answers a
+    session's verb, between layers."""
     return {"ping": engine.ping, "status": engine.statistics, "session verb": session.describe}
 
 
@@ -84,7 +85,7 @@ def _while_decoding(
 def _while_prefilling(
     kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, layers: int, checks: Checks
 ) -> list[Figure]:
-    """Of one layer's time: that of the same prefill run alone, by the number of layers."""
+    """Return round trips as a ratio of one layer's time: the same prefill's time alone, by the number of layers."""
     figures = []
     times: dict[str, list[float]] = {name: [] for name in kinds}
     of_layer: dict[str, list[float]] = {name: [] for name in kinds}
@@ -112,7 +113,7 @@ def _while_prefilling(
 
 @contextmanager
 def _unbounded_demo() -> Iterator[str]:
-    """The demo model with a tokenizer that strips texts: none can be refused by its length, all have to be read."""
+    """Yield the demo model with a tokenizer that strips texts: no text can be refused by its length alone."""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(DEMO, folder, dirs_exist_ok=True)
         path = Path(folder) / "tokenizer.json"
@@ -145,7 +146,7 @@ def _pending(reply: Future[Reply]) -> bool:
 
 @contextmanager
 def _running(busy: RemoteSession, prompt: list[int], new: int, checks: Checks) -> Iterator[Callable[[], bool]]:
-    """The busy session runs in a thread of its own; the yielded function says whether it still does."""
+    """Run the busy session in a thread of its own; the yielded function is true while it runs."""
     outcomes: list[str] = []
 
     def work() -> None:
@@ -162,8 +163,8 @@ def _running(busy: RemoteSession, prompt: list[int], new: int, checks: Checks) -
 
 
 def _sample(kinds: dict[str, Ask], times: dict[str, list[float]], still: Callable[[], bool], pause: float) -> None:
-    """Ask at random moments while the other session runs; what ended after it is not counted. A session's verb is
-    answered between two layers, so `pause` has to be as long as a layer, or all are asked at the beginning of one.
+    """Send requests at random moments while the other session runs; a reply after its end is not counted. A session's
+    verb is answered between two layers, so `pause` has to be as long as a layer, or all are sent at the start of one.
     """
     moments = random.Random(0)
     while True:

@@ -28,7 +28,7 @@ def pid_of(engine: RemoteEngine) -> int:
 
 
 class Stopwatch:
-    """Notes when each new token reached this process."""
+    """Notes the time at which each new token reached this process."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -43,6 +43,5 @@ class Stopwatch:
 
     @property
     def usual(self) -> float:
-        """Seconds from one new token to the next: the median, which a machine that is busy now and then leaves as it
-        is."""
+        """Median seconds from one new token to the next; a machine that is busy now and then does not change it."""
         return statistics.median(after - before for before, after in pairwise(self.times))

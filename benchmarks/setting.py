@@ -1,4 +1,4 @@
-"""Where a benchmark runs: a Jupyter of its own, equal thread counts, a random model that every side loads."""
+"""The environment of a benchmark: a Jupyter of its own, equal thread counts, a random model that every side loads."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TINY = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1024)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """`quick` runs everything on a tiny model in few rounds: to see that a benchmark works, never for a figure. What is
-    worth keeping of a benchmark that goes on another time lies in `results`."""
+    """`quick` runs everything on a tiny model in few rounds: to see that a benchmark works, never for a figure. A
+    benchmark that continues in another run keeps its state in `results`."""
 
     quick: bool
     threads: int
@@ -48,7 +48,7 @@ class Setting:
         return min(usual, 3) if self.quick else usual
 
     def saved(self, plain: Worker, shape: Shape) -> str:
-        """The folder of the model of this shape, made by a worker when it is first wanted, and loaded there."""
+        """Return the folder of the model of this shape; the worker `plain` creates it at first use, and loads it."""
         folder = self.home / "-".join(map(str, asdict(shape).values()))
         plain.ask("load", folder=str(folder), shape=asdict(shape), threads=self.threads)
         return str(folder)
@@ -56,7 +56,7 @@ class Setting:
 
 @contextmanager
 def setting(*, quick: bool, threads: int, device: str, results: Path | None = None) -> Iterator[Setting]:
-    """The environment that engines, kernels and workers inherit. Engines of the user are neither seen nor met."""
+    """Set the environment that engines, kernels and workers inherit. Engines of the user are neither seen nor used."""
     variables = {
         DEVICE_VARIABLE: device,
         "HF_HUB_OFFLINE": "1",

@@ -1,4 +1,4 @@
-"""The stop itself: from `run` to `Paused` after N layers, against running N layers by plain PyTorch."""
+"""The time of a stop: from `run` to `Paused` after N layers, against running N layers by plain PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model larger than the memory it is allowed: tokens/s and bytes against what copying and computing alone take.
+"""A model larger than its allowed memory: tokens/s and bytes, against copying and computing alone.
 
 The same budget and the same model through accelerate's offload, and several sessions in lockstep.
 """
@@ -79,20 +79,20 @@ def run(setting: Setting) -> Result:
 
 
 def weights_of(engine: RemoteEngine) -> WeightsStatistics:
-    """The books as they are now: asked of the engine's own thread."""
+    """Return the current weights statistics, by a request to the engine's own thread."""
     return engine.wake().weights
 
 
 def _slot(shape: Shape) -> int:
-    """About a layer's bytes in fp32: four square matrices of attention, eight of the MLP."""
+    """Return about a layer's bytes in fp32: four square matrices of attention, eight of the MLP."""
     return 12 * shape.width**2 * 4
 
 
 def _ours(
     engine: RemoteEngine, prompt: list[int], expected: list[int], checks: Checks, moved: list[float]
 ) -> Callable[[], float]:
-    """Seconds a token of one session, from the request to its reply, the short prompt counted as one token: tokens may
-    reach a busy client all at once. Bytes moved in each pass, of those that stream, go to `moved`."""
+    """Measure one session's seconds a token, from the request to its reply, the short prompt counted as one token:
+    tokens may reach a busy client all at once. The ratio of moved to streamed bytes in each pass goes to `moved`."""
     session = engine.session("streaming", fresh=True)
 
     def seconds() -> float:
@@ -109,7 +109,7 @@ def _ours(
 def _side_by_side(
     plain: Worker, prompt: list[int], expected: list[int], checks: Checks, nbytes: int, slot: int
 ) -> Callable[[], float]:
-    """Seconds a token where a pass of copying runs beside each pass: on a CPU both pull on one memory bus."""
+    """Measure seconds a token where a pass of copying runs beside each pass: on a CPU both share one memory bus."""
 
     def seconds() -> float:
         answer = plain.ask("generate_and_copy", tokens=prompt, new=NEW, nbytes=nbytes, slot=slot)
@@ -131,7 +131,7 @@ def _theirs(other: Worker, prompt: list[int], expected: list[int], checks: Check
 def _offloaded(
     stack: ExitStack, folder: str, setting: Setting, budget: int
 ) -> tuple[dict[str, Worker], dict[str, str]]:
-    """A worker for each way of offloading, and why there is none."""
+    """Return a worker for each way of offloading, and the reasons for the ways without one."""
     found, absent = {}, {}
     for to, name in OFFLOADS.items():
         try:
@@ -201,7 +201,8 @@ def _figures(readings: dict[str, list[float]], moved: list[float], absent: dict[
 def _lockstep(
     engine: RemoteEngine, shape: Shape, plain: Worker, rounds: int, checks: Checks
 ) -> dict[int, list[tuple[float, float]]]:
-    """For each number of sessions: tokens a second of all together, and passes over the weights for a pass of each."""
+    """Return for each number of sessions the tokens a second of all together, and the passes over the weights for one
+    pass of each."""
     prompts = [random_tokens(PROMPT, shape.vocabulary, seed) for seed in range(max(SESSIONS))]
     expected = [plain.ask("generate", tokens=prompt, new=NEW)["tokens"] for prompt in prompts]
     sessions = [engine.session(f"lockstep {number}", fresh=True) for number in range(max(SESSIONS))]
@@ -252,7 +253,7 @@ def _of_sessions(found: dict[int, list[tuple[float, float]]]) -> list[Figure]:
 
 
 def _anonymous(pid: int) -> int | None:
-    """Bytes of a process that no file holds; None where the system does not say."""
+    """Return the bytes of a process that no file backs; None where the system does not say."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

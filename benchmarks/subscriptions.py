@@ -1,5 +1,5 @@
-"""What a publisher's process takes for each topic that somebody subscribes to: the names of sessions as they are, and
-the hashes of them that Djinn subscribes to. Bytes of the process, before and after.
+"""The memory of a publisher's process for each subscribed topic: the names of sessions as they are, against the hashes
+of them that Djinn subscribes to. Bytes of the process, before and after.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A session leaves for the host and the disk and comes back, against plain moves of the same bytes."""
+"""A session is swapped to the host and the disk and back, against plain copies of the same bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from djinn_jupyter.wire.nouns import Tier
 LENGTHS = {
     "short": 1000,
     "long": 4000,
-}  # what a move takes whatever its bytes are, some milliseconds, weighs on the short
+}  # the fixed cost of a move, some milliseconds, weighs on the short
 TIERS: dict[str, tuple[Tier, ...]] = {"short": ("host", "disk"), "long": ("host",)}
 WINDOW = Shape(positions=4096)
 ROUNDS = 7
@@ -58,7 +58,7 @@ def _times(mover: _Mover, tiers: Sequence[Tier], setting: Setting, rounds: int) 
 
 
 class _Mover:
-    """One session, and the seconds that a client waits for each of its moves."""
+    """Swaps one session and measures the seconds that a client waits for each move."""
 
     def __init__(self, session: RemoteSession, prompt: list[int], checks: Checks) -> None:
         self._session, self._prompt, self._checks = session, prompt, checks
@@ -67,7 +67,7 @@ class _Mover:
         self._logits = digest(session.logits())
 
     def _fill(self) -> None:
-        """A new line of the same tokens: every page is dirty."""
+        """Run the same tokens anew, which makes every page dirty."""
         self._session.run(self._prompt, max_new_tokens=0, ignore_eos=True)
 
     def out(self, tier: Tier) -> float:
@@ -82,7 +82,7 @@ class _Mover:
         return seconds
 
     def back(self, tier: Tier) -> float:
-        """From a tier that has it already, or is given it first."""
+        """Swap the session out to `tier`, then measure its return from there."""
         self._session.swap_in()
         self._session.swap_out(tier)
         begun = perf_counter()
@@ -111,7 +111,7 @@ def _sides(mover: _Mover, copying: Worker, tiers: Sequence[Tier]) -> dict[str, C
 
 
 class _Against(NamedTuple):
-    """A move of ours and the plain one that it is held against."""
+    """A move by Djinn and the plain copy that it is compared with."""
 
     name: str
     ours: str

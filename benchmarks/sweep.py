@@ -43,7 +43,8 @@ Patch = Callable[[int], dict[str, Any]]
 
 @dataclass(slots=True)
 class Sides:
-    """Who patches a layer, in turn: a function from the layer to its seconds and what it found. `absent` says why."""
+    """The tools that patch a layer: by name a function from the layer to its seconds and results. `absent` holds the
+    reason for each tool that does not run."""
 
     patches: dict[str, Patch] = field(default_factory=dict)
     absent: dict[str, str] = field(default_factory=dict)
@@ -109,7 +110,7 @@ def _add_tool(
     prompts: Mapping[str, list[int]],
     **verbs: str,
 ) -> None:
-    """A tool that cannot be installed or started is not run, with the reason."""
+    """Start a tool's worker; a tool that cannot be installed or started is noted in `absent` with the reason."""
     try:
         asked = stack.enter_context(worker(f"with_{tool}", python_of(tool)))
         asked.ask("load", folder=folder, shape={}, threads=setting.threads)
@@ -127,7 +128,7 @@ def _sweep(
     checks: Checks,
     differences: dict[str, float],
 ) -> dict[str, float]:
-    """Seconds of every side for all layers; they take turns layer by layer, each time in another order."""
+    """Return every side's seconds for all layers; the sides take turns layer by layer, each time in another order."""
     totals = dict.fromkeys(("djinn", *sides.patches), 0.0)
     ours = _djinn(engine, prompts)
     for layer in range(shape.layers):
@@ -143,7 +144,7 @@ def _sweep(
 
 
 def _djinn(engine: RemoteEngine, prompts: Mapping[str, list[int]]) -> Generator[dict[str, Any], None, None]:
-    """One layer each time it is asked. What reaches the first layer, and each layer from there, is in its time."""
+    """Yield one layer's result at a time. A layer's seconds include the run or step that reaches it."""
     begun = perf_counter()
     clean, corrupted = (_stopped(engine, name, tokens) for name, tokens in prompts.items())
     while True:
@@ -169,7 +170,7 @@ def _patched(corrupted: RemoteSession, clean: str, position: int) -> Any:
 
 
 def _compare(found: Mapping[str, dict[str, Any]], checks: Checks, differences: dict[str, float]) -> None:
-    """Djinn's bits are those of the plain loop; the others' logits are near."""
+    """Require that Djinn's bits equal the plain loop's, and that the other tools' logits are within TOLERANCE."""
     plain = found["plain"]
     for ours, theirs in zip(found["djinn"]["digests"], plain["digests"], strict=True):
         checks.same("patches bit for bit those of the plain loop", ours, theirs)

@@ -1,4 +1,4 @@
-"""Worker processes: a tool, or plain PyTorch, beside the engine that it is held against."""
+"""Worker processes: a tool, or plain PyTorch, that the engine is compared with."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`python -m benchmarks.gpu [STEP ...] [--list] [--small]`: run the steps that have no result yet, then the report.
 
-A step that is named runs again. One that fails or takes too long is told in the report, and the others still run.
+A step that is named runs again. The report lists the steps that fail or take too long, and the others still run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def folder_of(card: str, *, small: bool) -> Path:
-    """The folder of a card's results; those of the small profile lie where git ignores them."""
+    """Return the folder of a card's results; git ignores the folder of the small profile."""
     slug = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
     return (results.HERE / "quick" if small else results.HERE) / slug
 
@@ -51,7 +51,7 @@ def missing(folder: Path) -> list[Step]:
 
 
 def run(steps: Sequence[Step], folder: Path, *, small: bool) -> dict[str, str]:
-    """Run each, and return why a step has no result: of these, and of those that failed before."""
+    """Run each step; return the reasons why steps have no result, these and those that failed before."""
     path = folder / REASONS
     reasons: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     for step in steps:
@@ -67,7 +67,7 @@ def run(steps: Sequence[Step], folder: Path, *, small: bool) -> dict[str, str]:
 
 
 def _turns(step: Step, folder: Path, *, small: bool) -> str | None:
-    """As many turns as the step needs; why it has no result, None where it has one."""
+    """Run as many turns as the step needs; return why it has no result, None where it has one."""
     command = [sys.executable, "-m", "benchmarks.gpu.one", step.name, str(folder), *(["--small"] if small else [])]
     while True:
         try:

@@ -1,7 +1,7 @@
 """The second step: the contract of every tiny family, in each dtype and attention: the bits are those of `generate`.
 
-A case is kept as it is decided, so that a step whose time is over goes on where it was. What a library cannot compute,
-and what the engine refuses, is counted as such and never as exact.
+Each case is saved when it is decided, so that a step whose time is over continues where it was. Cases that a library
+cannot compute or the engine refuses are counted as such and never as exact.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """`why` is the first thing that differed, the engine's reason, or the library's."""
+    """`why` is the first deed whose result differed, the engine's reason, or the library's."""
 
     case: Case
     outcome: Outcome
@@ -59,7 +59,7 @@ class Verdict:
 
 
 class Kept:
-    """Verdicts in a file, a line each, under what they depend on; others in it are of another version."""
+    """Verdicts in a file, a line each, keyed by `depends_on()`; lines with another key are of another version."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._under = path, depends_on()
@@ -75,7 +75,7 @@ class Kept:
 
 
 def depends_on() -> str:
-    """Return a digest of the engine's sources and of the libraries' versions: what is mended is decided again."""
+    """Return a digest of the engine's sources and of the libraries' versions: after a fix, cases are decided again."""
     found = hashlib.sha256(f"{torch.__version__} {transformers.__version__}".encode())
     for path in sorted((ROOT / "djinn_jupyter").glob("engine/**/*.py")):
         found.update(path.read_bytes())
@@ -131,7 +131,7 @@ def _model(case: Case) -> Any:
 
 
 def _attending(attention: str) -> AbstractContextManager[Any]:
-    """Only the named kernel of scaled_dot_product_attention; others raise."""
+    """Allow only the named kernel of scaled_dot_product_attention; a pass that needs another raises."""
     _, _, backend = attention.partition(", ")
     return sdpa_kernel(getattr(SDPBackend, backend.upper())) if backend else nullcontext()
 
@@ -156,7 +156,7 @@ def _resume(desk: Desk) -> Any:
 
 
 def _fork(desk: Desk) -> Any:
-    """The fork goes on edited, and first."""
+    """Edit the fork and resume it first."""
     _stopped(desk)
     desk.fork("b")
     desk.edit(name="b")
@@ -165,7 +165,7 @@ def _fork(desk: Desk) -> Any:
 
 
 def _edit(desk: Desk) -> Any:
-    """Edited, and then unedited from the same stop."""
+    """Resume edited, and then unedited from the same stop."""
     _stopped(desk)
     desk.edit()
     desk.resume()
@@ -181,7 +181,7 @@ def _swap(desk: Desk) -> Any:
 
 
 def _checkpoint(desk: Desk) -> Any:
-    """Through the file, as a session of the journal comes back."""
+    """Save to a file and restore, as a session of the journal is restored."""
     _stopped(desk)
     desk.ask(ask.SaveCheckpoint(session="a", name="exactness", replace=True))
     desk.close("a")
@@ -218,7 +218,7 @@ def result_of(verdicts: list[Verdict]) -> Result:
 
 
 def _figure(dtype: str, attention: str, verdicts: list[Verdict]) -> Figure:
-    """Exact cases of those that the library computes and the engine serves."""
+    """Return the share of exact cases among those that the library computes and the engine serves."""
     of_this = [v for v in verdicts if (v.case.dtype, v.case.attention) == (dtype, attention)]
     judged = [verdict.outcome == "exact" for verdict in of_this if verdict.outcome in ("exact", "differs")]
     why = next((verdict.why for verdict in of_this if verdict.outcome == "not computed"), "every family is refused")

@@ -1,4 +1,4 @@
-"""The first step: what `djinn doctor` finds, and how fast bytes get to the device and back by plain PyTorch.
+"""The first step: the findings of `djinn doctor`, and the speed of copies to the device and back by plain PyTorch.
 
 Without a GPU both ends of a copy are main memory: the same program, and no figure of a link.
 """
@@ -15,7 +15,7 @@ from djinn_jupyter.client.engines.doctor import findings
 
 NBYTES, NBYTES_IF_QUICK = 1 << 30, 8 << 20
 ROUNDS = 7
-# Each way of copying by its name: directions at once, streams for each, and whether the host's memory is pinned.
+# Each way of copying by its name: directions at once, streams for each, and pinned host memory or not.
 WAYS: dict[str, dict[str, Any]] = {
     "to the device": {"directions": ["in"], "streams": 1, "pinned": True},
     "to the device, two streams": {"directions": ["in"], "streams": 2, "pinned": True},

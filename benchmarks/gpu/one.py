@@ -15,7 +15,7 @@ from benchmarks.setting import setting
 from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.experiments.nvml import Unseen, card
 
-UNFINISHED = 3  # the status of a step that goes on in another turn
+UNFINISHED = 3  # the exit status of a step that continues in another turn
 
 
 def main() -> int:

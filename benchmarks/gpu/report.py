@@ -1,4 +1,4 @@
-"""The report of a card: each bar met, missed by how much, or not measured and why. Reads files; measures nothing."""
+"""The report of a card: each bar met, missed (by how much), or not measured (why). Reads files; measures nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOT_YET = "it has not been run"
 
 
 def report(folder: Path, reasons: Mapping[str, str]) -> str:
-    """Of the results in the folder; `reasons` say why a step has none."""
+    """Return the report on the results in the folder; `reasons` say why a step has none."""
     rows = [row for step in STEPS for row in _step(step.name, folder / f"{step.name}.json", reasons)]
     rows += [(name, what, "not measured: this step is not built") for name, what in NOT_BUILT.items()]
     counts = {word: sum(said.startswith(word) for _, _, said in rows) for word in ("met", "missed", "not measured")}
@@ -39,7 +39,7 @@ def _wanted(figure: Mapping[str, Any]) -> str:
 
 
 def verdict(figure: Mapping[str, Any]) -> str:
-    """Of a figure as a result file has it."""
+    """Return the verdict on a figure of a result file."""
     value, bar = figure["value"], figure["bar"]
     if value is None:
         return f"not measured: {figure['not_run'] or 'the file does not say why'}"
@@ -49,7 +49,7 @@ def verdict(figure: Mapping[str, Any]) -> str:
 
 
 def _machine(folder: Path) -> str:
-    """From the first result there is."""
+    """Return the machine's line, from the first result there is."""
     files = [path for step in STEPS if (path := folder / f"{step.name}.json").exists()]
     if not files:
         return ""

@@ -1,16 +1,16 @@
-"""The steps of `make gpu` in the order of what is learned, and what of the plan is not built."""
+"""The steps of `make gpu` in order, and the planned steps that are not built."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-SECONDS: Final = 480  # of a step, with its start; one that has more to do goes on in another turn
+SECONDS: Final = 480  # of a step, with its start; a longer step continues in another turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """`module` has a `run(setting)` that returns a Result, or raises Unfinished where it has to go on."""
+    """`module` has a `run(setting)` that returns a Result, or raises Unfinished where it needs another turn."""
 
     name: str
     learns: str
@@ -18,7 +18,7 @@ class Step:
 
 
 def _benchmark(name: str, learns: str) -> Step:
-    """A benchmark that `python -m benchmarks` runs as well."""
+    """Return the step of a benchmark that `python -m benchmarks` runs as well."""
     return Step(name=name, learns=learns, module=f"benchmarks.{name}")
 
 
@@ -41,7 +41,7 @@ STEPS: Final = (
     _benchmark("sweep", "activation patching against plain Hugging Face, TransformerLens and nnsight"),
 )
 
-# What issue 12 asks for beside these. The report names each.
+# The other steps that issue 12 asks for. The report names each.
 NOT_BUILT: Final = {
     "races": "the copy and ring tests under compute-sanitizer; 10^4 random interleavings with poisoned pages",
     "many sessions": "50 sessions of 2,048 tokens on 13B-shaped weights under an imposed 80 GiB",
@@ -53,9 +53,9 @@ NOT_BUILT: Final = {
 
 
 class Unfinished(Exception):
-    """The step's time is over and what it has is kept; the message says how far it came."""
+    """The step's time is over and its results are kept; the message says how far it came."""
 
 
 def step_of(name: str) -> Step:
-    """Raises KeyError for a name that no step has."""
+    """Return the step of that name. Raises KeyError for a name that no step has."""
     return {step.name: step for step in STEPS}[name]

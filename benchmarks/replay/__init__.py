@@ -1,4 +1,4 @@
-"""Who leaves and when it comes back, played over traces of notebook work: Djinn's policy and those it is compared with.
+"""Eviction and return of sessions, played over traces of notebook work: Djinn's policy and those it is compared with.
 
 Simulated: no engine runs. The costs are bandwidths measured in the same run, the policy is the engine's own code.
 """
@@ -95,7 +95,7 @@ def _rates(folder: Path) -> dict[str, float]:
 
 
 class _Plays:
-    """Several traces of a kind on a slab of the nth part of their demand."""
+    """Several traces of a kind, played on a slab of their demand divided by `factor`."""
 
     def __init__(self, traces: list[Trace], factor: int, rates: Mapping[str, float], checks: Checks) -> None:
         self._traces, self._factor, self._rates, self._checks = traces, factor, rates, checks
@@ -168,7 +168,7 @@ def _prefetches(where: str, plays: Iterable[Played]) -> Figure:
 
 
 def _idle(where: str, plays: _Plays) -> Iterator[Figure]:
-    """What it costs that the rested leave although nobody wants their place, and what it gives."""
+    """Yield the cost and the gain of evicting rested sessions although no session needs their place."""
     stay, leave = plays.of(DJINN, prefetch=True), plays.of(DJINN, prefetch=True, idle_seconds=IDLE_SECONDS)
     demand = plays.of(DJINN, idle_seconds=IDLE_SECONDS)
     yield Figure(

@@ -1,4 +1,4 @@
-"""What copies of plain bytes cost on this machine, so that a replay's times are those of a real link."""
+"""The bandwidth of plain copies on this machine, so that a replay's times are those of a real link."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ BYTES: Final = 256 * 2**20
 
 
 def memory() -> float:
-    """Bytes/s of a copy from memory to memory: the link between host and device where the device is the CPU."""
+    """Return bytes/s of a copy from memory to memory: the link between host and device where the device is the CPU."""
     source = numpy.random.default_rng(0).integers(0, 255, BYTES, dtype=numpy.uint8)
     target = numpy.empty_like(source)
     return BYTES / _median(lambda: numpy.copyto(target, source))
 
 
 def disk(folder: Path) -> tuple[float, float]:
-    """Bytes/s of writing a file (until it is on the disk) and of reading it back, not from the page cache."""
+    """Return bytes/s of writing a file (until it is on the disk) and of reading it back, not from the page cache."""
     content = os.urandom(BYTES // 4) * 4
     with tempfile.NamedTemporaryFile(dir=folder) as file:
 

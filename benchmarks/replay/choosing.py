@@ -1,4 +1,4 @@
-"""Who leaves, by several rules: Djinn's own, those it is compared with, and one that knows the future."""
+"""Eviction orders by several policies: Djinn's own, those it is compared with, and one that knows the future."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def candidate(stage: Stage, actor: Actor, now: float, remaining: float) -> Candi
 
 
 class Djinn:
-    """The engine's own functions, with nothing but what an engine sees."""
+    """The engine's own functions, with only the information that an engine has."""
 
     swaps: ClassVar[bool] = True
     at_once: ClassVar[bool] = False
@@ -36,7 +36,7 @@ class Djinn:
 
 
 class ByClass(Djinn):
-    """As first designed: all the idle before any paused one, by worth within each class only."""
+    """The first design: all idle sessions before any paused one, by worth within each class only."""
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
         return sorted(super().order(stage, may, now), key=lambda c: c.claim)
@@ -51,20 +51,20 @@ class LeastRecentlyUsed:
 
 
 class SwapAtPause(LeastRecentlyUsed):
-    """Away at every stop."""
+    """Swaps a session out at every stop."""
 
     at_once = True
 
 
 class NeverSwap(LeastRecentlyUsed):
-    """What does not fit is refused."""
+    """Evicts no session; a run that does not fit is refused."""
 
     swaps = False
 
 
 class Belady:
-    """Whoever is wanted last leaves first (Belady 1966, "A study of replacement algorithms for a virtual-storage
-    computer"). The optimum where all sessions are of one size and cost the same to bring back, else near it."""
+    """Evicts first the session that is needed last (Belady 1966, "A study of replacement algorithms for a
+    virtual-storage computer"). Optimal where all sessions have one size and one cost of return, else near it."""
 
     swaps: ClassVar[bool] = True
     at_once: ClassVar[bool] = False

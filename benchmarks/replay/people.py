@@ -1,8 +1,8 @@
 """Generated traces: people who work in notebooks. Every distribution is here, and the same seed gives the same trace.
 
 Times between a person's actions are lognormal (Blenn and Van Mieghem 2016, arXiv:1607.02952), given by their median and
-sigma. The medians are our own guesses at reading a stop, reading a result, a break, a lunch; nobody has measured them
-for this tool, which is why the policy learns and why more than one mixture is tried.
+sigma. The medians are guesses at reading a stop, reading a result, a break, a lunch; they have not been measured for
+this tool, which is why the policy learns and why more than one mixture is tried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Habits:
     steps: float = 2.0
     cells: float = 6.0
     look_before: tuple[float, float] = (3.0, 0.6)  # from focus to the first cell
-    glance: float = 0.25  # focused and left again
+    glance: float = 0.25  # the probability that a notebook is focused and left again
     same_again: float = 0.45
     short_break: tuple[float, float] = (90.0, 0.8)
     coffee: tuple[float, float] = (20 * 60.0, 0.7)
@@ -103,14 +103,14 @@ class Person:
             self._wait(self.habits.read_stop if paused else self.habits.read_result)
 
     def _cell(self, at: Notebook, takes: tuple[float, float], *, paused: bool) -> None:
-        """A magic in a cell of its own."""
+        """Run a magic in a cell of its own."""
         self._note(at, "expected")
         self.now += 0.005
         self._run(at, takes, paused=paused)
         self._note(at, "quiet")
 
     def _sweep(self, at: Notebook) -> None:
-        """One cell that runs a loop."""
+        """Run one cell with a loop."""
         self._note(at, "expected")
         for _ in range(self._count(self.habits.sweep_runs)):
             self.now += 0.03
@@ -147,7 +147,7 @@ class Person:
             self._wait(habits.short_break)
 
     def _close_laptop(self) -> None:
-        self.now += 20.0  # of silence, until the engine takes the kernels for gone
+        self.now += 20.0  # of silence, until the engine marks the kernels as gone
         for notebook in self.notebooks:
             self._note(notebook, "gone")
         self._wait(self.habits.laptop_closed)
@@ -161,12 +161,12 @@ class Person:
         self.now += self.random.lognormvariate(math.log(median), sigma)
 
     def _count(self, mean: float) -> int:
-        """Geometric, at least 1."""
+        """Return a geometric count, at least 1."""
         return 1 + int(self.random.expovariate(1.0) * max(mean - 0.5, 0.1))
 
 
 def people(name: str, habits: Habits, *, persons: int, notebooks: int, hours: float, seed: int) -> Trace:
-    """`persons` with so many notebooks each, who come within the first half hour."""
+    """Return the trace of `persons` with `notebooks` each, who begin within the first half hour."""
     events: list[Event] = []
     for number in range(persons):
         rand = random.Random(f"{name} {seed} {number}")
@@ -183,8 +183,8 @@ def people(name: str, habits: Habits, *, persons: int, notebooks: int, hours: fl
 
 
 def rounds(name: str, *, sessions: int, hours: float, seed: int) -> Trace:
-    """One after the other, over and over, as when somebody goes through all notebooks each morning: the worst for
-    whoever keeps what was used last."""
+    """Return a trace that uses the sessions one after the other, over and over, as a user who goes through all
+    notebooks each morning: the worst case for LRU."""
     rand = random.Random(f"{name} {seed}")
     events, now, size = [], 0.0, 2048 * BYTES_PER_TOKEN
     while now < hours * HOUR:
@@ -200,7 +200,7 @@ def rounds(name: str, *, sessions: int, hours: float, seed: int) -> Trace:
 
 
 def generated(name: str, *, seed: int, share: float = 1.0) -> Trace:
-    """One of GENERATED, or the first `share` of its hours."""
+    """Return the trace of GENERATED of that name, or the first `share` of its hours."""
     match name:
         case "office":
             return people(name, OFFICE, persons=17, notebooks=3, hours=8.0 * share, seed=seed)

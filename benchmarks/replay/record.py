@@ -1,7 +1,7 @@
 """Record a trace from a running engine, by the events that it publishes to any client.
 
 `python -m benchmarks.replay.record PATH` drives a demo engine for two minutes, as six impatient people would, and saves
-what was seen of it.
+the trace of its events.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STORY: Final = "The capital of France is Paris. The capital of Italy is Rome. Th
 
 
 class Recorder:
-    """Listens to all sessions of an engine from now on. `note` adds what an engine does not tell: what a user does."""
+    """Listens to all sessions of an engine from now on. `note` adds a user's actions, which no engine publishes."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine, self._begun = engine, monotonic()
@@ -38,7 +38,7 @@ class Recorder:
         self._notes.append(Event(time=self._now(), session=session, kind=kind))
 
     def trace(self, name: str, origin: str) -> Trace:
-        """All that was heard. A run takes the bytes that its session has now; those that run still are left out."""
+        """Return the trace so far. A run takes the bytes that its session has now; unfinished runs are left out."""
         self._stop()
         sizes = {s.name: max(s.device_bytes, s.host_bytes, s.disk_bytes) for s in self._engine.sessions()}
         events: list[Event] = []
@@ -62,7 +62,7 @@ class Recorder:
 
 
 def drive(engine: RemoteEngine, recorder: Recorder, *, seconds: float, persons: int = 6) -> None:
-    """Each person has two sessions and a thread: they run, stop, step, read, turn to the other one."""
+    """Simulate persons with two sessions and a thread each: they run, stop, step, read, turn to the other session."""
     end = monotonic() + seconds
     threads = [threading.Thread(target=_work, args=(engine, recorder, n, end)) for n in range(persons)]
     for thread in threads:

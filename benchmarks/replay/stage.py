@@ -1,10 +1,10 @@
-"""A device on which a trace is played: who is on it, what crosses the link, who waits for how long. Simulated time.
+"""A device on which a trace is played in simulated time: sessions on it, bytes over the link, waiting times of runs.
 
-Whole sessions leave and come back, as in the engine; one link, first come first served; what is dirty is copied before
-its place is free; a second after a stop what is dirty is copied in the background, which is counted and holds nobody
-up (in the engine by 32 MiB at most). A run that had to wait stops later by as much; what its user does next keeps its
-time, for a person's pauses are longer. A fork has its own bytes only. Sessions that are away are on the host while
-that has room, else on disk.
+Whole sessions are swapped out and in, as in the engine; one link, first come first served; dirty bytes are copied
+before their place is free; a second after a stop dirty bytes are copied in the background, which is counted and delays
+no session (in the engine by 32 MiB at most). A run that had to wait stops later by as much; its user's next action
+keeps its time, for a person's pauses are longer. A fork has its own bytes only. Swapped-out sessions are on the host
+while that has room, else on disk.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Costs:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Actor:
-    """A session on the stage. `ready`: when its bytes are there. `moves` counts what was done to it."""
+    """A session on the stage. `ready`: the time at which its bytes are there. `moves` counts its runs and stops."""
 
     name: str
     place: Literal["nowhere", "device", "host", "disk"] = "nowhere"
@@ -73,7 +73,7 @@ class Actor:
 
 @dataclass(slots=True, kw_only=True)
 class Score:
-    """What playing a trace cost. `stalls`: seconds waited by each run that waited at all."""
+    """The cost of playing a trace. `stalls`: seconds waited by each run that waited at all."""
 
     runs: int = 0
     refused: int = 0
@@ -86,7 +86,7 @@ class Score:
 
 
 class Policy(Protocol):
-    """`order` puts those who may leave in the order in which they do."""
+    """`order` sorts the sessions that may be evicted in the order of eviction."""
 
     swaps: bool
     at_once: bool
@@ -99,7 +99,7 @@ Step = Callable[[float], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanting:
-    """A run that has been asked for and takes `seconds` on a free device."""
+    """A requested run that takes `seconds` on a free device."""
 
     actor: Actor
     stop: Event
@@ -147,7 +147,7 @@ class Stage:
     def _run_step(self, event: Event, seconds: float, stop: Event) -> Step:
         def step(now: float) -> None:
             actor = self.actors[event.session]
-            if actor.state == "running":  # it waited, and its user did not
+            if actor.state == "running":  # its run waited, and its user did not
                 self._at(max(actor.until, now) + 0.05, step)
                 return
             self.score.runs += 1
@@ -171,8 +171,8 @@ class Stage:
         self._at(actor.until, lambda then: self._stop(actor, wanting.stop, then))
 
     def _no_room(self, wanting: Wanting, now: float) -> None:
-        """To be tried again at the next stop, or when somebody who is on the way has come and may leave again; refused
-        where there is nobody to wait for."""
+        """Queue the run, to be tried again at the next stop, or when a session that is being loaded has arrived and may
+        be evicted; refuse it where there is no session to wait for."""
         others = [a for a in self.actors.values() if a is not wanting.actor and a.place == "device"]
         coming = [a.ready for a in others if a.state != "running" and a.ready > now]
         if self.policy.swaps and (coming or any(a.state == "running" and not a.waits for a in others)):
@@ -239,7 +239,7 @@ class Stage:
     # -------------------------------------------------------------------------------------------- moving
 
     def _bring(self, actor: Actor, size: int, now: float) -> float | None:
-        """Have the session on the device with `size` bytes; when that is so, None where there is no room."""
+        """Bring the session to the device with `size` bytes; return the time when it is there, None without room."""
         here = actor.place == "device"
         need = size - actor.size if here else size
         room = self._make_room(actor, need, now)
@@ -265,7 +265,7 @@ class Stage:
         return self._link_free
 
     def _make_room(self, wanting: Actor, need: int, now: float) -> float | None:
-        """When `need` bytes are free; None, and nobody has left, where they cannot be had."""
+        """Evict until `need` bytes are free; return that time. None, and no eviction, where that is impossible."""
         missing = self._used + need - self.costs.slab
         if missing <= 0:
             return now
@@ -286,7 +286,7 @@ class Stage:
         return chosen if sum(c.frees_bytes for c in chosen) >= missing else None
 
     def _leave(self, actor: Actor, now: float) -> float:
-        """The session leaves; when its place is free."""
+        """Evict the session; return the time when its place is free."""
         goes_to: Literal["host", "disk"] = "host" if self._on_host + actor.size <= self.costs.host else "disk"
         when = now
         if actor.dirty:
@@ -304,7 +304,7 @@ class Stage:
         self.prefetching.left(actor.name)
 
     def restore_seconds(self, actor: Actor) -> float:
-        """To bring it back from where it is, or would go."""
+        """Return the seconds to bring the session back from its tier, or from the tier it would be evicted to."""
         far = actor.place == "disk" or (actor.place == "device" and self._on_host + actor.size > self.costs.host)
         return self.costs.latency + actor.size / (self.costs.disk_in if far else self.costs.host_in)
 
@@ -327,7 +327,7 @@ class Stage:
 
 
 def _durations(events: Iterable[Event]) -> dict[int, tuple[float, Event]]:
-    """For each run (by its number): the seconds it takes on a free device, and its stop."""
+    """Return for each run (by its number) the seconds it takes on a free device, and its stop."""
     begun: dict[str, tuple[int, float]] = {}
     found: dict[int, tuple[float, Event]] = {}
     for number, event in enumerate(events):

@@ -1,9 +1,9 @@
-"""A trace of notebook work: what happened to which session when, and how many bytes it then had. Values and their file.
+"""A trace of notebook work: events of sessions with their times and bytes. Values and their file.
 
 kind      means
-run       the session is asked to run; `bytes` are what it has when the run stops
-stop      it stands still in a pass (`paused`) or its run has ended (`idle`), by `state`
-focused   its notebook came before its user's eyes; blurred: it went
+run       the session is asked to run; `bytes` are its bytes when the run stops
+stop      it is stopped in a pass (`paused`) or its run has ended (`idle`), by `state`
+focused   its notebook got its user's focus; blurred: it lost it
 expected  a cell that uses the session is about to run; quiet: that cell has ended
 gone      its kernel has ended (or its laptop was closed); any other event says that it is back
 close     it is closed
@@ -63,7 +63,7 @@ class Trace:
 
     @property
     def demand(self) -> int:
-        """The most bytes that the sessions alive at one time have had together."""
+        """The most bytes that the sessions alive at the same time had together."""
         present: dict[str, int] = {}
         total = most = 0
         for event in self.events:

@@ -1,1 +1,1 @@
-"""The other sides of the comparisons, each in a process of its own that is asked over its standard input."""
+"""The other sides of the comparisons, each in a process of its own that reads requests from its standard input."""

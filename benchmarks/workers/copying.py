@@ -1,4 +1,4 @@
-"""Plain copies of so many bytes by PyTorch, and plain reads of a file: what a move between tiers is held against."""
+"""Plain copies of bytes by PyTorch, and plain reads and writes of a file: the comparison for a move between tiers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHUNK = 4 << 20
 
 class Copying:
     def prepare(self, nbytes: int, folder: str, threads: int) -> dict[str, Any]:
-        """Two buffers that have been touched, and a file of that size."""
+        """Make two buffers that have been touched, and a file of that size."""
         torch.set_num_threads(threads)
         self._source = torch.randint(256, (nbytes,), dtype=torch.uint8)
         self._target = self._source.clone()
@@ -40,13 +40,13 @@ class Copying:
         return file
 
     def copy(self) -> dict[str, Any]:
-        """Between memory that was in use before."""
+        """Copy between buffers that were in use before."""
         begun = perf_counter()
         self._target.copy_(self._source)
         return {"seconds": perf_counter() - begun}
 
     def copy_to_new_memory(self) -> dict[str, Any]:
-        """Into memory that the system has to give first."""
+        """Copy into memory that the system has to allocate first."""
         begun = perf_counter()
         fresh = torch.empty_like(self._source).copy_(self._source)
         seconds = perf_counter() - begun
@@ -54,7 +54,7 @@ class Copying:
         return {"seconds": seconds}
 
     def read(self) -> dict[str, Any]:
-        """The file, chunk by chunk, past the system's cache where the file system lets us."""
+        """Read the file, chunk by chunk, past the page cache where the file system allows it."""
         begun = perf_counter()
         for at in range(0, self._source.nbytes, CHUNK):
             os.preadv(self._file, [self._chunk], at)

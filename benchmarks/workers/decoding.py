@@ -13,7 +13,7 @@ from djinn_jupyter.experiments.baselines.weights import greedy
 
 
 class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
-    """When `generate` had each token; the first is the prompt's."""
+    """The times at which `generate` had each token; the first is the prompt's."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -25,6 +25,6 @@ class Timestamps(BaseStreamer):  # type: ignore[misc,unused-ignore]
 
 
 def decoded(model: Any, tokens: list[int], new: int, device: torch.device, stamps: Timestamps) -> dict[str, Any]:
-    """The new tokens; `seconds` of all, `decoding` from the first new token to the last."""
+    """Generate; return the new tokens, `seconds` of all, `decoding` from the first new token to the last."""
     made, seconds = greedy(model, tokens, new, device, stamps)
     return {"seconds": seconds, "decoding": stamps.times[-1] - stamps.times[1], "tokens": made}

@@ -12,7 +12,7 @@ from djinn_jupyter.experiments.baselines.weights import device_for
 
 
 def load(folder: str, shape: dict[str, int], threads: int) -> GPT2LMHeadModel:
-    """The model of a folder, on the device; drawn and saved there if it is not yet."""
+    """Return the model of a folder, on the device; draw it and save it in the folder if it is not there."""
     torch.set_num_threads(threads)
     if not (Path(folder) / "config.json").is_file():
         _draw(shape).save_pretrained(folder)
@@ -22,7 +22,7 @@ def load(folder: str, shape: dict[str, int], threads: int) -> GPT2LMHeadModel:
 
 
 def _draw(shape: dict[str, int]) -> GPT2LMHeadModel:
-    """Matrices at unit gain, vectors around their initial value: tensors that differ in meaning differ in bits."""
+    """Draw matrices at unit gain, vectors around their initial value: tensors that differ in meaning differ in bits."""
     config = GPT2Config(
         n_layer=shape["layers"],
         n_embd=shape["width"],

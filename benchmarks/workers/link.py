@@ -23,7 +23,7 @@ class Link:
         self._streams: list[Any] = []
 
     def prepare(self, nbytes: int, threads: int) -> dict[str, Any]:
-        """Buffers that have been touched: on the device, and pinned and not on the host, for each direction."""
+        """Make buffers that have been touched: on the device, and pinned and not on the host, for each direction."""
         torch.set_num_threads(threads)
         self._device = device_for(None)
         pins = self._device.type == "cuda"
@@ -36,7 +36,7 @@ class Link:
         return {"device": str(self._device)}
 
     def copy(self, directions: list[str], streams: int, pinned: bool) -> dict[str, Any]:
-        """All directions at once, each in as many pieces as it has streams."""
+        """Copy in all directions at once, each in as many pieces as it has streams."""
         pairs = [pair for name in directions for pair in self._pieces(name, streams, pinned)]
         settle(self._device)
         begun = perf_counter()
@@ -47,7 +47,7 @@ class Link:
         return {"seconds": perf_counter() - begun}
 
     def compare(self) -> dict[str, Any]:
-        """Whether what went to the device, and what came back from it, is what it was."""
+        """Return `equal`: true where the bytes on the device, and those copied back from it, equal the source."""
         arrived = torch.equal(self._on_device["in"].cpu(), self._source)
         returned = all(torch.equal(buffer, self._source) for buffer in self._back.values())
         return {"equal": arrived and returned}
@@ -60,7 +60,7 @@ class Link:
         return list(zip(source.chunk(count), target.chunk(count), strict=True))
 
     def _stream(self, number: int) -> Any:
-        """A side stream for each piece, made once; the CPU has none."""
+        """Return the side stream of a piece, made once; the CPU has none."""
         if self._device.type != "cuda":
             return nullcontext()
         while len(self._streams) <= number:

@@ -20,11 +20,11 @@ from benchmarks.workers.decoding import Timestamps, decoded
 from djinn_jupyter.experiments.baselines.answering import serve
 from djinn_jupyter.experiments.baselines.weights import digest, leaving_after, settle
 
-SHOWN = 8  # logits of a row that cross the line, to be compared with those of tools that compute other bits
+SHOWN = 8  # logits of a row in a reply, to be compared with those of tools that compute other bits
 
 
 class Beside:
-    """A thread that does one piece of work each time it is told to go on; that waits for the piece before."""
+    """A thread that does one piece of work at each `go_on`, which waits for the piece before."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self._pool, self._work, self.done = ThreadPoolExecutor(1), work, 0
@@ -44,7 +44,7 @@ class Beside:
 
 
 class InStep(Timestamps):
-    """A token is there when its pass of copying is over too."""
+    """Timestamps that count a token only when its pass of copying is over too."""
 
     def __init__(self, beside: Beside) -> None:
         super().__init__()
@@ -74,13 +74,13 @@ class Plain:
         return torch.tensor([tokens], device=self.model.device)
 
     def _since(self, begun: float) -> float:
-        """Seconds until the device has done what it was told since."""
+        """Wait for the device; return the seconds since `begun`."""
         settle(self.model.device)
         return perf_counter() - begun
 
     @torch.inference_mode()
     def generate(self, tokens: list[int], new: int) -> dict[str, Any]:
-        """`decoding` are the seconds from the first new token to the last."""
+        """Generate; `decoding` are the seconds from the first new token to the last."""
         return decoded(self.model, tokens, new, self.model.device, Timestamps())
 
     # ------------------------------------------------------------------------------------------- parts of a pass
@@ -88,7 +88,7 @@ class Plain:
     @torch.inference_mode()
     def remember(self, tokens: list[int]) -> dict[str, Any]:
         """Keep the hidden state at every boundary of a pass over `tokens`, and the cache after it less its last token;
-        the digest of the logits of the last position."""
+        return the digest of the logits of the last position."""
         self._tokens_1T = self._row(tokens)
         self._filled = DynamicCache(config=self.model.config)
         self.model(self._tokens_1T[:, :-1], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
@@ -104,7 +104,7 @@ class Plain:
 
     @torch.inference_mode()
     def first_layers(self, count: int) -> dict[str, Any]:
-        """A pass over the remembered tokens that is left after `count` layers."""
+        """Run a pass over the remembered tokens that is left after `count` layers."""
         begun = perf_counter()
         with leaving_after(self._blocks[count - 1]):
             self._forward(self._tokens_1T)
@@ -112,7 +112,7 @@ class Plain:
 
     @torch.inference_mode()
     def from_layer(self, layer: int) -> dict[str, Any]:
-        """Layers `layer`.. and the head over the saved hidden state of the whole prompt, into an empty cache: the
+        """Run layers `layer`.. and the head over the saved hidden state of the whole prompt, into an empty cache: the
         ideal that a resume cannot beat."""
         begun = perf_counter()
         logits = self._rest(self._hidden[layer], layer, DynamicCache(config=self.model.config))
@@ -121,7 +121,7 @@ class Plain:
 
     @torch.inference_mode()
     def from_layer_in_decode(self, layer: int) -> dict[str, Any]:
-        """The same for the last token alone, over the cache of those before it."""
+        """Run the same for the last token alone, over the cache of the tokens before it."""
         hidden = self._step_hidden(layer)
         settle(self.model.device)
         begun = perf_counter()
@@ -134,7 +134,7 @@ class Plain:
         return {"seconds": seconds, "digest": digest(logits[0, -1]), "token": token}
 
     def _step_hidden(self, layer: int) -> Tensor:
-        """The hidden state of the last token as it enters a layer of its own decode step."""
+        """Return the hidden state of the last token as it enters a layer of its own decode step."""
         found: list[Tensor] = []
         hook = self._blocks[layer].register_forward_pre_hook(lambda _, args: found.append(args[0].clone()))
         self.model(self._tokens_1T[:, -1:], past_key_values=self._filled, use_cache=True, logits_to_keep=1)
@@ -143,7 +143,7 @@ class Plain:
         return found[0]
 
     def _rest(self, hidden_1TD: Tensor, layer: int, cache: DynamicCache) -> Tensor:
-        """What GPT-2 does from a layer on under sdpa, where one causal pass or one new token needs no mask."""
+        """Run GPT-2 from a layer on under sdpa, where one causal pass or one new token needs no mask."""
         for block in self._blocks[layer:]:
             hidden_1TD = block(hidden_1TD, past_key_values=cache, attention_mask=None, use_cache=True)
         logits: Tensor = self.model.lm_head(self.model.transformer.ln_f(hidden_1TD)[:, -1:])
@@ -151,14 +151,14 @@ class Plain:
 
     @torch.inference_mode()
     def head(self) -> dict[str, Any]:
-        """Final norm and head for one position."""
+        """Run the final norm and the head for one position."""
         row = self._hidden[-1][:, -1:]
         begun = perf_counter()
         self.model.lm_head(self.model.transformer.ln_f(row))
         return {"seconds": self._since(begun)}
 
     def copy(self, nbytes: int, slot: int) -> dict[str, Any]:
-        """So many bytes from memory, `slot` at a time into two slots in turn: what streaming them cannot beat."""
+        """Copy `nbytes` from memory, `slot` at a time into two slots in turn: streaming them cannot be faster."""
         if self._source is None or self._source.nbytes != nbytes:
             self._source = numpy.ones(nbytes, dtype=numpy.uint8)
             self._slots = [numpy.zeros(slot, dtype=numpy.uint8) for _ in range(2)]
@@ -170,8 +170,8 @@ class Plain:
 
     @torch.inference_mode()
     def generate_and_copy(self, tokens: list[int], new: int, nbytes: int, slot: int) -> dict[str, Any]:
-        """Both at once, a pass of copying beside each pass of `generate` and none waiting for a layer of the other:
-        what two cores on one memory bus attain. `decoding` as of `generate`."""
+        """Run a pass of copying beside each pass of `generate`, neither waiting for a layer of the other: the speed
+        that two cores on one memory bus attain. `decoding` as of `generate`."""
         self.copy(nbytes, slot)
         with Beside(lambda: self.copy(nbytes, slot)) as beside:
             found = decoded(self.model, tokens, new, self.model.device, InStep(beside))
@@ -179,7 +179,7 @@ class Plain:
 
     @torch.inference_mode()
     def forward(self) -> dict[str, Any]:
-        """A whole pass over the remembered tokens."""
+        """Run a whole pass over the remembered tokens."""
         begun = perf_counter()
         self._forward(self._tokens_1T)
         return {"seconds": self._since(begun)}
@@ -205,7 +205,7 @@ class Plain:
 
     @torch.inference_mode()
     def patch_layer(self, layer: int) -> dict[str, Any]:
-        """Each position's residual after `layer` from the clean run into the corrupted one, a full forward each."""
+        """Patch each position's residual after `layer` from the clean into the corrupted run, a full forward each."""
         found: list[Tensor] = []
         begun = perf_counter()
         for position in range(self._corrupted_1T.shape[1]):
@@ -218,7 +218,7 @@ class Plain:
 
     @torch.inference_mode()
     def patch_layer_batched(self, layer: int) -> dict[str, Any]:
-        """All positions of a layer as one batch: not bit for bit the same as one at a time."""
+        """Patch all positions of a layer as one batch: not bit for bit the same as one at a time."""
         length = self._corrupted_1T.shape[1]
         places = torch.arange(length, device=self.model.device)
 

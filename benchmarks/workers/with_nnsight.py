@@ -1,4 +1,4 @@
-"""nnsight: a trace a patch over the same model, with all layers or with those below skipped. In its own environment."""
+"""nnsight: one trace per patch over the same model, with or without its lower layers. In its own environment."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Sight:
 
     @torch.inference_mode()
     def patch_layer(self, layer: int) -> dict[str, Any]:
-        """Every patch is a whole forward."""
+        """Patch each position by a whole forward."""
         return self._each_position(lambda position: self._patched(layer, position))
 
     @torch.inference_mode()
     def patch_layer_skipping(self, layer: int) -> dict[str, Any]:
-        """The patched residual is handed in and the layers up to it are skipped."""
+        """Patch each position by passing in the patched residual and skipping the layers up to it."""
         return self._each_position(lambda position: self._skipped(layer, position))
 
     def _each_position(self, patched: Callable[[int], Tensor]) -> dict[str, Any]:
