@@ -107,7 +107,7 @@ class LabPage:
         return [f"{o['ename']}: {o['evalue']}" for o in self.outputs() if o["output_type"] == "error"]
 
     def drawn(self, selector: str) -> Locator:
-        """What `selector` matches in the open notebook."""
+        """Return the elements of the open notebook that `selector` matches."""
         return self.page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)").locator(selector)
 
     def show_everything(self) -> None:

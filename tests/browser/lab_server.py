@@ -19,7 +19,7 @@ SETTLE_SECONDS, STARTS = 180, 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabServer:
-    """Where a running server is, and the folder that it shows."""
+    """The address of a running server, its token, and the folder that it shows."""
 
     url: str
     token: str

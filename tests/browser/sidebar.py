@@ -88,7 +88,7 @@ class Sidebar:
         return self.whole.locator(".djinn-Breakpoint-site").all_inner_texts()
 
     def defects(self) -> list[str]:
-        """What is cut off or sticks out when nothing moves any more."""
+        """List the elements still cut off or sticking out when the layout has settled."""
         with suppress(TimeoutError):
             self.page.wait_for_function(f"bar => ({_DEFECTS})(bar).length === 0", arg=self.whole.element_handle())
         found: list[str] = self.whole.evaluate(_DEFECTS)

@@ -1,5 +1,5 @@
-"""What makes a stop other than the model alone is seen in the sidebar, and turned off and on there: rules and edits;
-the picture of a value with heads is of the head that a person chooses, and stops are gone back to in their tree."""
+"""The sidebar shows the rules and edits that influence a stop, and turns them off and on. The picture of a value with
+heads shows the head that the user chooses, and the user goes back to a stop in the tree of stops."""
 
 from __future__ import annotations
 

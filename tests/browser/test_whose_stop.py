@@ -1,5 +1,5 @@
-"""What the sidebar shows and moves is the stop of the notebook in front: after another prompt, a step, a fork, a change
-of tabs, a rename and a restart. One JupyterLab, one notebook beside a plain one."""
+"""The sidebar shows and moves the stop of the notebook in front: after another prompt, a step, a fork, a change of
+tabs, a rename and a restart. One JupyterLab, one notebook beside a plain one."""
 
 from __future__ import annotations
 

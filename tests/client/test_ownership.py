@@ -1,4 +1,4 @@
-"""Whose a session is, in Python: what another notebook has open, or bears its name, is ended with force only."""
+"""Ownership of sessions in Python: a session open in another notebook, or bearing its name, is ended with force only."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RemoteEngine]:
 
 @pytest.fixture(scope="module")
 def port(engine: RemoteEngine) -> int:
-    """Where an adapter listens, in this process."""
+    """The port of an adapter that listens in this process."""
     told: SimpleQueue[int] = SimpleQueue()
     threading.Thread(target=serve_port, args=(0, told.put), daemon=True).start()
     return told.get(timeout=10)

@@ -91,7 +91,7 @@ class Editor:
         return dict(self._next(lambda m: m["type"] == "event" and m["event"] == name).get("body", {}))
 
     def remark(self) -> str:
-        """What the adapter next complains about."""
+        """Return the next error text (`stderr` output) of the adapter."""
         while (said := self.event("output"))["category"] != "stderr":
             pass
         return str(said["output"])

@@ -1,4 +1,4 @@
-"""What no editor should say, and what may happen to it: each answered in a sentence, none ends the adapter."""
+"""Bad bytes and requests from an editor, and failures around it: each answered in a sentence, none ends the adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the adapter says it can do, it has a handler for."""
+"""The adapter has a handler for every capability that it announces."""
 
 from __future__ import annotations
 

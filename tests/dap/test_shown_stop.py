@@ -1,4 +1,4 @@
-"""What an editor is shown names the stop that it was read from, and nothing is read from another one."""
+"""Each value shown in an editor names the stop that it was read from; a value of any other stop is refused."""
 
 from __future__ import annotations
 

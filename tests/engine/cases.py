@@ -71,7 +71,7 @@ def _sayable(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def cases(kind: type, quality: Quality, name: str) -> Iterator[tuple[State, Case]]:
-    """What is ordinary in every state; the others in one state after the other."""
+    """Yield ordinary requests (the first four) in every state; all others take the states in turn."""
     every = values.requests(kind, quality)
     states: Iterator[tuple[State, dict[str, Any]]]
     if kind not in OF_A_SESSION:

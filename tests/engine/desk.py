@@ -143,7 +143,7 @@ class Desk:
         return to_tensor(self.ask(ask.ReadLogits(session=name)).logits)
 
     def logits_ahead(self, name: str = "a") -> told.Effect:
-        """What the stopped pass would end in."""
+        """Measure the effect: the logits in which the stopped pass would end."""
         return self.ask(ask.MeasureEffect(session=name))
 
     def outcome(self, finished: told.Finished, name: str = "a") -> Outcome:

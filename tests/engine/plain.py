@@ -19,7 +19,7 @@ def plain_of(family: str, dtype: torch.dtype = torch.float32, attention: str | N
 
 
 def generate(model: Any, prompt: tuple[int, ...], new: int, seed: int | None = None, **settings: Any) -> Outcome:
-    """What `generate` makes of the prompt: greedy without settings, drawn after `torch.manual_seed(seed)` with them."""
+    """Return `generate`'s outcome: greedy without a seed, drawn after `torch.manual_seed(seed)` with one."""
     if seed is not None:
         torch.manual_seed(seed)
     made = model.generate(

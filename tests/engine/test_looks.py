@@ -36,7 +36,7 @@ def plain(desk: Desk) -> Outcome:
 
 
 def really(desk: Desk, sites: tuple[str, ...], step: int) -> dict[str, Tensor]:
-    """What a run has at these sites in the pass of `step`, recorded by watches."""
+    """Return a run's values at these sites in the pass of `step`, recorded by watches."""
     desk.open("watcher")
     for rule in desk.session().rules.values():
         desk.steer(str(rule.site), rule.edit, "watcher")

@@ -1,4 +1,4 @@
-"""What stopping and re-entering needs. Each story below is exact; with the mechanism taken out it is not.
+"""The mechanisms that stopping and re-entering needs. Each story below is exact; without its mechanism it is not.
 
 The numbers are those of decision 22 in docs/design.md. A need whose absence changed nothing would be a need no more.
 """
@@ -31,7 +31,7 @@ Story = Callable[[Desk], Any]
 
 
 def told(desk: Desk, story: Story) -> Any:
-    """What comes of a story; None where it does not come to its end."""
+    """Return the outcome of a story; None where it raises before its end."""
     desk.open()
     try:
         return story(desk)

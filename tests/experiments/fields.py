@@ -80,7 +80,7 @@ def _missing(file: Path) -> Iterator[str]:
 
 
 def _lacks(value: Any, rest: str, path: str, reasons: set[str]) -> Iterator[str]:
-    """What lies at `rest` below `value` has to be there, in every entry of a list on the way."""
+    """Yield paths missing at `rest` below `value`, in every entry of a list on the way, and nulls without a reason."""
     name, _, further = rest.partition(".")
     many = name.endswith("[]")
     name = name.removesuffix("[]")

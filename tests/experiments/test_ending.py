@@ -21,7 +21,7 @@ def send(number: signal.Signals) -> None:
 
 
 def broken_off(told: list[str], *later: signal.Signals) -> bool:
-    """Whether the ending of a run that Ctrl-C broke off came to its end, with `later` signals in the middle of it."""
+    """True if the ending of a run that Ctrl-C broke off came to its end, with `later` signals in the middle of it."""
     ended = False
 
     def run() -> None:

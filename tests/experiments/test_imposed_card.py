@@ -44,7 +44,7 @@ def a_gpu(monkeypatch: Patch, tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 def arguments_of(monkeypatch: Patch, folder: Path, *flags: str) -> list[str]:
-    """What the engine of `djinn experiment pressure` is started with."""
+    """Return the arguments with which `djinn experiment pressure` starts its engine."""
 
     def start(identity: Any, arguments: list[str], **_: Any) -> Any:
         raise Started(arguments)

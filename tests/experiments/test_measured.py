@@ -27,7 +27,7 @@ def results(inside: Inside, *settings: str) -> Any:
 
 
 def test_the_pause_ends_where_the_resume_begins(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is done after it, such as sleep, is none of it."""
+    """The pause's duration excludes later work, such as sleep."""
     later = [0.0]
 
     def sleep(engine: Any) -> float:

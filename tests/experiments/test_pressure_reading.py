@@ -1,4 +1,4 @@
-"""What the figures of `pressure` mean, on curves made by hand."""
+"""The meaning of `pressure`'s figures, on curves made by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_every_session_is_resumed_once(count: int) -> None:
 
 @given(st.integers(2, 60).flatmap(lambda count: st.tuples(st.just(count), st.integers(1, count - 1))))
 def test_the_order_defeats_a_card_that_keeps_what_was_used_last(sessions: tuple[int, int]) -> None:
-    """Whatever it holds, none of those that are resumed is there."""
+    """A card of any room never holds the session that is resumed next."""
     count, room = sessions
     card = list(range(count))[-room:]
     for session in resume_order(count):

@@ -1,4 +1,4 @@
-"""What a model cannot do is refused in one sentence before an engine is started, where its shape is at hand."""
+"""A task that a model cannot do is refused in one sentence before an engine starts, where its shape is at hand."""
 
 from __future__ import annotations
 

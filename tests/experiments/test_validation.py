@@ -1,4 +1,4 @@
-"""What the figures of `validation` mean, on samples made by hand; what cannot hold is refused before anything runs."""
+"""The meaning of `validation`'s figures, on samples made by hand; impossible settings are refused before the run."""
 
 from __future__ import annotations
 

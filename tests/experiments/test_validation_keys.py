@@ -176,7 +176,7 @@ def slept(settings: list[str], patch: Patch, folder: Path) -> Any:
 
 
 def commanded(settings: list[str], patch: Patch, folder: Path) -> Any:
-    """What the command makes of the file, where every test passes at once: courses, summary, log, files."""
+    """Run the command with tests that pass at once. Return the courses seen, the log's first lines, the summaries."""
     seen: list[Any] = []
 
     def test(course: Course, file: ValidationFile, wanted: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def course(tmp_path: Path) -> Course:
 
 
 def examined(course: Course) -> dict[str, Any]:
-    """What `whitebox` writes of vLLM, by the process that it starts."""
+    """Return the results that `whitebox` writes of vLLM, by the process that it starts."""
     _vllm(course, read("whitebox_small.yaml", Whitebox))
     found: dict[str, Any] = json.loads((course.folder / "vllm_results.json").read_text())
     assert missing(course.folder) == []

@@ -91,7 +91,7 @@ def moved(desk: Desk) -> Iterator[RemoteEngine]:
 
 @dataclass(slots=True)
 class Ran:
-    """What a run left behind: verdict, files, what it asked of engines, baselines and sessions, what it said."""
+    """The traces of a run: exit status, files, its requests to engines, baselines and sessions, its output."""
 
     status: int
     folder: Path

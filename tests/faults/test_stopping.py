@@ -120,7 +120,7 @@ def test_a_resume_that_silently_runs_everything_again(inside: Inside, monkeypatc
 
 
 def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> None:
-    """What one session has armed stops every session."""
+    """A breakpoint that one session has armed stops every session."""
     inside.desk()  # before the fault, which its self-test would find
     armed: dict[Any, Any] = {}
 

@@ -54,7 +54,7 @@ Verdict = Callable[[], dict[str, Any]]
 
 @pytest.fixture
 def verdict(desk: Desk, tmp_path: Path, monkeypatch: Patch) -> Verdict:
-    """What the experiment says of the logits of the streamed engine, beside plain Hugging Face."""
+    """The experiment's verdict on the logits of the streamed engine, beside plain Hugging Face."""
     eager = Eager()
     eager.model, eager.device = build("llama", layers=12).eval(), torch.device("cpu")
     whole = {"weight_bytes": streamed(desk).total, "device": "cpu"}

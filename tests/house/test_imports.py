@@ -1,4 +1,4 @@
-"""What an import costs: each claim in a fresh interpreter, because this one has everything loaded already."""
+"""The cost of imports: each claim in a fresh interpreter, because this one has everything loaded already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory there is in a container: control groups of both versions, as the kernel's files show them."""
+"""The memory available in a container: control groups of both versions, as the kernel's files show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents show runs as it is shown, and what they link to is there."""
+"""The code in the documents runs as shown, and the targets of their links exist."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_a_cell_says_while_it_runs_is_one_line_of_the_terminal(monkeypatch:
 
 @pytest.mark.alone
 def test_the_quickstart_plays_in_a_terminal() -> None:
-    """What `make demo` does."""
+    """The same command as `make demo`."""
     said = said_by("examples/play_notebook.py", "notebooks/01_quickstart.ipynb")
     assert "top token changed from ' Paris' to ' Rome'" in said
     assert "From here" in said

@@ -1,4 +1,4 @@
-"""What a program can write, a program writes: the reference pages say what the code says."""
+"""Programs write the reference pages, and each page is current with the code."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.alone
 
 
 class Panel:
-    """What JupyterLab's debugger panel says to one kernel. Numbers of requests begin anew, as JupyterLab's do."""
+    """JupyterLab's debugger panel as one kernel hears it. Numbers of requests begin anew, as JupyterLab's do."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -74,7 +74,7 @@ def panel(kernels: Callable[[str], Kernel], model: Path) -> Panel:
 
 
 def start_python_debugging(panel: Panel) -> None:
-    """What the bug icon of a notebook does."""
+    """Send the requests that the bug icon of a notebook sends."""
     assert panel.ask("initialize", clientID="jupyterlab", adapterID="python3", linesStartAt1=True)["success"]
     assert panel.ask("attach")["success"]
     assert panel.body("debugInfo")["isStarted"]

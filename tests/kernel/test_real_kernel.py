@@ -1,4 +1,4 @@
-"""What a person types into a real kernel, literally."""
+"""Cells as a user types them, run in a real kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What adds to a logit is asked by the name of a point without a layer."""
+"""Attribution of a logit is requested by the name of a point without a layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a person mistypes is answered in one line that says what to do."""
+"""Each mistyped command is answered in one line that says what to do."""
 
 from __future__ import annotations
 

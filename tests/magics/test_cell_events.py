@@ -14,7 +14,7 @@ from tests.magics.conftest import Notebook
 
 
 def notes(notebook: Notebook) -> list[tuple[str, str]]:
-    """What was told of cells; which session is in use is told when it is chosen."""
+    """Return the notes on cells, without `in_use`, which is sent when a session is chosen."""
     told = [(r.session, r.activity) for r in notebook.engine.channel.requests if isinstance(r, Note)]
     return [one for one in told if one[1] != "in_use"]
 

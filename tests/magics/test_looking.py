@@ -1,4 +1,4 @@
-"""What is looked at, by the words that people have for heads, positions and sessions."""
+"""Looking at values, by users' words for heads, positions and sessions."""
 
 from __future__ import annotations
 

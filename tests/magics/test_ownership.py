@@ -1,4 +1,4 @@
-"""Whose a session is: what one notebook may do to the session of another, typed into a real shell."""
+"""Ownership of sessions: commands of one notebook on the session of another, typed into a real shell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a session stands can be drawn again, and a card that is past says so."""
+"""`%djinn_where` draws a session's present stop again; the card of a past stop says so."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_where_draws_the_result_of_a_run_that_has_ended_here(notebook: Notebook)
 
 
 class Handle:
-    """What a page shows."""
+    """A display handle that keeps the views shown on the page."""
 
     def __init__(self) -> None:
         self.views: list[Any] = []

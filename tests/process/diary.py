@@ -1,4 +1,4 @@
-"""What an engine has acknowledged to those who work with it, and whether the engine after it still has all of that."""
+"""A record of the operations that an engine has acknowledged, and a check that the next engine has all of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Diary:
     # ------------------------------------------------------------------------------------------- afterwards
 
     def check(self, engine: RemoteEngine) -> None:
-        """What was acknowledged is there, and nothing else but what was under way, in part or as a whole."""
+        """Check that each acknowledged operation is there, and no other but the one under way, in part or whole."""
         there = {one.name: one for one in engine.sessions()}
         deed, what = self.under_way or (None, "")
         self._check_sessions({name for name in there if name.startswith(f"{self.name} ")}, deed, what)
@@ -96,7 +96,7 @@ class Diary:
         assert self.edits <= edits <= most_edits
 
     def begin_anew(self, engine: RemoteEngine) -> None:
-        """What was checked goes, so that a round is not about all the rounds before it."""
+        """Drop the forks and breakpoints already checked, so that a round does not check all the rounds before it."""
         for one in engine.sessions():
             if one.name.startswith(f"{self.name} "):
                 engine.session(one.name).close()

@@ -1,5 +1,5 @@
-"""What `tests.engine.crowd` does around an engine in process, around a live one: clients on connections of their own,
-sessions in the state one wants them in, and a bystander whose bits are known."""
+"""`tests.engine.crowd` for a live engine in place of one in process: clients on connections of their own, sessions in
+the state that a test wants, and a bystander whose bits are known."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ FORCING = (0.0, 0.03, 0.1)  # seconds that the disk takes to confirm something
 
 
 class Twin:
-    """What lines would be if nobody was killed."""
+    """The lines as they are in an engine that is never killed."""
 
     def __init__(self, model: Path) -> None:
         threads = torch.get_num_threads()
@@ -136,7 +136,7 @@ NAMES = ("plain", "drawn", "edited")
 
 
 def goes_on(engine: RemoteEngine, diary: Diary, twin: Twin) -> None:
-    """Whatever state a session was found in: its tokens begin a twin's line, and end as that does, to the last bit."""
+    """Check a session found in any state: its tokens begin a twin's line, and end as that does, to the last bit."""
     name = diary.name
     session = engine.session(name)
     lines = {"plain": twin.plain, "drawn": twin.drawn, "edited": [*twin.edited, *twin.plain]}[name]
@@ -234,7 +234,7 @@ def test_killed_twenty_times_it_loses_nothing_that_was_acknowledged(
 def test_killed_a_thousand_times_it_loses_nothing_that_was_acknowledged(
     house: House, request: pytest.FixtureRequest
 ) -> None:
-    """What `kills` counted stands in the run's report."""
+    """The counts of `kills` go into the run's report."""
     count, seed = int(os.environ.get("DJINN_KILLS", "1000")), int(os.environ.get("DJINN_KILLS_SEED", "2"))
     request.node.user_properties += kills(house, count, seed).items()
 
@@ -292,7 +292,7 @@ def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, site:
 
 
 def futures(session: RemoteSession) -> list[torch.Tensor]:
-    """What can be seen at a stop, what comes of it, and how it was before."""
+    """Return a session's values and outcomes: at its stop if it is paused, from an earlier stop, and extended."""
     seen: list[torch.Tensor] = []
     if session.describe().state == "paused":
         seen += [value_at(session), *outcome(session, session.resume(free=True))]

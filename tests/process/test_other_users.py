@@ -1,4 +1,4 @@
-"""What others may write to, or own, is neither read, written, connected to nor removed; a sentence says what to do."""
+"""A path that others own or may write to is not read, written, connected to or removed; a sentence says what to do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IDENTITY = Identity(model="fake")
 
 
 def _as_nobody(act: Callable[[], object]) -> str:
-    """What `act` returns, or raises, in a child that is another Unix user."""
+    """Return the result of `act`, or its error, as text from a child that is another Unix user."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:

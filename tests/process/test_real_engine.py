@@ -242,7 +242,7 @@ TRIES = 60  # whoever polls or sleeps needs more in every one; a busy machine le
 
 @pytest.mark.alone
 def test_a_round_trip_takes_a_few_bare_echoes(engine: RemoteEngine) -> None:
-    """Nobody polls or sleeps on the way. The bar in milliseconds is the benchmark's (`benchmarks/round_trip.py`)."""
+    """No process polls or sleeps meanwhile. The bar in milliseconds is the benchmark's (`benchmarks/round_trip.py`)."""
     session = engine.session("quick")
     session.run(PROMPT, max_new_tokens=1)
     session.describe()

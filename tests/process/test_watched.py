@@ -29,7 +29,7 @@ tell(engine.session('paris').run([1], max_new_tokens=2).tokens)
 
 
 def test_under_debugpy_which_rewrites_command_lines_of_python() -> None:
-    """What JupyterLab's bug icon does to a kernel, and proof that it is in force."""
+    """debugpy, as JupyterLab's bug icon starts it in a kernel, and proof that it is in force."""
     kernel = Kernel(UNDER_DEBUGPY)
     assert kernel.heard() == "True"
     assert kernel.heard() == "(1, 2)"

@@ -23,7 +23,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def root(runtime: Path) -> Path:
-    """What the Jupyter server shows."""
+    """The folder that the Jupyter server shows."""
     folder = runtime / "root"
     (folder / "work").mkdir(parents=True)
     return folder

@@ -78,7 +78,7 @@ class Kernel:
         return kernel
 
     async def heard_by_the_server(self) -> None:
-        """What a kernel says before anybody listens is lost; a server that missed a `busy` does not hear it again."""
+        """A kernel's message before a client listens is lost; a server that missed a `busy` does not hear it again."""
         while self.jupyter.app.kernel_manager.kernel_model(self.number)["execution_state"] != "idle":
             asked = self.client.kernel_info()
             await self._until_idle(asked)
@@ -94,7 +94,7 @@ class Kernel:
                     return
 
     async def printed(self, executed: str) -> str:
-        """What the cell prints until it ends; its error is raised here."""
+        """Return the cell's output when it ends; its error is raised here."""
         said = ""
         while True:
             message = await self.client.get_iopub_msg(timeout=120)

@@ -43,7 +43,7 @@ def _link_packages(installed: Path, here: Path) -> None:
 
 
 def built(project: Path, path: str) -> tuple[str, set[str]]:
-    """What the build of a wheel says, and the files in it."""
+    """Build a wheel; return the build's output and the names of the files in the wheel."""
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel"]
     done = subprocess.run(
         command, cwd=project, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=False

@@ -1,4 +1,4 @@
-"""What is shown of an engine: its start, its status, its memory."""
+"""The views of an engine: its start, its status, its memory."""
 
 from __future__ import annotations
 

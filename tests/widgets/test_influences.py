@@ -1,4 +1,4 @@
-"""What influences a stop is on its card, on the card of its effect, in the text form and in Python's repr."""
+"""A stop's influences are on its card, on the card of its effect, in the text form and in Python's repr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each view says."""
+"""The content of each view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the anatomy look with: one plain forward pass, its sites' values, its edits, its cache."""
+"""Helpers of the anatomy's tests: one plain forward pass, its sites' values, its edits, its cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an anatomy says: sites and their absences, modules, forms, and whom it refuses."""
+"""The content of an anatomy: sites and their absences, modules, forms, and the models that it refuses."""
 
 from __future__ import annotations
 

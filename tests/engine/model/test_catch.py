@@ -1,4 +1,4 @@
-"""What catches taps: in order of execution, for the block only, and out of the way when left by an exception."""
+"""Catching taps: in order of execution, for the block only; the hooks are removed also after an exception."""
 
 from __future__ import annotations
 

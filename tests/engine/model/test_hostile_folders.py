@@ -122,7 +122,7 @@ def classifier(where: Path) -> None:
 
 
 def layers_of(where: Path, **wish: str) -> Stack:
-    """What the first probe of a model finds."""
+    """Return the decoder layers that the first probe of a model finds."""
     model = load_model(EngineConfig(model=str(where), device="cpu", **wish)).model  # type: ignore[arg-type]
     return find_stack(model, spread_tokens(model, LENGTHS[0])[None])[0]
 

@@ -1,4 +1,4 @@
-"""What an engine leaves when it dies, and the engine that finds it."""
+"""The files that an engine leaves when it dies, and the engine that finds them."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Said:
 
 @contextmanager
 def not_waited_for() -> Iterator[None]:
-    """What is forced here need not outlive the machine, and waiting for its disk would take most of a test's time."""
+    """Make `fsync` do nothing: these files need not outlive the machine; its disk would take most of a test's time."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("fsync", "fdatasync"):
             patch.setattr(os, name, lambda descriptor: None)
@@ -77,7 +77,7 @@ Deed = Wrote | Sized | Named | Unnamed | Forced | Said
 
 
 class _Raw(io.FileIO):
-    """What `os.fdopen` gives, seen from below its buffer."""
+    """The raw file below the buffer of `os.fdopen`; it records each write."""
 
     def __init__(self, disk: Disk, descriptor: int) -> None:
         super().__init__(descriptor, "wb")
@@ -108,7 +108,7 @@ class Disk:
     _given: int = 0
 
     def __post_init__(self) -> None:
-        """What is there already is on the disk."""
+        """Record the files that exist already as forced to the disk."""
         for path in sorted(self.root.rglob("*")):
             name = path.relative_to(self.root)
             if path.is_file():

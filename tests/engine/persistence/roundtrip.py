@@ -88,7 +88,7 @@ def rows_of(cache: PagedCache) -> list[Any]:
 
 
 def future(desk: Desk, name: str = "a") -> list[Any]:
-    """What becomes of a session from here: to the end, on from there, and back through all its stops."""
+    """Return a session's outcomes from here: to the end, on from there, and back through all its stops."""
     said: list[Any] = []
     if desk.session(name).state == "paused":
         said.append(_end(desk, desk.resume(name, free=True), name))

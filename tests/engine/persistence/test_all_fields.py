@@ -46,7 +46,7 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
 
 
 def differing(one: Any, other: Any, path: str = "session") -> Iterator[str]:
-    """Where two values differ, by the fields of their own classes."""
+    """Yield the paths at which two values differ, by the fields of their own classes."""
     if isinstance(one, torch.Tensor):
         alike = isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
         yield from () if alike else (path,)

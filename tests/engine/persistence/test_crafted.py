@@ -68,7 +68,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Left]:
 
 
 def handled(desk: Desk, name: str) -> None:
-    """Whatever is in it, each verb answers; what goes wrong is told to whoever asked."""
+    """Each verb answers a session of any content; an error goes to the client that asked."""
     requests: list[Any] = [
         ask.Open(session=name),
         ask.Describe(session=name),

@@ -28,8 +28,8 @@ def desks() -> tuple[Desk, Desk]:
 
 
 class CrashMachine(HistoryMachine):
-    """What the base does, by engines that are killed or end in order, with sessions that leave the device, are saved
-    to files and restored, in the same engine or in one after it."""
+    """The base's moves, with engines that are killed or end in order, and with sessions that leave the device, are
+    saved to files and restored, in the same engine or in one after it."""
 
     family = "jamba"
 

@@ -299,7 +299,7 @@ def test_no_place_for_a_journal_is_said_with_the_remedy(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever in it the disk is full."""
+    """The disk is full at the write's start, after 1 byte, or after 700."""
     book, taken = files_in(tmp_path), images(3)
     book.write(taken[0])
     (path,) = files(tmp_path)

@@ -27,7 +27,7 @@ Key = tuple[str, tuple[int, ...], str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """What the journal has of every session from this moment on, and which of them are on the disk with all pages."""
+    """The state of each session that the journal has from this moment on; the sessions on the disk with all pages."""
 
     states: dict[str, Key]
     on_disk: frozenset[str]

@@ -1,4 +1,4 @@
-"""What had reached the disk when an engine died is taken over bit for bit; what is no longer there is made again."""
+"""Pages that had reached the disk when an engine died are adopted bit for bit; missing pages are recomputed."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class Office:
             self.kill()
 
     def kill(self) -> None:
-        """What was handed to the system is there for the next."""
+        """Kill the engine: bytes already handed to the system are there for the next engine."""
         for journal in self.journals:
             journal._wait()
             journal._thread.close()
@@ -248,7 +248,7 @@ def played(root: Path, played: list[Any]) -> tuple[Disk, Office]:
 
 
 def found_after(root: Path) -> list[SessionImage]:
-    """What the next engine has; and the one after that, when the next had nothing to do, has the same."""
+    """Return the images that the next engine finds; the one after it, when the next did nothing, finds the same."""
     seen = []
     for _ in range(2):
         journal = open_journal(root)
@@ -264,7 +264,7 @@ def told(images: list[SessionImage]) -> list[tuple[str, int]]:
 
 
 def lost_or_wrong(disk: Disk, office: Office, cut: Cut, into: Path) -> list[str]:
-    """What of the promises does not hold after a cut."""
+    """List the promises that do not hold after a cut."""
     said = [deed.what for deed in disk.deeds[: cut.after] if isinstance(deed, Said)]
     kept = {one.uid: one.version for one in said if isinstance(one, Kept)}
     closing = {one.uid: one.done for one in said if isinstance(one, Closing)}

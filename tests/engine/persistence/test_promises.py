@@ -1,5 +1,5 @@
-"""What a reply says is there for the next engine when the reply goes out; where it cannot be, the reply says so, and it
-is written as soon as there is room, wherever the session's bytes are by then."""
+"""The state that a reply reports is in the journal for the next engine when the reply goes out. Where it cannot be, the
+reply says so, and the state is written as soon as there is room, wherever the session's bytes are by then."""
 
 from __future__ import annotations
 

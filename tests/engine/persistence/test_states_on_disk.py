@@ -64,7 +64,7 @@ def pair(engines: tuple[Desk, Desk], tmp_path: Path) -> Iterator[tuple[Desk, Des
 
 
 def killed(pair: tuple[Desk, Desk], tmp_path: Path) -> Path:
-    """What the first leaves at this moment."""
+    """Return a copy of the files that the first engine leaves at this moment."""
     written(pair[0])
     return crashed(tmp_path / "alive", tmp_path / "dead")
 

@@ -44,7 +44,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 
 def said(desk: Desk) -> str | None:
-    """What the user is told, when the writing thread is through."""
+    """Return the journal's trouble as the user sees it, once the writing thread is through."""
     kept = desk.engine.keeping.journal
     assert kept is not None
     kept._wait()
@@ -81,7 +81,7 @@ def found_by_the_next(desk: Desk, tmp_path: Path, folder: str) -> Desk:
 def test_a_disk_that_refuses_is_told_of_and_forgotten_when_it_takes_again(
     number: int, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it refuses the bytes, to force them, or to force the name of a new file."""
+    """The disk refuses the bytes, to force them, or to force the name of a new file."""
     for name in "ab":
         desk.open(name)
         desk.run(PROMPT, 2, name)

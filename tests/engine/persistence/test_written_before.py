@@ -30,7 +30,7 @@ FILE_BYTES = 1 << 20
 
 
 class Old:
-    """What was written of one model, and an engine of today beside it."""
+    """The files once written of one model, and an engine of today that reads them."""
 
     def __init__(self, model: str, data: Path) -> None:
         self.works, self.folder = before.ALL[model], before.HERE / model
@@ -96,7 +96,7 @@ def becomes_what_it_did(old: Old, name: str, kept: str, *, exactly: bool) -> Non
 
 
 def test_its_journal_is_taken_over_and_goes_on(old: Old) -> None:
-    """What had its keys, values and states on the disk is exact; of the others they are computed again."""
+    """Sessions with keys, values and states on the disk are exact; those of the others are recomputed."""
     desk, works = old.desk, old.works
     on_disk, made_again = ("exact", "disk"), ("recomputed", "resident")
     assert old.found == {name: on_disk if name in works.on_disk else made_again for name in works.sessions}

@@ -1,4 +1,4 @@
-"""What modules add to a logit is what plain Hugging Face hooks and arithmetic give, and all of it sums to the logit."""
+"""Parts that modules add to a logit equal those of plain Hugging Face hooks and arithmetic, and sum to the logit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def at_the_end(desk: Desk) -> None:
 
 
 def plain_parts(desk: Desk) -> dict[tuple[str, int], Tensor]:
-    """What each attention and MLP returns at the last position in the plain model, and what the norm is given."""
+    """Return each attention's and MLP's output at the plain model's last position, the norm's input, and the logits."""
     model: Any = plain_of(str(desk.engine.model.config.model_type))
     inner = model.transformer if hasattr(model, "transformer") else model.model
     blocks = inner.h if hasattr(inner, "h") else inner.layers

@@ -1,4 +1,4 @@
-"""Who leaves: properties of the order and of the choice, for any candidates."""
+"""Eviction: properties of the order of candidates and of the choice of victims, for any candidates."""
 
 from __future__ import annotations
 

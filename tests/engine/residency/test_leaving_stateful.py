@@ -314,7 +314,7 @@ class Leaving(Caches):
             assert all(page.resident or page.copies for page in pages)
 
     def teardown(self):
-        """Everybody comes back, one after the other, and is what its twin is."""
+        """Swap in every session, one after the other, and compare each with its twin."""
         if not hasattr(self, "swapping"):
             return
         self.no_more_faults()

@@ -1,4 +1,4 @@
-"""What notebooks say of themselves: who leaves first because of it, and who is back before being asked for."""
+"""Notes of notebooks on their activity: the sessions that leave first because of them, and those prefetched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is learned from pauses: consistent for any history, and right for pauses whose law is known."""
+"""The predictor of pauses: consistent for any history, and right for pauses whose law is known."""
 
 from __future__ import annotations
 

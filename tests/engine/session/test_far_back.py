@@ -1,4 +1,4 @@
-"""Who goes back too far is told how far it goes, and where the rest is."""
+"""The refusal to go back too far says how many earlier stops there are, and where the rest are."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def spelled(boundary: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """What a session's line was made of: prompts with the numbers of new tokens, and the edits as (step in its run,
+    """The recipe of a session's line: prompts with the numbers of new tokens, and the edits as (step in its run,
     boundary, coefficient) by run. Frozen: going back takes an earlier one."""
 
     runs: tuple[tuple[tuple[int, ...], int], ...] = ()

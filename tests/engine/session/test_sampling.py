@@ -151,5 +151,5 @@ def test_the_models_own_settings_are_ignored_by_name_or_applied(desk: Desk) -> N
 
 @pytest.mark.parametrize("sampling", ENDS, ids=str)
 def test_the_ends_of_what_may_be_asked_for_can_be_drawn_with(desk: Desk, sampling: Sampling) -> None:
-    """What the noun lets pass, the model's processors take."""
+    """The model's processors take every setting that the noun `Sampling` accepts."""
     assert len(desk.run(PROMPT, NEW, sampling=sampling).tokens) == NEW

@@ -1,4 +1,4 @@
-"""What cannot be served exactly is refused at load, by name and with the reason."""
+"""A model that cannot be served exactly is refused at load, by name and with the reason."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def gates(model: nn.Module, shape: list[int | None], first: int, hidden: Tensor 
 
 
 def returned(model: nn.Module, run: Callable[[], object]) -> list[int | None]:
-    """What each decoder layer returned in a forward: the length of its tuple, or None for a bare tensor."""
+    """Return the form of each decoder layer's output in a forward: its tuple's length, or None for a bare tensor."""
     seen: list[int | None] = []
     hooks = [
         layer.register_forward_hook(lambda _, __, out: seen.append(len(out) if isinstance(out, tuple) else None))

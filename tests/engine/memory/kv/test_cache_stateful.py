@@ -50,7 +50,7 @@ def gemma():
 
 @dataclass
 class Line:
-    """What one cache ought to hold: by layer and position the number written last, None where the row is dead."""
+    """The expected content of one cache: by layer and position the number written last, None where the row is dead."""
 
     cache: PagedCache
     length: int = 0

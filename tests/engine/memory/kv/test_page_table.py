@@ -85,7 +85,7 @@ def test_accept_refuses_another_number_of_pages_than_wanted():
 
 
 def written_after_a_fork(kind: type[PageTable]) -> list[float]:
-    """What a parent reads at 1..5 after its fork has written over positions 1..5."""
+    """Return the values that a parent reads at 1..5 after its fork has written over positions 1..5."""
     parent = kind(slab())
     write(parent, 0, 6, 1)
     child = parent.share()

@@ -112,7 +112,7 @@ def test_the_bits_find_it(desk: Desk, plain: Outcome, monkeypatch: Patch, fault:
 
 
 def test_a_missing_wait(desk: Desk, plain: Outcome) -> None:
-    """What had not arrived when it was computed with is not a number."""
+    """A weight that had not arrived when the pass used it is NaN."""
     carrier = streamed(desk).carrier
     assert isinstance(carrier, SlowCarrier)
     carrier.wait = lambda arrival: None  # type: ignore[method-assign]
