@@ -1,8 +1,8 @@
 """Tiny random models of many decoder families, built from their configurations alone.
 
 Every parameter is drawn at random (biases and norm weights too), so that tensors which differ in meaning differ in
-bits. `FAMILIES` names what an engine should serve; `REFUSED` what it must refuse, each a builder as well. `MORE` and
-`MORE_REFUSED` are the same for families that only the slow tests go through whole.
+bits. `FAMILIES` names those that an engine should serve; `REFUSED` those it must refuse, each a builder as well. `MORE`
+and `MORE_REFUSED` are the same for families that only the slow tests go through whole.
 """
 
 from __future__ import annotations

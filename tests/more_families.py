@@ -208,7 +208,7 @@ SERVED: dict[str, Overrides] = {
         **ROUTED,
         **INDEXED,
         **sparse(n),
-        "index_topk": 24,  # of 31 positions: of fewer, an edited one may be chosen by nobody
+        "index_topk": 24,  # of 31 positions: of fewer, an edited one may never be chosen
         "indexer_types": every(n, 3, "shared", "full"),
     },
     "hy_v4": lambda n: {**LATENT, **ROUTED, **INDEXED, "index_topk": 24, **sparse(n)},

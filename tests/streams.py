@@ -1,7 +1,7 @@
-"""CUDA's streams and events without a GPU: what is asked for happens later, in any order that the events allow.
+"""CUDA's streams and events without a GPU: queued work happens later, in any order that the events allow.
 
-Every copy, and whatever a test asks for, is put at the end of the current stream's queue. Queues are worked off by
-chance, one step of any stream at a time, and only as far as somebody waits. So what is not ordered by an event happens
+Every copy, and any other work of a test, is put at the end of the current stream's queue. Queues are worked off by
+chance, one step of any stream at a time, and only as far as a caller waits. So work not ordered by an event happens
 in the wrong order sooner or later.
 """
 
@@ -24,7 +24,7 @@ CUDA = torch.device("cuda", 0)
 
 @dataclass(eq=False)
 class Event:
-    """Passed when `passed` has reached the number of times that it was recorded, as of when somebody began to wait."""
+    """Passed when `passed` has reached the number of times that it was recorded, as of when a caller began to wait."""
 
     enable_timing: bool = False
     recorded: int = 0

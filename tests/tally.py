@@ -1,4 +1,4 @@
-"""Adds up the reports of the stages of `make test`, so that the last line says what the whole run did."""
+"""Adds up the reports of the stages of `make test`, so that the last line gives the whole run's counts."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """For models so small that a second thread only waits, and waits long where cores are shared."""
+    """Use one thread, for models so small that a second thread only waits, and waits long where cores are shared."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,7 @@
 """Tiny models with a tower for images or sound, of which an engine serves the language part.
 
 Each is built by the class that saves such checkpoints. Its sections are made small by the fields that their classes
-know; what a family needs beyond that is in `WRAPPERS` and `UNSERVED_WRAPPERS`.
+know; a family's further needs are in `WRAPPERS` and `UNSERVED_WRAPPERS`.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def test_the_link_step_copies_each_way_and_compares(small: Setting, monkeypatch:
 
 
 def ends(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Why a step has no result whose process runs this program."""
+    """Return the reasons why a step has no result when its process runs this program."""
     (folder / "python").write_text(f"#!{sys.executable}\n{program}\n")
     (folder / "python").chmod(0o700)
     monkeypatch.setattr(command.sys, "executable", str(folder / "python"))

@@ -1,4 +1,4 @@
-"""The measuring harness: turns, verdicts, what was not measured, and what happens when two sides disagree."""
+"""The measuring harness: turns, verdicts, figures that were not measured, and two sides that disagree."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def generated(monkeypatch: pytest.MonkeyPatch, tokens: list[int]) -> Result:
 def test_generation_fails_when_the_tokens_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     found = generated(monkeypatch, [1, 2])
     assert found.checks == {"new tokens at 64 positions": 4, "new tokens at 1024 positions": 4}
-    assert [f.value is None for f in found.figures] == [False, False, True] * 2  # nobody said what was computed
+    assert [f.value is None for f in found.figures] == [False, False, True] * 2  # no side said what was computed
     assert all((f.value is None) == (f.not_run is not None) for f in found.figures)
     with pytest.raises(Disagreement, match="new tokens at 64"):
         generated(monkeypatch, [1, 3])

@@ -17,7 +17,7 @@ COSTS = Costs(slab=300, host=10**6, host_in=100.0, host_out=50.0, disk_in=10.0, 
 
 
 def turns(*names: str, apart: float = 10.0, size: int = 100) -> list[Event]:
-    """One run of a second each, of `size` bytes, in this order."""
+    """A trace of one-second runs of these sessions, of `size` bytes, in this order."""
     events = []
     for number, name in enumerate(names):
         events.append(Event(time=number * apart, session=name, kind="run", bytes=size))
@@ -57,7 +57,7 @@ def test_swap_at_pause_waits_at_every_return() -> None:
 
 
 def test_the_optimum_is_reached_where_one_knows_the_future() -> None:
-    """Four sessions in turn over room for three: who keeps what was used last always lacks what comes next."""
+    """Four sessions in turn over room for three: a card that keeps the last used always lacks the next one."""
     order = "abcd" * 6
     waits = [
         len(played(turns(*order), rule).stalls)
@@ -100,7 +100,7 @@ def test_a_run_that_finds_only_running_sessions_waits_for_the_first_to_stop() ->
 
 
 def test_a_run_that_finds_only_sessions_on_their_way_waits_for_the_first_to_come() -> None:
-    """b is being fetched for its focus when a wants the room; it comes, leaves again, and nobody is refused."""
+    """b is being fetched for its focus when a wants the room; it comes, leaves again, and no session is refused."""
     events = [
         *turns(*"abc", size=200),
         Event(time=23.0, session="b", kind="focused", bytes=200),

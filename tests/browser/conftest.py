@@ -42,7 +42,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, artifacts: Path, request: pytest.FixtureRequest) -> Iterator[Page]:
-    """A page of a fresh browser profile; what it shows when its test fails is kept as a picture."""
+    """A page of a fresh browser profile; when its test fails, a picture of the page is kept."""
     context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
     context.set_default_timeout(PATIENCE_MILLISECONDS)
     shown = context.new_page()

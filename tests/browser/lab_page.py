@@ -1,4 +1,4 @@
-"""One notebook open in JupyterLab, as a test sees it: what to wait for, what the notebook's model holds, what is drawn.
+"""One notebook open in JupyterLab, as a test sees it: conditions to wait for, the notebook's model, the drawn outputs.
 
 Cells out of sight are not in the page, so outputs are read from the model, and pictures are taken in a window as tall
 as the notebook. Nothing here sleeps: every wait names the condition that ends it.

@@ -1,4 +1,4 @@
-"""How soon an open page has painted what a kernel sent: scripts that run in the page and read its own clock.
+"""The time until an open page has painted a kernel's output: scripts that run in the page and read its own clock.
 
 Painted is: the frame after the one in which the output is in the page has been handed to the screen.
 """
@@ -96,7 +96,7 @@ def painted(page: Page, cell: int, selector: str) -> Painted:
 
 
 def updated(page: Page, cell: int) -> list[float]:
-    """Runs a cell whose updates say `mark-0`, `mark-1`, ...; milliseconds of each."""
+    """Run a cell whose updates say `mark-0`, `mark-1`, ...; return the milliseconds of each."""
     took: list[float] = page.evaluate(_UPDATED, cell)
     return took
 
@@ -120,7 +120,7 @@ def updates_of_a_line(count: int) -> str:
 
 
 def updates_of_a_card(count: int) -> str:
-    """Each with the stop read anew, as by a person who looks at one place."""
+    """Code of a cell that updates a card, each time with the stop read anew, as for a user who looks at one place."""
     return (
         "%djinn_use -o session\nfrom djinn_jupyter.widgets import views\n"
         + EVERY.format(count=count)

@@ -1,4 +1,4 @@
-"""The sidebar as a test sees it: its panels, its rows, and what its toolbar can do. Knows no engine.
+"""The sidebar as a test sees it: its panels, its rows, and the moves of its toolbar. Knows no engine.
 
 A click may be dropped: a toolbar is drawn again, a button is not enabled yet, JupyterLab still starts. So a move is
 clicked once it is enabled, and an action that may be repeated is repeated until its result is seen.
@@ -38,7 +38,7 @@ class Sidebar:
 
     @staticmethod
     def show(page: Page) -> Sidebar:
-        """By the button in the notebook's toolbar, as a person does."""
+        """Open the sidebar by the button in the notebook's toolbar, as a user does."""
         page.set_default_timeout(TIMEOUT)
         sidebar = Sidebar(page=page)
         button = page.locator("[data-command='djinn:show']").first

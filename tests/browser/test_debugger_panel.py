@@ -71,7 +71,7 @@ def test_after_a_reload_the_panel_finds_the_stop_and_continue_goes_on(lab: LabSe
 
 
 def test_an_engine_starts_while_the_bug_icon_is_on(lab: LabServer, page: Page) -> None:
-    """In bfloat16, so that none of the other tests' engines will do."""
+    """The model is in bfloat16, so that none of the other tests' engines will do."""
     cells = (CELLS[0], "%djinn_load demo --dtype bfloat16", "%djinn_run --max-tokens 2 The capital of France is")
     opened = LabPage.open(page, lab.address(write(lab, "bug.ipynb", cells)))
     opened.wait_for_kernel()

@@ -132,7 +132,7 @@ def test_the_saved_notebook_shows_its_views_without_a_kernel(
 def test_as_it_lies_in_the_repository_it_is_read_by_those_who_do_not_trust_it(
     kernelless_lab: LabServer, quickstart: str, page: Page, artifacts: Path
 ) -> None:
-    """JupyterLab takes style sheets out of what it does not trust; the words, tables and pictures stay."""
+    """JupyterLab takes style sheets out of untrusted outputs; the words, tables and pictures stay."""
     reader = LabPage.open(page, kernelless_lab.address(quickstart))
     reader.without_kernel()
     reader.show_everything()

@@ -1,4 +1,4 @@
-"""A client and a fake engine in one thread: what is asked is worked on when it is waited for."""
+"""A client and a fake engine in one thread: a request is worked on when the client waits for it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from tests.process.served import entry_for
 
 
 def test_every_option_can_be_given_everywhere_and_is_a_field_of_a_value() -> None:
-    """A message that advises one advises what can be done."""
+    """An option that a message advises can be given."""
     names = {one.name for one in settings_of(GivenOptions)}
     values = (ModelOptions, Options, ProcessOptions)
     assert names | {"model"} == {field.name for kind in values for field in dataclasses.fields(kind)}

@@ -1,4 +1,4 @@
-"""Ownership of sessions in Python: a session open in another notebook, or bearing its name, is ended with force only."""
+"""Ownership of sessions in Python: a session open in another notebook, or bearing its name, ends with force only."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_what_is_ours_or_nobodys_needs_none(double: EngineDouble, name: str) -> 
 
 
 def test_an_engine_forgets_the_sessions_of_other_notebooks_with_force_only(double: EngineDouble) -> None:
-    """Also where nobody holds them, as after an engine has died."""
+    """Also where no notebook holds them, as after an engine has died."""
     engine = RemoteEngine(double.channel)
     del double.sessions["oslo"]
     with pytest.raises(SessionsWouldSuffer, match=r"would end for good: rome; .* add --force .* leave out --forget"):

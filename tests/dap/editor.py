@@ -30,7 +30,7 @@ SECONDS = 40.0
 
 
 def conform(message: dict[str, Any]) -> None:
-    """Fails where a message of the adapter is not what the protocol's schema says."""
+    """Fail if a message of the adapter breaks the protocol's schema."""
     kind = message["type"].capitalize()
     name = message.get("command", message.get("event"))
     definition = f"{name[0].upper()}{name[1:]}{kind}"

@@ -10,7 +10,7 @@ from djinn_jupyter.dap.tree import ModelTree
 
 
 def test_a_click_in_the_gutter_arms_the_session_in_use_and_says_which(engine: RemoteEngine) -> None:
-    """Over to another session, back, and to none."""
+    """The session in use changes to another, back, and to none."""
     sessions = [engine.session(name, fresh=True) for name in ("first", "second")]
     tree = ModelTree(engine.description, engine.modules())
     using: list[str | None] = ["second"]

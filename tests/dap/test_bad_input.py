@@ -81,7 +81,7 @@ def test_an_editor_that_vanishes_takes_its_run_with_it(engine: RemoteEngine) -> 
 
 
 def test_an_engine_that_is_killed_is_said(engine: RemoteEngine) -> None:
-    """The last test here: nobody needs this engine after it."""
+    """The last test here: no later test needs this engine."""
     editor = on_pipes()
     editor.launch("resid_post.2", tokens=[3, 4, 5])
     assert editor.stopped() == "resid_post.2"

@@ -1,5 +1,5 @@
 """The cases of the property that no request harms: every type from the wire's own list, with any values, of a session
-in any state. How they get to an engine is the business of whoever carries them: in process, or over a socket."""
+in any state. The caller carries them to an engine: in process, or over a socket."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Case:
 
     @property
     def request(self) -> Any:
-        """None where the class itself refuses the fields."""
+        """The request, or None where the class itself refuses the fields."""
         try:
             return self.kind(**self.whole)
         except (DjinnError, TypeError):
@@ -51,7 +51,7 @@ class Case:
         return self.kind is ask.Shutdown and self.fields.get("force") is True
 
     def frames(self, number: int) -> list[bytes]:
-        """As somebody sends it who checks nothing; a value that msgpack cannot say is left out."""
+        """Encode it as a client that checks nothing; a value that msgpack cannot encode is left out."""
         try:
             return [bytes(frame) for frame in codec.encode(number, self.kind(**self.whole))]
         except (DjinnError, TypeError):
@@ -85,7 +85,7 @@ def cases(kind: type, quality: Quality, name: str) -> Iterator[tuple[State, Case
 
 
 def some_cases(kind: type, quality: Quality, name: str, of_each_state: int) -> Iterator[tuple[State, Case]]:
-    """Of `cases`, the same ones at every call."""
+    """Yield some of `cases`, the same ones at every call."""
     every = list(cases(kind, quality, name))
     chance = random.Random(f"{kind.__name__} {quality}")
     for state in STATES:

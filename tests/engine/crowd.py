@@ -1,4 +1,4 @@
-"""A session that is in the state one wants it in, somebody who asks anything of it, and a bystander beside them."""
+"""A session in the state that a test wants, a client that sends it any request, and a bystander beside them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BYSTANDER: Final = "bystander"
 
 @dataclass
 class Crowd:
-    """`expected` are the bystander's logits after each of its steps when nobody else is there."""
+    """`expected` are the bystander's logits after each of its steps when it is alone."""
 
     desk: Desk
     expected: list[Tensor] = field(default_factory=list)
@@ -108,7 +108,7 @@ class Crowd:
         deadline = time.monotonic() + 60.0
         while not (replies and (closing or state != "closed")) and time.monotonic() < deadline:
             if not self.desk.engine.tick():
-                self.desk.engine.mailbox.wait(0.002)  # workers answer without mail
+                self.desk.engine.mailbox.wait(0.002)  # workers answer without a request
         assert len(replies) == 1, (request, state)
         return replies[0]
 

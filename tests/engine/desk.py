@@ -170,7 +170,7 @@ class Outcome:
 
 
 def build_desk(model: Any, tokenizer: Any = None, **config: Any) -> Desk:
-    """An engine around a model in memory. Raises what loading would raise."""
+    """Return an engine around a model in memory. Raises the errors of loading."""
     desk = Desk.__new__(Desk)
     desk.events = []
     desk.hears = desk.events.append

@@ -63,7 +63,7 @@ def test_the_maximum_length_ends_a_run(desk: Desk) -> None:
 
 
 def test_no_new_token_is_a_run_too(desk: Desk) -> None:
-    """It prepares the line and reads its logits."""
+    """A run of no token prepares the line and reads its logits."""
     finished = desk.run(PROMPT, 0)
     assert (finished.reason, finished.tokens, finished.passes) == ("length", (), 1)
     assert finished.top[0].token == plain(1)[0]

@@ -133,7 +133,7 @@ def test_an_edit_at_each_point_moves_the_logits_and_can_be_taken_back(desk: Desk
 
 
 def strong_edit(paused: object) -> Edit:
-    """One that no norm takes away again."""
+    """Return an edit that no norm cancels."""
     if paused.axes == "T H K":
         return Scale(factor=0.5)
     vector = torch.randn(paused.shape[-1], generator=torch.Generator().manual_seed(2))

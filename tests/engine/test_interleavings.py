@@ -1,4 +1,4 @@
-"""Eight clients who ask whatever they like of the same few sessions, in any order, and a bystander beside them."""
+"""Eight clients that send any requests to the same few sessions, in any order, and a bystander beside them."""
 
 from __future__ import annotations
 

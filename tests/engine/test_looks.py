@@ -1,4 +1,4 @@
-"""Looking at a stopped pass: below, at and ahead of the stop, what an edit would do; and it leaves no trace."""
+"""Looking at a stopped pass: below, at and ahead of the stop, and the effect of an edit; looking leaves no trace."""
 
 from __future__ import annotations
 

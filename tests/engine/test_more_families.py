@@ -20,7 +20,7 @@ FEWER = ("qwen3_5_text", "gemma4_text:shared", "ministral", "glm_moe_dsa:shared"
 
 
 def both(name: str) -> tuple[Desk, Outcome]:
-    """The engine, and what another copy of the model makes of the prompt by itself."""
+    """The engine, and the outcome of the prompt in another copy of the model by itself."""
     desk = build_desk(build(name))
     reference: Any = build(name)
     reference.generation_config = GenerationConfig()  # that of BART forces the last token

@@ -219,7 +219,7 @@ def test_an_extension_goes_on_with_the_kernels_of_a_decode_step(monkeypatch: pyt
 
 
 def test_an_extension_goes_on_where_the_line_ended(desk: Desk, plain: Outcome) -> None:
-    """In pieces it is the run in one."""
+    """A run extended in pieces equals the run in one piece."""
     desk.run(PROMPT, 3)
     desk.run((), 2, extend=True)
     finished = desk.run((), NEW - 5, extend=True)
@@ -229,7 +229,7 @@ def test_an_extension_goes_on_where_the_line_ended(desk: Desk, plain: Outcome) -
 
 
 def test_an_extension_can_be_stopped_and_gone_back_on(desk: Desk) -> None:
-    """Also to the stops of the line it extends, and by tokens within itself."""
+    """It can go back also to the stops of the line it extends, and by tokens within itself."""
     desk.stop_at("resid_post.3", "step == 1")
     desk.run(PROMPT, 4)
     first = desk.outcome(desk.resume())

@@ -1,5 +1,5 @@
 """Memory that the device refuses in the midst of a pass: the session stands at its last committed step, the engine and
-everybody else go on, and what is asked for next has the bits that it would have had."""
+all other sessions go on, and the next request has the bits that it would have had."""
 
 from __future__ import annotations
 

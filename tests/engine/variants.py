@@ -1,4 +1,4 @@
-"""Tiny models with a peculiarity: in-place layers, dynamic rotary frequencies, and what an engine must refuse."""
+"""Tiny models with a peculiarity: in-place layers, dynamic rotary frequencies, and models to be refused."""
 
 from __future__ import annotations
 

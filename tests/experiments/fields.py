@@ -1,4 +1,4 @@
-"""The field lists of the original's parsers: what each result file has to hold, by dotted path; `[]` for each entry."""
+"""The field lists of the original's parsers: a result file's required fields, by dotted path; `[]` for each entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is ended before it is over, by a real signal to a real process or at its own limit, keeps what it had."""
+"""A run that is ended before it is over, by a real signal to a real process or at its own limit, keeps its results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECONDS = 120
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The line of the progress at which the run is ended, the file it is then at, what of it was measured by then."""
+    """The progress line at which the run is ended, the file it is then at, the parts of it measured by then."""
 
     line: str
     file: str
@@ -63,7 +63,7 @@ MOMENTS = {
 @dataclass(slots=True)
 class Run:
     """`djinn experiment NAME --profile small` in a process of its own, which is known by its folder for small files:
-    its engine inherits that, and nobody else has it."""
+    its engine inherits that, and no other process has it."""
 
     folder: Path
     small_files: str

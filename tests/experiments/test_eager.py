@@ -1,4 +1,4 @@
-"""PyTorch eager beside ours: what it can and cannot while a pass stands is what it did, not what is thought of it."""
+"""PyTorch eager beside ours: its abilities while a pass stands are read off its run, not assumed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Inside:
 
 
 def found(inside: Inside, *settings: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of eager its file, and its cells of the table."""
+    """Eager's file, and its cells of the table."""
     ran = inside.run("whitebox", *NOTHING, *settings, flags=ALONE)
     assert ran.status == 0
     table = ran.file("comparative_results.json")["summary_table"]

@@ -1,4 +1,4 @@
-"""A run is ended once: what else comes while its engine ends is said and not done, until somebody insists."""
+"""A run is ended once: a further signal while its engine ends is reported and not obeyed, until the user insists."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_while_it_is_being_ended_nothing_breaks_off_the_ending() -> None:
 
 
 def test_who_insists_is_heard() -> None:
-    """An engine that does not end keeps nobody."""
+    """An engine that does not end cannot hold the user."""
     assert not broken_off([], signal.SIGINT, signal.SIGINT)
 
 

@@ -53,7 +53,7 @@ def test_a_folder_that_cannot_be_is_one_sentence(
 
 
 def test_a_file_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """And nothing of it is left; the log says once that it cannot be written either."""
+    """No part of it is left; the log says once that it cannot be written either."""
     course = course_in(tmp_path)
 
     def work(course: Course) -> list[str]:

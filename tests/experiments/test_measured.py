@@ -1,4 +1,4 @@
-"""Figures of `whitebox` that could be read off something else than what they are called after."""
+"""Figures of `whitebox` that could be read off another quantity than the one that names them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_pause_ends_where_the_resume_begins(inside: Inside, monkeypatch: pyt
 
 
 def test_what_is_preallocated_is_read_off_the_slab(inside: Inside) -> None:
-    """As it is before the run does anything."""
+    """The figure is the slab's before the run does anything."""
     desk = inside.desk()
     desk.open("earlier")
     desk.run(tuple(range(1, 20)), 2, "earlier")
@@ -68,7 +68,7 @@ def test_pressure_at_the_end_of_whitebox_has_its_own_log(inside: Inside) -> None
 
 
 class Asked:
-    """As much of an engine and a session as leaving takes; notes in which order it is asked."""
+    """The parts of an engine and a session that leaving needs; records the order of the calls."""
 
     name = "a"
 

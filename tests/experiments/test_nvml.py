@@ -58,7 +58,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def engine_on(device: str, **changes: object) -> Any:
-    """As much of an engine as a sampler asks for; its own figures are of less memory."""
+    """The parts of an engine that a sampler reads; its own figures are of less memory."""
     reading: EngineStatistics = statistics(**changes)
     entry = SimpleNamespace(pid=os.getpid())
     return SimpleNamespace(entry=entry, description=SimpleNamespace(device=device), statistics=lambda: reading)

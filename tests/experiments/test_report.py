@@ -1,4 +1,4 @@
-"""A report holds what the files hold, and names what is missing with its reason."""
+"""A report holds the content of the files, and names each missing part with its reason."""
 
 from __future__ import annotations
 

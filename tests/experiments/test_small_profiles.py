@@ -119,7 +119,7 @@ def test_validation(tmp_path: Path) -> None:
 
 
 def free_port() -> int:
-    """One that is free together with the next."""
+    """Return a port that is free together with the next one."""
     while True:
         with socket.socket() as one, socket.socket() as next_one:
             one.bind(("127.0.0.1", 0))

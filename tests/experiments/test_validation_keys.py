@@ -1,4 +1,4 @@
-"""Every key of a validation file changes the run: what an engine is asked for, what is measured, judged or written.
+"""Every key of a validation file changes the run: the engine's options, the measurement, the verdict or the files.
 
 A key without an entry here fails. Engines and baselines are seen at the seam where a run opens them.
 """
@@ -36,7 +36,7 @@ Seen = Callable[[list[str], Patch, Path], Any]
 
 
 class Opened(Exception):
-    """A run came to the point that is looked at; its arguments are what was seen there."""
+    """A run came to the point under test; the arguments are the values seen there."""
 
 
 def raising(error: Exception) -> Callable[..., Any]:

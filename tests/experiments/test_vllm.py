@@ -1,4 +1,4 @@
-"""vLLM is not on this machine; what can be held without it: that it is asked, why it did not run, what it offers."""
+"""vLLM is not on this machine; tested without it: that it is asked, why it did not run, the abilities it offers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_where_it_does_not_start_it_has_not_run(fault: str, course: Course, tmp_
 
 
 class Sampling(msgspec.Struct):
-    """As vLLM's are."""
+    """Sampling parameters as vLLM's are."""
 
     temperature: float = 1.0
     stop_token_ids: tuple[int, ...] = ()

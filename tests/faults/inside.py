@@ -101,7 +101,7 @@ class Ran:
     said: str
 
     def times(self, verb: str, what: Any = None) -> int:
-        """How often the sessions were asked for something: breakpoints by their sites, runs by their new tokens."""
+        """Count the requests of one verb to the sessions: breakpoints by their sites, runs by their new tokens."""
         return sum(verb == asked and what in (None, told) for asked, told in self.asked)
 
     def file(self, name: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Ran:
 
     @property
     def report(self) -> str:
-        """Its words, however the lines are broken."""
+        """The report's text with its line breaks replaced by spaces."""
         return " ".join((self.folder / "report.md").read_text().split())
 
 

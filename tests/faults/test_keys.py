@@ -63,8 +63,8 @@ def steering_does_nothing(patch: Patch) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """`shows` of a run differs by `setting`. What both runs have in common: `base`, and a `fault` where only that shows
-    it."""
+    """`shows` of a run differs by `setting`. Both runs have `base` in common, and a `fault` where only that shows the
+    difference."""
 
     setting: str
     shows: Callable[[Ran], object]
@@ -276,7 +276,7 @@ def test_output_dir_is_where_the_results_lie(inside: Inside, tmp_path: Path, nam
 
 
 def test_keys_without_an_effect(inside: Inside, monkeypatch: Patch) -> None:
-    """The file is read, and what is done has its own numbers."""
+    """The file is read, and the run uses its own numbers."""
     trials, key = whitebox.run_trials, f"{E}.num_trials"
     fixed: list[Any] = []
 

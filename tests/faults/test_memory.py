@@ -1,4 +1,4 @@
-"""Faults of memory: nothing leaves, what leaves is lost, what comes back is old, and no room for one more session."""
+"""Faults of memory: no page leaves, pages that leave are lost, old pages come back, no room for one more session."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_without_a_fault_it_passes(inside: Inside) -> None:
 
 
 def test_demand_that_fits_proves_nothing(inside: Inside) -> None:
-    """It says so and ends, with nothing run."""
+    """The run says so and ends, with nothing run."""
     ran = inside.run("pressure", *PRESSURE, "experiment.memory_pressure_test.num_sessions=2")
     found = ran.file("memory_pressure_results.json")
     assert (ran.status, found["status"], ran.times("run")) == (1, "error", 0)
@@ -47,7 +47,7 @@ def test_demand_that_fits_proves_nothing(inside: Inside) -> None:
 
 
 def test_no_eviction_under_pressure(inside: Inside, monkeypatch: Patch) -> None:
-    """The card is full, and nobody is sent away; or it is said to be full and is not."""
+    """The card is full, and no session is evicted; or it is reported full and is not."""
     with monkeypatch.context() as patch:
         patch.setattr(Room, "find", lambda self, wanting, need: False)
         ran = pressure(inside)
@@ -113,7 +113,7 @@ def test_no_new_session_after_432(desk: Desk, monkeypatch: Patch) -> None:
 
 
 def leave_twice(desk: Desk) -> None:
-    """Out at a stop, back, on, out again with what is newer, back: as if it had stayed."""
+    """Swap out at a stop, back, go on, out again with newer bytes, back: as if the session had stayed."""
     desk.open()
     expected = desk.outcome(desk.run((*PROMPT, 5), 3))
     desk.stop_at(4, "step == 0")

@@ -137,7 +137,7 @@ def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> N
 
 
 def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> None:
-    """B ends while A stands, and gets what was done to A: its bits are looked at too."""
+    """B ends while A stands, and gets A's edits: B's bits are compared too."""
     inside.desk()
     enter = Forward.enter
 
@@ -189,7 +189,7 @@ def test_no_stop_while_generating(inside: Inside, monkeypatch: Patch) -> None:
 
 
 def test_no_stop_beside_a_neighbour(inside: Inside, monkeypatch: Patch) -> None:
-    """A runs through, and what it costs B would be called the cost of a stop."""
+    """A runs through, and its cost to B would be reported as the cost of a stop."""
     assert inside.run("checkpoint-cost", "repeat=1").status == 0
     monkeypatch.setattr(Breakpoint, "meets", lambda self, m: None)
     ran = inside.run("checkpoint-cost", "repeat=1")
@@ -211,7 +211,7 @@ def test_an_edit_that_does_not_repeat(inside: Inside, monkeypatch: Patch) -> Non
 
 
 def test_stale_bytes_over_newer_ones(inside: Inside, monkeypatch: Patch) -> None:
-    """A page that has left once is taken for clean for ever: at the second stop what left first comes back."""
+    """A page that has left once is taken for clean for ever: at the second stop its first copy comes back."""
     monkeypatch.setattr(Item, "wrote", lambda self: None)
     said = whitebox(inside)
     assert "A resumed run is not bitwise equal" in said

@@ -88,7 +88,7 @@ def test_without_a_fault_it_passes(verdict: Verdict) -> None:
 
 
 def test_blocks_sorted_as_text(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
-    """0, 1, 10, 11, 2: what is not there when it is needed is fetched, so the bits are right; the bytes tell."""
+    """0, 1, 10, 11, 2: a layer missing when needed is fetched, so the bits are right; the bytes tell."""
     stream(desk)
     after = Order.after
 
@@ -107,8 +107,8 @@ def test_blocks_sorted_as_text(desk: Desk, verdict: Verdict, monkeypatch: Patch)
 
 
 def test_a_ring_that_copies_nothing_after_the_first_pass(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
-    """It sends for what it needs and nothing is carried: the bytes tell. Or what came once counts as there: the check
-    of leases finds it."""
+    """It requests each layer and nothing is copied: the bytes tell. Or a layer that came once counts as there: the
+    check of leases finds it."""
     once, holding, carry = {}, Ring._holding, streamed(desk).ring.carrier.carry
     with monkeypatch.context() as patch:
         patch.setattr(streamed(desk).ring.carrier, "carry", lambda transfers, *others: carry([], *others))

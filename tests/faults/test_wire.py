@@ -1,4 +1,4 @@
-"""Faults of the wire: values of bfloat16 do not cross it, and what a client sends is unpickled."""
+"""Faults of the wire: values of bfloat16 do not cross it, and a client's bytes are unpickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No function holds itself: what it made would be freed by the collector of cycles, long after its last use."""
+"""No function holds itself: its objects would be freed by the collector of cycles, long after their last use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One version, one command surface: what the documents promise is there."""
+"""One version, one command surface: the documents' promises hold."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def test_every_import_is_a_declared_dependency() -> None:
     declared = required(PROJECT["dependencies"]) | required(extras["engine"]) | required(extras["lab"])
     declared |= required(extras["evaluation"])
     used = imported_by(ROOT / "djinn_jupyter") - set(sys.stdlib_module_names) - {"djinn_jupyter"}
-    used -= {"vllm"}  # a baseline that is compared with only where somebody installed it
+    used -= {"vllm"}  # a baseline that is compared with only where it is installed
     undeclared = {name for name in used if not {normal(p) for p in providers.get(name, [name])} & declared}
     assert undeclared == set()
 
 
 def test_an_installation_enables_the_server_extension() -> None:
-    """The file that hatchling puts into `etc/jupyter`, editable or not, names what Jupyter then asks for."""
+    """The file that hatchling puts into `etc/jupyter`, editable or not, names the extension that Jupyter then loads."""
     build = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     (source,) = [s for s, target in build["shared-data"].items() if "/jupyter_server_config.d/" in target]
     assert json.loads((ROOT / source).read_text()) == {"ServerApp": {"jpserver_extensions": {"djinn_jupyter": True}}}

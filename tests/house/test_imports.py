@@ -56,7 +56,7 @@ def test_the_wire_needs_msgspec_only() -> None:
 
 
 def test_every_folder_has_its_place_in_the_layers() -> None:
-    """So that a new folder cannot be forgotten: pyproject.toml says where it stands, or this fails."""
+    """A new folder cannot be forgotten: pyproject.toml says where it stands, or this fails."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     named = {
         part.strip(" ()") for contract in contracts for row in contract.get("layers", []) for part in row.split("|")
@@ -77,7 +77,7 @@ ENTRIES = {
 
 
 def test_the_wheel_has_no_module_for_tests_or_training_alone() -> None:
-    """A test double, or the script that trained the demo model, is imported by no module of the package."""
+    """No module of the package imports a test double, or the script that trained the demo model."""
     graph = grimp.build_graph("djinn_jupyter")
     leaves = {module for module in graph.modules if not graph.find_children(module)}
     assert {module for module in leaves if not graph.find_modules_that_directly_import(module)} == ENTRIES

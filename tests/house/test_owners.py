@@ -31,7 +31,7 @@ ALLOWED = {
     ("memory/offload/tiers.py", "self.keeper(entry.tier).bytes_in"),
     ("memory/weights/copy_engine.py", "arrival.copy.stalled"),
     ("memory/weights/copy_engine.py", "wait.copy.stalled"),
-    # an image is put back into what it was taken from, once, before anybody else knows the session
+    # an image is put back into what it was taken from, once, before any other object knows the session
     ("persistence/adopted_pages.py", "session.exactness"),
     ("persistence/adopted_pages.py", "session.residence.inherited"),
     ("persistence/adopted_pages.py", "session.residence.state"),
@@ -56,7 +56,7 @@ def assigned_from_outside(source: str) -> Iterator[str]:
 
 
 def _declared(tree: ast.Module) -> Iterator[str]:
-    """The fields of the module's classes: in their bodies, and what their methods assign to `self`."""
+    """The fields of the module's classes: those in their bodies, and those that their methods assign to `self`."""
     for made in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
         for node in made.body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

@@ -18,7 +18,7 @@ SECONDS = 300
 
 
 class Kernel:
-    """One kernel process of one notebook. `do` runs a cell and gives what a person would read."""
+    """One kernel process of one notebook. `do` runs a cell and returns the text that a user would read."""
 
     def __init__(self, notebook: str) -> None:
         self.notebook = notebook

@@ -143,7 +143,7 @@ def test_a_magic_moves_what_the_panel_shows_and_python_sees_the_panels_moves(pan
 
 
 def test_pythons_own_debugging_goes_on_as_before(panel: Panel) -> None:
-    """With a pass stopped all the while: a breakpoint in a cell, its stack, its variables, and on."""
+    """A pass is stopped all the while: a breakpoint in a cell, its stack, its variables, and on."""
     kernel = panel.kernel
     start_python_debugging(panel)
     kernel.do("%djinn_break 4")
@@ -213,7 +213,7 @@ def test_an_engine_that_dies_leaves_an_empty_panel(panel: Panel) -> None:
 
 
 def test_an_engine_starts_while_pythons_debugger_is_on(kernels: Callable[[str], Kernel], model: Path) -> None:
-    """debugpy rewrites what subprocesses are started as; a program so rewritten waits for an editor, for ever."""
+    """debugpy rewrites the command lines of subprocesses; a program so rewritten waits for an editor, for ever."""
     kernel = kernels("bug.ipynb")
     panel = Panel(kernel)
     start_python_debugging(panel)

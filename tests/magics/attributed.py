@@ -1,4 +1,4 @@
-"""The engine double's answer to what adds to a logit."""
+"""The engine double's attribution of a logit."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.magics.double import EngineDouble, client_double
 
 
 class Notebook:
-    """A real shell with the magics, on an engine in memory. `cell` runs a cell and gives back what it showed."""
+    """A real shell with the magics, on an engine in memory. `cell` runs a cell and returns its output."""
 
     def __init__(self, shell: InteractiveShell, engine: EngineDouble, client: Any) -> None:
         self.shell, self.engine, self.client = shell, engine, client

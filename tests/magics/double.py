@@ -36,7 +36,7 @@ NEW = (" Paris", ".", " The")
 
 
 class EngineDouble(Switched, Attributing):
-    """One engine; `line` is what a client speaks through."""
+    """One engine; a client speaks through `line`."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, nouns.SessionDescription] = {}

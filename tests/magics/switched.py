@@ -1,4 +1,4 @@
-"""The engine double's answers to what turns rules and edits off and on, and its tree."""
+"""The engine double's answers to requests that turn rules and edits off and on, and its tree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.widgets import trees
 
 
 class Switched:
-    """For an engine of one `rules` entry and one edit a stop."""
+    """Answers of an engine with one `rules` entry and one edit a stop."""
 
     sessions: dict[str, nouns.SessionDescription]
     stops: dict[str, replies.Paused | None]

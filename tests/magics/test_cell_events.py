@@ -77,7 +77,7 @@ def test_a_cell_that_uses_a_sessions_object_tells_its_name(notebook: Notebook) -
 def test_of_each_magic_the_session_that_it_uses_is_told_and_no_other(
     notebook: Notebook, cell: str, told: set[str]
 ) -> None:
-    """One that was sent away is not brought back because a cell looks at another."""
+    """A session that was swapped out is not brought back because a cell looks at another."""
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_fork rome\n%djinn_fork oslo")
     before = len(notes(notebook))
     notebook.shell.run_cell(cell)

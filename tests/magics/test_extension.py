@@ -1,4 +1,4 @@
-"""Loading and unloading the extension: what it registers, what it imports, how it streams."""
+"""Loading and unloading the extension: its registrations, its imports, its streaming."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_unloading_takes_everything_away_and_loading_twice_registers_once(bare: 
 
 
 def test_loading_the_extension_imports_nothing_heavy() -> None:
-    """In a fresh interpreter, as `%load_ext` does it; the rest comes with the first magic that needs it."""
+    """Checked in a fresh interpreter, as `%load_ext` does it; the rest comes with the first magic that needs it."""
     code = f"""
 import sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -73,7 +73,7 @@ print([name for name in ("torch", "plotly", "ipywidgets") if name in sys.modules
 
 
 class Displays:
-    """Stands in for IPython's display: what was shown, and how the display was updated."""
+    """Stands in for IPython's display: the objects shown, and the updates of the display."""
 
     def __init__(self) -> None:
         self.shown: list[str] = []

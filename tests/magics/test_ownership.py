@@ -14,7 +14,7 @@ ANOTHERS = "Session 'rome' is another notebook's (work/rome.ipynb); to"
 
 @pytest.fixture
 def beside(notebook: Notebook) -> Notebook:
-    """Another notebook's session is there and held by nobody, as after the end of its engine."""
+    """Add another notebook's session that no client holds, as after the end of its engine."""
     notebook.engine.sessions[ROME] = samples.session(ROME, holder=None)
     notebook.engine.stops[ROME] = None
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_checkpoint noon")

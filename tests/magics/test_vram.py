@@ -12,7 +12,7 @@ from tests.magics.conftest import Notebook
 
 
 class Displays:
-    """Stands in for IPython's display: what is shown and what it is replaced by."""
+    """Stands in for IPython's display: the objects shown and their replacements."""
 
     def __init__(self) -> None:
         self.shown: list[Any] = []

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A registry and a user data folder of one's own. Whatever engine is left in it at the end is ended."""
+    """A registry and a user data folder of one's own. Any engine left in it at the end is ended."""
     folder = tmp_path / "runtime"
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(folder))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))  # journals and checkpoints
@@ -38,7 +38,7 @@ def fake_site(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def slow_model(tmp_path: Path) -> Path:
-    """A model whose engine says in the named pipe `begun` that it loads, and does so until something comes by `go`."""
+    """A model whose engine writes into the pipe `begun` when it loads, and loads until a test writes into `go`."""
     folder = tmp_path / "slow"
     folder.mkdir()
     (folder / "config.json").write_text("{}")

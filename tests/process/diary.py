@@ -19,8 +19,8 @@ SITE = 7
 
 @dataclass(slots=True)
 class Diary:
-    """Of one session: what was answered last, and what was asked for and not answered (`under_way`). After a move that
-    was not answered, `last` is how the session was found."""
+    """Of one session: the last answer, and the operation requested and not answered (`under_way`). After a move that
+    was not answered, `last` is the state in which the session was found."""
 
     name: str
     last: Paused | Finished | SessionDescription | None = None
@@ -49,7 +49,7 @@ class Diary:
             self.armed.add(session.breakpoint(SITE, when=NEVER).number)
 
     def fork(self, session: RemoteSession) -> None:
-        """Each has a name of its own; the one before is closed."""
+        """Fork the session under a new name, and close the fork again."""
         name = f"{self.name} {len(self.closed)}"
         with self.asking("fork", name):
             made = session.fork(name)

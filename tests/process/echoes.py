@@ -1,4 +1,4 @@
-"""The cheapest round trip between two processes over the same kind of socket: what a request is compared with."""
+"""The cheapest round trip between two processes over the same kind of socket: the baseline of a request."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ class FakeEngine:
         if session is None:
             raise UnknownSession("no such session")
         match request:
-            case ask.Run(tokens=(98,)):  # the books are broken
+            case ask.Run(tokens=(98,)):  # the accounting is broken
                 raise EngineBroken("The books do not agree.")
             case ask.Run():
                 if session.run is not None:

@@ -1,4 +1,4 @@
-"""Other processes that load and use engines, as kernels do: each runs a few lines and prints what came of them."""
+"""Other processes that load and use engines, as kernels do: each runs a few lines and prints their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Kernel:
         )
 
     def heard(self) -> str:
-        """The next line it tells; fails with what went wrong there when it has ended instead."""
+        """Return the next line it tells; fail with its error output when it has ended instead."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
@@ -38,7 +38,7 @@ class Kernel:
         self.process.stdin.flush()
 
     def end(self) -> None:
-        """Wait until it has ended, and close what belongs to it."""
+        """Wait until it has ended, and close its files."""
         self.process.wait(60)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert stream is not None

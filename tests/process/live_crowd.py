@@ -25,7 +25,7 @@ HURRY_MILLISECONDS: Final = 20  # how long a run that others wait for may go on
 
 
 class LiveCrowd:
-    """`stage` brings sessions into their states; `expected` are the bystander's steps when nobody else is there."""
+    """`stage` brings sessions into their states; `expected` are the bystander's steps when it is alone."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         assert engine.entry is not None
@@ -176,7 +176,7 @@ class LiveCrowd:
 
 
 def _stands(session: SessionDescription | None) -> State | None:
-    """None for a state that no case is about."""
+    """Return None for a state that no case is about."""
     if session is None:
         return "missing"
     match session.state, session.residency:

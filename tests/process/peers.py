@@ -1,4 +1,4 @@
-"""A raw connection to a live engine, with the key: it may send what the product's own client never would."""
+"""A raw connection to a live engine, with the key: it may send bytes that the product's own client never sends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PATIENCE_MILLISECONDS = 120_000
 
 
 class Peer:
-    """A DEALER. `replies` are all that came, by the number of what they answer."""
+    """A DEALER. `replies` are all that came, by the number of the request that they answer."""
 
     def __init__(self, entry: Entry, context: zmq.Context[Any], holder: str, user: str) -> None:
         self._hello = protocol.hello(holder=holder, user=user)
@@ -50,7 +50,7 @@ class Peer:
         return self._number
 
     def receive(self, milliseconds: int = PATIENCE_MILLISECONDS) -> bool:
-        """Read what comes next; False where nothing came in that time."""
+        """Read the next message; return False where none came in that time."""
         if not self._socket.poll(milliseconds):
             return False
         told = codec.decode_reply(self._socket.recv_multipart())
@@ -67,7 +67,7 @@ class Peer:
         return self.replies[number][0]
 
     def settle(self) -> None:
-        """Everything sent so far has been read by the service. What was sent may have borne any number."""
+        """Return when the service has read everything sent so far. The messages sent may have borne any number."""
         number = self.send(ask.Ping())
         while Pong() not in self.replies[number]:
             assert self.receive(), "no reply to a ping"

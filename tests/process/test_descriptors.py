@@ -1,4 +1,4 @@
-"""An engine on TCP whose file descriptors strangers take: who is there is served on, who comes later again after."""
+"""An engine on TCP whose file descriptors strangers take: connected clients are served on, new ones again after."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ FOUND = SessionDescription(
 
 
 class Engine:
-    """Has the one session as it was found."""
+    """An engine that has the one session as it was found."""
 
     def __init__(self, found: SessionDescription) -> None:
         self.found = found

@@ -101,7 +101,7 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[House]:
-    """Of a Llama where no other family is asked for."""
+    """The house of a Llama where no other family is asked for."""
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     build(getattr(request, "param", "llama")).save_pretrained(tmp_path / "model")
@@ -111,7 +111,7 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 
 def work(engine: RemoteEngine, diary: Diary, turn: int) -> None:
-    """Line after line, and what else one does with a session, until the engine dies."""
+    """Make line after line, with edits, breakpoints and forks, until the engine dies."""
     session = RemoteSession(engine.channel, diary.name)
     drawn = {"temperature": 1.0, "seed": SEED} if diary.name == "drawn" else {}
     try:
@@ -185,7 +185,7 @@ def line_of(session: RemoteSession) -> tuple[int, ...]:
 
 
 def kills(house: House, count: int, seed: int) -> Counter[str]:
-    """How often what was counted: kills, acknowledged operations, sessions that came back exact, or recomputed."""
+    """Return the counts: kills, acknowledged operations, sessions that came back exact, or recomputed."""
     counted: Counter[str] = Counter()
     twin, chance = Twin(house.model), random.Random(seed)
     diaries = [Diary(name) for name in NAMES]
@@ -240,7 +240,7 @@ def test_killed_a_thousand_times_it_loses_nothing_that_was_acknowledged(
 
 
 def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_told(house: House) -> None:
-    """Of one model and one user, as two JupyterLab servers have."""
+    """Both engines are of one model and one user, as two JupyterLab servers have them."""
     for name, engine in zip(("one", "two"), house.engines(2), strict=True):
         engine.session(name).run(PROMPTS[0], max_new_tokens=4, ignore_eos=True)
         assert engine.stop() == ()

@@ -36,7 +36,7 @@ LEAST_SECONDS = 5.0
 
 
 class Attacker(Peer):
-    """Sends what it likes, after Hello, and reads what comes back."""
+    """Sends any bytes, after Hello, and reads the replies."""
 
     def __init__(self, engine: RemoteEngine, context: zmq.Context[Any], seed: int) -> None:
         assert engine.entry is not None
@@ -80,7 +80,7 @@ class Attacker(Peer):
 
 
 class Neighbour:
-    """Goes on by a token at a time; `expected` and `usual` are its logits and waiting times when nobody fires."""
+    """A client that goes on by a token at a time; `expected` and `usual`: its logits and waits without attack."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._session: RemoteSession = engine.session("neighbour")

@@ -30,7 +30,7 @@ from tests.process.kernels import Kernel
 
 pytestmark = [pytest.mark.usefixtures("fake_site"), pytest.mark.alone]
 
-IDLE_SECONDS = 2.0  # more than passes, on a busy machine, between an engine's being ready and whoever started it
+IDLE_SECONDS = 2.0  # more than passes, on a busy machine, between an engine's being ready and its starter
 
 
 def _only_entry_path() -> Path:
@@ -131,7 +131,7 @@ def test_two_that_load_at_once_start_one(slow_model: Path) -> None:
     begun, go = slow_model / "begun", slow_model / "go"
     code = f"engine = dj.load('{slow_model}', progress=tell)\ntell(engine.entry.pid)\ninput()\n"
     first = Kernel(code)
-    pid = begun.read_text()  # the engine is loading, whoever started it holds the lock
+    pid = begun.read_text()  # the engine is loading, the process that started it holds the lock
     second = Kernel(code)
     assert "waiting for" in second.heard()
     go.write_text("go")

@@ -1,4 +1,4 @@
-"""A text of megabytes, in an engine whose tokenizer is written in Python: nobody else waits for it."""
+"""A text of megabytes, in an engine whose tokenizer is written in Python: no other client waits for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A connection that nobody closed, found by the collector: in a process of its own, because that may wait for ever."""
+"""An unclosed connection, found by the collector: in a process of its own, because that may wait for ever."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_log_elsewhere_or_behind_a_link_is_not_shown(
         last_lines(log_of(msgspec.structs.replace(entry_for("c", "e"), log=str(link))), 5)
 
 
-if os.geteuid() == 0:  # only root can become somebody else
+if os.geteuid() == 0:  # only root can become another user
 
     def test_another_users_folder_is_refused_by_root(runtime: Path) -> None:
         os.chown(registry_folder(), NOBODY, NOBODY)

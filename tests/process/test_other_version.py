@@ -1,4 +1,4 @@
-"""An engine of another commit, which has the same version: everybody who meets it says so in the same sentence."""
+"""An engine of another commit, which has the same version: every program that meets it says so in the same sentence."""
 
 from __future__ import annotations
 

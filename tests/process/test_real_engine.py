@@ -237,7 +237,7 @@ def test_a_model_that_is_not_there_is_refused_by_name(engine: RemoteEngine) -> N
 
 
 ECHOES = 10  # a verb of a session wakes four threads in two processes, an echo two; 3 to 4 echoes on an idle machine
-TRIES = 60  # whoever polls or sleeps needs more in every one; a busy machine lets one through sooner or later
+TRIES = 60  # a process that polls or sleeps needs more in every one; a busy machine lets one through sooner or later
 
 
 @pytest.mark.alone

@@ -31,7 +31,7 @@ def entry() -> Entry:
 
 
 def _write(entry: Entry) -> Path:
-    """An entry whose engine holds nothing any more."""
+    """Write an entry whose engine no longer holds its lock."""
     registration = Registration(entry)
     registration._held.let_go()
     return registration.path
@@ -60,7 +60,7 @@ def test_another_process_that_was_given_the_number_is_not_the_engine(entry: Entr
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """Of sockets as engines make them, with two in it; their paths must be short."""
+    """A folder of sockets as engines make them, with two in it; their paths must be short."""
     path = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER_PREFIX))
     for name in ("commands", "events"):
         with socket.socket(socket.AF_UNIX) as bound:
@@ -128,7 +128,7 @@ def test_a_step_of_the_clock_disowns_no_engine(entry: Entry, folder: Path, monke
 
 
 def test_an_engine_that_cannot_be_seen_from_here_but_holds_its_lock_is_left_alone(entry: Entry, folder: Path) -> None:
-    """As in another container that shares the folder: its number is nobody's here, or another's."""
+    """The engine may be in another container that shares the folder: its number here is no process's, or another's."""
     registration = Registration(_dead(entry, folder))
     assert running_engines() == ()
     assert registration.path.exists()

@@ -1,4 +1,4 @@
-"""A broken engine begins anew in its process, and whoever loads meanwhile gets that one. The engine is the fake."""
+"""A broken engine begins anew in its process, and a client that loads meanwhile gets it. The engine is the fake."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ def test_requests_before_hello_are_refused() -> None:
 
 
 class _Raw:
-    """A DEALER that sends what it is told to."""
+    """A DEALER that sends any frames."""
 
     def __init__(self, endpoint: str) -> None:
         self._context = zmq.Context()

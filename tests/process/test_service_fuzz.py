@@ -1,4 +1,4 @@
-"""A live service under fire: garbage of every kind is sent, an honest client is served in between, nobody is hurt."""
+"""A live service under fire: garbage of every kind is sent, an honest client is served in between, none is hurt."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIRE = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCh
 
 
 class Raw:
-    """A DEALER that sends what it is told to."""
+    """A DEALER that sends any frames."""
 
     def __init__(self, context: zmq.Context, endpoint: str) -> None:
         self._socket = context.socket(zmq.DEALER)
@@ -70,7 +70,7 @@ def honest(house: Served, context: zmq.Context) -> Iterator[Raw]:
 
 @pytest.fixture(scope="module")
 def attacker(house: Served, context: zmq.Context) -> Iterator[Raw]:
-    """One that has said Hello, so that what it sends is looked at as closely as can be."""
+    """A DEALER that has said Hello, so that the service checks its messages as closely as can be."""
     client = Raw(context, house.entry.commands)
     assert isinstance(client.ask(protocol.hello(holder="attacker", user="eve")), Welcome)
     yield client

@@ -1,4 +1,4 @@
-"""A start says each second what it does, can be interrupted, and ends with a sentence where nothing comes of it."""
+"""A start reports its progress each second, can be interrupted, and ends with a sentence where it fails."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _log() -> Path:
 
 
 def test_a_process_that_never_begins_ends_with_a_sentence_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under a debugger that waits for an editor; SIGTERM does not reach it."""
+    """So it is under a debugger that waits for an editor; SIGTERM does not reach it."""
     monkeypatch.setenv("FAKE_SITE_HANGS", "1")
     monkeypatch.setattr(starting, "TICK_SECONDS", 0.1)
     monkeypatch.setattr(starting, "END_SECONDS", 0.3)

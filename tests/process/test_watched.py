@@ -1,4 +1,4 @@
-"""An engine starts the same whatever watches the process that asks: debugger, profiler, coverage, odd environments."""
+"""An engine starts the same under any watcher of the process that asks: debugger, profiler, coverage, environments."""
 
 from __future__ import annotations
 

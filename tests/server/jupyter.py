@@ -1,4 +1,4 @@
-"""A real Jupyter server in this process and event loop, with the extension in it, and what a browser does to it."""
+"""A real Jupyter server in this process and event loop, with the extension in it, and the requests of a browser."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Jupyter:
 
 
 class Window:
-    """A browser window that listens. Keeps the picture as the contract says it is kept, and notes what came."""
+    """A browser window that listens. Keeps the picture as the contract says it is kept, and records the messages."""
 
     def __init__(self, socket: WebSocketClientConnection) -> None:
         self.socket = socket
@@ -100,7 +100,7 @@ class Window:
         return next(engine["sessions"][name] for engine in self.engines.values() if name in engine["sessions"])
 
     async def close(self) -> None:
-        """Close, and read what is still there: else the closing frame is never reached."""
+        """Close, and read the remaining messages: else the closing frame is never reached."""
         self.socket.close()
         while await self.socket.read_message() is not None:
             pass

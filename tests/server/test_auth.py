@@ -1,4 +1,4 @@
-"""No address of the extension answers somebody who has not shown who he is. All that the server serves is walked."""
+"""No address of the extension answers an unauthenticated client. All that the server serves is walked."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_nothing_is_answered_without_the_token(engine: Served, jupyter: Ju
 
 
 async def test_a_page_of_another_site_cannot_write_with_the_browsers_cookie(engine: Served, jupyter: Jupyter) -> None:
-    """A browser sends its cookie along from anywhere; that alone lets nobody write, or listen from another origin."""
+    """A browser sends its cookie along from anywhere; that alone lets no page write, or listen from another origin."""
     pages = [await jupyter.fetch(path, token=None) for path in ("login", "login?token=" + jupyter.token)]
     cookie = "; ".join(set_.partition(";")[0] for page in pages for set_ in page.headers.get_list("Set-Cookie"))
     assert (await jupyter.fetch("djinn/api/engines", token=None, headers={"Cookie": cookie})).code == 200

@@ -22,13 +22,13 @@ from tests.server.jupyter import Jupyter, Window, jupyter_server
 
 pytestmark = pytest.mark.alone
 
-IDLE_SECONDS = 3.0  # more than passes, on a busy machine, between an engine's being ready and whoever started it
+IDLE_SECONDS = 3.0  # more than passes, on a busy machine, between an engine's being ready and its starter
 SITE = Path(__file__).parents[1] / "process" / "fake_site"
 
 
 @pytest.fixture
 async def jupyter(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Jupyter]:
-    """A server, and engine processes that serve the fake; whatever engine is left at the end is ended."""
+    """A server, and engine processes that serve the fake; any engine left at the end is ended."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SITE), str(Path(__file__).parents[2])]))
     async with jupyter_server(root) as server:
         yield server

@@ -38,7 +38,7 @@ STOP = StopIdentity(session="a", number=1, edition=1)
 
 
 class Listener(Reader):
-    """Keeps what is posted."""
+    """Keeps the posted messages."""
 
     def __init__(self, posted: list[bytes]) -> None:
         super().__init__(send=lambda message: asyncio.sleep(0), snapshot=lambda: b"")

@@ -15,7 +15,7 @@ VOID = {"img", "br"}
 
 
 class Checker(HTMLParser):
-    """Every tag is closed in order; what is asked of pictures and tables is noted."""
+    """Checks that every tag is closed in order; lists the problems of pictures and tags."""
 
     def __init__(self) -> None:
         super().__init__()

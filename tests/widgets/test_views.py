@@ -209,7 +209,7 @@ def test_sessions_say_who_holds_them() -> None:
 
 
 def test_a_session_whose_pages_went_to_the_disk_with_a_fork_is_said_to_be_there() -> None:
-    """Its own place is the host, where it has nothing left."""
+    """The session's own place is the host, where it has nothing left."""
     away = {"residency": "host", "device_bytes": 0, "disk_bytes": 130 * 2**10}
     shown = views.sessions_view([samples.session(host_bytes=0, **away)], present=None, mine=set()).plain
     assert "disk   130 KiB" in shown

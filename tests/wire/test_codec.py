@@ -136,7 +136,7 @@ def test_a_cut_or_changed_message_is_refused_or_understood(data: st.DataObject) 
 
 
 def _refused_or_understood(frames: list[bytes]) -> None:
-    """Only WireError comes out, or what a noun refuses; what was understood is a request that says the same again."""
+    """Only WireError comes out, or a noun's refusal; a decoded request encodes to the same again."""
     try:
         understood = codec.decode_request(frames)
     except (WireError, UsageError):
@@ -269,7 +269,7 @@ UNSENDABLE = [10**30, -(10**30), "\ud800", ("fine", "\udfff"), object(), {"deep"
 def test_a_reply_that_no_message_can_carry_is_answered_by_a_failure(
     kind: type, data: st.DataObject, number: int
 ) -> None:
-    """One field after the other holds what cannot be sent."""
+    """One field after the other holds a value that cannot be sent."""
     body = data.draw(strategies.of(kind))
     values = ["\ud800"] if kind is Failed else UNSENDABLE
     for field, value in itertools.product(kind.__struct_fields__, values):

@@ -1,4 +1,4 @@
-"""The digest of the wire's structs: what changes it, what does not, and that it is the same everywhere."""
+"""The digest of the wire's structs: changes that alter it, changes that do not; it is the same everywhere."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def test_folders_of_one_name_need_one_more() -> None:
 
 @given(st.sets(NAMES, max_size=8))
 def test_no_two_names_are_shown_alike(names: set[str]) -> None:
-    """But for a session that is called what another's path is shown by, which an engine refuses to open."""
+    """Except a session named as another's path is shown, which an engine refuses to open."""
     shown = told_apart(names)
     assert set(shown) == names
     paths = [text for name, text in shown.items() if name.endswith(".ipynb")]

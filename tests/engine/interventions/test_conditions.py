@@ -117,7 +117,7 @@ CASES: list[tuple[str, Callable[[Moment], Any]]] = [
 def test_a_condition_holds_where_a_plain_evaluation_says(
     desk: Desk, moments: list[Moment], text: str, holds: Callable[[Moment], Any]
 ) -> None:
-    """It stops in each pass that has such a position, and tells the first one."""
+    """The run stops in each pass that has such a position, and reports the first one."""
     expected: dict[int, int] = {}
     for moment in moments:
         if holds(moment):

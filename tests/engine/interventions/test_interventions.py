@@ -1,4 +1,4 @@
-"""An edit at a point is what plain PyTorch hooks do at the module where, by hand, we know that point to be."""
+"""An edit at a point equals plain PyTorch hooks at the module where, by hand, we know that point to be."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
 
 @contextmanager
 def hooked(model: Any, path: str, side: str, change: Callable[[Tensor], Tensor], step: int) -> Iterator[None]:
-    """In the pass of `step` the tensor at a module is changed, as anybody would with PyTorch alone."""
+    """Change the tensor at a module in the pass of `step`, with PyTorch alone."""
     module = model.get_submodule(path)
     passes = -1
 

@@ -1,4 +1,4 @@
-"""Steering rules and watches: they hold at every pass, their books say what they did, and they are bounded."""
+"""Steering rules and watches: they hold at every pass, their counts say what they did, and they are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One limit for pages and working copies: who gives way to whom, and that a refusal leaves everything as it was."""
+"""One limit for pages and working copies: the order in which they give way; a refusal leaves everything as it was."""
 
 from __future__ import annotations
 

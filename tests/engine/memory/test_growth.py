@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 @dataclass
 class Machine:
-    """Of 100 MiB, of which others than the engine take some; a clock that stands still until it is moved."""
+    """A machine of 100 MiB, of which other programs take some; its clock stands still until it is moved."""
 
     others: int = 0
     filled: int = 0

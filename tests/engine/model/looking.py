@@ -69,7 +69,7 @@ def run(
     tokens: tuple[int, ...] = TOKENS,
     cache: Any = None,
 ) -> Pass:
-    """One pass in which `sites` are read (after their edit) and `edits` applied."""
+    """Run one pass in which `sites` are read (after their edit) and `edits` applied."""
     edits = dict(edits or {})
     seen = Pass(cache=DynamicCache(config=subject.model.config) if cache is None else cache)
     taps = {site: subject.tap(site) for site in dict.fromkeys((*edits, *sites))}

@@ -100,7 +100,7 @@ def test_the_embedding_of_every_other_family_can_be_edited() -> None:
 
 
 def test_a_width_that_is_the_prompts_length_is_not_taken_for_its_positions() -> None:
-    """As many residual streams as the shorter probe has tokens."""
+    """The model has as many residual streams as the shorter probe has tokens."""
     assert study(build("gemma3n_text:five")).hidden_size == 32
 
 

@@ -20,7 +20,7 @@ LLAMA = [*INSIDE, "resid_mid.3", "mlp_in.3", "mlp_pre.3", "mlp_post.3", "mlp_out
 
 
 class Leave(BaseException):
-    """As the gates leave a forward."""
+    """Leaves a forward as the gates do."""
 
 
 def hooks_of(model: nn.Module) -> int:
@@ -71,7 +71,7 @@ def test_looking_changes_no_bit(llama: Subject) -> None:
 
 
 def test_a_replacement_made_from_outside_is_put_in_place_at_the_residual(llama: Subject) -> None:
-    """As a resumed pass does: the tensor handed back is another one than the one met."""
+    """A resumed pass does so: the tensor handed back is another one than the one met."""
     given = noise(7)(torch.empty(1, len(TOKENS), 32))
 
     def replace(tap: Tap, raw: Tensor) -> Tensor | None:

@@ -196,7 +196,7 @@ def test_weights_that_are_no_numbers_are_named(folder: Path) -> None:
 
 
 def test_a_dtype_that_does_not_reach_far_enough_is_named(folder: Path) -> None:
-    """Every weight is within it, and what the third layer makes of them is not."""
+    """Every weight is within the dtype's range, and the third layer's output is not."""
     state(folder, lambda held: held["model.layers.2.mlp.up_proj.weight"].mul_(300))
     state(folder, lambda held: held["model.layers.2.mlp.down_proj.weight"].mul_(30_000))
     layers_of(folder)

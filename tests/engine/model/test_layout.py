@@ -1,4 +1,4 @@
-"""Values and the tensors that carry them: what is written is read, what is not written stays."""
+"""Values and the tensors that carry them: written entries read back, all others stay."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ dtypes = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
 
 @st.composite
 def heads(draw: st.DrawFn) -> tuple[Heads, int]:
-    """Heads over F columns, some of them of nobody, by a rule or in any order."""
+    """Heads over F columns, some of them of no head, by a rule or in any order."""
     count, features, others = draw(sizes), draw(sizes), draw(st.integers(0, 6))
     columns = count * features + others
     if draw(st.booleans()):

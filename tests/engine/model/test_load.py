@@ -1,4 +1,4 @@
-"""From a configuration to a model in memory, and every way in which that cannot be."""
+"""Loading: from a configuration to a model in memory, and every way in which loading fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints with a tower for images or sound: which class reads them, what is left out, and what is refused."""
+"""Checkpoints with a tower for images or sound: the class that reads them, the parts left out, and the refusals."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_model_without_towers_is_left_as_it_is() -> None:
 
 
 def test_what_is_left_out_is_told_while_loading_and_in_the_description(tmp_path: Path) -> None:
-    """And sleep, after which the weights are loaded anew, leaves it out again."""
+    """Also after sleep, which loads the weights anew."""
     whole = build("llava")
     whole.save_pretrained(tmp_path)
     said: list[str] = []

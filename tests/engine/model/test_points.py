@@ -43,7 +43,7 @@ def layers_with(tiny: Subject, *points: str) -> list[int]:
 
 
 def factor(tiny: Subject, point: str, layer: int) -> tuple[str, float]:
-    """The site whose value is added to the residual, and times what."""
+    """The site whose value is added to the residual, and its factor."""
     if tiny.has(f"{point}_post", layer):
         return f"{point}_post.{layer}", 1.0
     words = tiny.why_not(f"{point}_post", layer).split()

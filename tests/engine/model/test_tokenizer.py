@@ -1,4 +1,4 @@
-"""Text and tokens: what is read together reads as the text, and no half character is ever shown as whole."""
+"""Text and tokens: the tokens' texts together are the text, and no half character is ever shown as whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CORPUS = [
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """As GPT-2: any byte can be said, a leading space belongs to its word."""
+    """A tokenizer as GPT-2's: any byte can be encoded, a leading space belongs to its word."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
@@ -35,7 +35,7 @@ def byte_level() -> PreTrainedTokenizerFast:
 
 
 def metaspace() -> PreTrainedTokenizerFast:
-    """As Llama 2: a mark for the space before a word, dropped from the first when decoding; bytes as a fallback."""
+    """As Llama 2's: a mark for the space before a word, dropped from the first when decoding; bytes as a fallback."""
     letters = [("<unk>", 0.0), *[(f"<0x{b:02X}>", -20.0) for b in range(256)]]
     words = [(c, -8.0) for c in "▁abcdefghijklmnopqrstuvwxyzTFPMJ.,"] + [
         ("▁Paris", -2.0),

@@ -1,4 +1,4 @@
-"""Files of records as somebody might craft them: whole, signed, and wrong somewhere inside."""
+"""Crafted files of records: whole, signed, and wrong somewhere inside."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def records_of(path: Path) -> list[Record]:
 
 
 def written(records: list[Record]) -> bytes:
-    """With the checksums that belong to them."""
+    """Return the records as a file, with their valid checksums."""
     parts = [struct.pack("<8sI", MAGIC, FORMAT)]
     for kind, content in records:
         head = struct.pack("<4sQ", kind, len(content))
@@ -55,7 +55,7 @@ def written(records: list[Record]) -> bytes:
 
 
 def crafted(records: list[Record], chance: random.Random) -> bytes:
-    """One to three things changed, each so that the file is still well formed."""
+    """Return the file with one to three changes, each so that the file is still well formed."""
     made = list(records)
     for _ in range(chance.choice((1, 1, 2, 3))):
         if made:
@@ -64,7 +64,7 @@ def crafted(records: list[Record], chance: random.Random) -> bytes:
 
 
 def _other_value(records: list[Record], chance: random.Random) -> None:
-    """In a struct: a label's or a session's."""
+    """Change one value in a struct: a label's or a session's."""
     numbers = [number for number, (kind, _) in enumerate(records) if kind != ARRAY]
     if not numbers:
         return
@@ -77,7 +77,7 @@ def _other_value(records: list[Record], chance: random.Random) -> None:
 
 
 def _other_head(records: list[Record], chance: random.Random) -> None:
-    """In what an array says of itself."""
+    """Change one value in the header of an array."""
     numbers = [number for number, (kind, _) in enumerate(records) if kind == ARRAY]
     if not numbers:
         return
@@ -117,7 +117,7 @@ def _other_order(records: list[Record], chance: random.Random) -> None:
 
 
 def _change(tree: Any, chance: random.Random) -> None:
-    """One node of a tree of mappings and lists, in place."""
+    """Change one node of a tree of mappings and lists, in place."""
     places = list(_places(tree)) if isinstance(tree, dict | list) else []
     if not places:
         return

@@ -21,7 +21,7 @@ def journal(desk: Desk, folder: Path) -> tuple[str, ...]:
 
 
 def written(desk: Desk) -> None:
-    """Return when the journal has all that happened, also what nobody was told of, and has forced it."""
+    """Return when the journal has all that happened, also changes reported to no client, and has forced it."""
     kept = desk.engine.keeping.journal
     assert kept is not None
     while True:

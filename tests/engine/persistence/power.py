@@ -1,4 +1,4 @@
-"""A disk that remembers the order of what was asked of it, and what a cut of its power may leave.
+"""A disk that records the order of its operations, and the files that a power cut may leave.
 
 `Disk` stands in for the functions of `os` by which files are changed. What was forced is there after the cut; of the
 rest any part may be: each 512 bytes of a write, each change of a folder. A rename is one change, as on every journaling
@@ -349,7 +349,7 @@ def _name(names: dict[Path, int | None], deed: Named | Unnamed) -> None:
 
 
 def _lay_out(names: dict[Path, int | None], contents: dict[int, bytearray], into: Path, chance: random.Random) -> Path:
-    """In an order by chance, for that is what times of files are worth then."""
+    """Write the files in random order, since their times mean nothing after a cut."""
     into.mkdir(parents=True)
     for folder in sorted(name for name, file in names.items() if file is None):
         if (into / folder).parent.is_dir():

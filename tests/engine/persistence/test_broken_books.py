@@ -1,4 +1,4 @@
-"""An engine whose account of its memory is wrong says so and writes nothing of it; the next one has the rest."""
+"""An engine whose accounting of memory is wrong says so and writes none of it; the next engine has the rest."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROMPT = tokens(12)
 
 
 def break_books(desk: Desk) -> None:
-    """One page more than anybody has."""
+    """Allocate one page that no session has."""
     desk.engine.slabs[0].allocate(1)
 
 
@@ -42,7 +42,7 @@ def test_nothing_of_a_broken_engine_is_answered_or_written_and_the_next_one_goes
     break_books(one)
     replies: list[object] = []
     one.post(ask.Run(session="a", tokens=(), max_new_tokens=1, extend=True, ignore_eos=True), replies)
-    one.engine.faults.suspected = True  # as after any error that nobody foresaw
+    one.engine.faults.suspected = True  # as after any unforeseen error
     for _ in range(2):
         with pytest.raises(EngineBroken, match=r"begins anew.*come back"):
             one.engine.tick()
@@ -68,7 +68,7 @@ def test_books_that_are_found_broken_at_rest_are_not_kept_in_silence(tmp_path: P
 def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every part of a slice of work that is for nobody, one after the other."""
+    """Every part of a slice of work that belongs to no request, one after the other."""
     desk = office(tmp_path)
     desk.open()
     engine = desk.engine

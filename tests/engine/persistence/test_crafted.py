@@ -1,4 +1,4 @@
-"""No file keeps an engine from starting: what cannot be used is set aside, with a sentence; the rest is there."""
+"""No file keeps an engine from starting: an unusable file is set aside, with a sentence; the rest is there."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_what_is_no_session_is_set_aside_and_the_rest_comes_back(
 @pytest.mark.parametrize("name", [f"0000{adopted_pages.SUFFIX}", LOCK])
 @pytest.mark.parametrize("kind", ["a link to nothing", "a pipe", "a folder"])
 def test_neither_does_what_is_no_file_of_pages_or_lock(kind: str, name: str, left: Left, tmp_path: Path) -> None:
-    """A folder whose lock is none is left alone, with what is in it."""
+    """A folder whose lock is a folder is left alone, with its content."""
     folder = crashed(left.folder, tmp_path / "dead")
     place = (folder / left.a.relative_to(left.folder)).with_name(name)
     place.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Engines die in the midst of any sequence of moves, and the next one goes on: every line is what it would have been,
+"""Engines die in the midst of any sequence of moves, and the next one goes on: every line is as if none had died,
 and a session that lay on disk is found there, not made again."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class CrashMachine(HistoryMachine):
     @rule(pick=PICK, file=st.sampled_from(["noon", "evening"]))
     @when(alive)
     def restore(self, pick: int, file: str) -> None:
-        """Over a session, whatever that has come to since."""
+        """Restore a file over a session in any later state."""
         if file in self.saved:
             name = self.pick(alive, pick).name
             self.desk.ask(ask.RestoreCheckpoint(session=name, name=file, replace=True))

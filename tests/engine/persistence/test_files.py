@@ -284,7 +284,7 @@ def test_a_session_that_is_closed_meanwhile_leaves_no_file(stopped: Desk, monkey
 
 
 def test_what_another_kernel_has_open_is_restored_over_with_force_only(stopped: Desk) -> None:
-    """Then it is of the kernel that restored it, and the other one's next verb meets what was restored."""
+    """Then the kernel that restored it owns it, and the other kernel's next verb meets the restored session."""
     save(stopped)
     other, before = Holder(name="other", user="tester"), stopped.session()
     over = ask.RestoreCheckpoint(session="a", name="paris", replace=True)

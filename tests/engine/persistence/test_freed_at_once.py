@@ -1,4 +1,4 @@
-"""A closed session frees its tensors at once: no cycle of references and no traceback holds what a verb has made until
+"""A closed session frees its tensors at once: no cycle of references and no traceback holds a verb's tensors until
 the collector of cycles comes by."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The journal's files: torn ends are normal, damage is noticed, what cannot be used is set aside and never deleted."""
+"""The journal's files: torn ends are normal, damage is noticed, an unusable file is set aside and never deleted."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ class Kept:
 
 
 class Day:
-    """An engine at work on a disk that remembers, and one that comes after it. `seen`: what there was to see of a
-    session in each of its states."""
+    """An engine at work on a recording disk, and the engine after it. `seen`: the readings of a session in each of
+    its states."""
 
     def __init__(self, desk: Desk, other: Desk, disk: Disk) -> None:
         self.desk, self.other, self.disk = desk, other, disk
@@ -165,7 +165,7 @@ def test_pages_that_the_disk_only_says_it_has_are_made_again(
     day: Day, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So the test above would see pages that are named before they are forced; and even then no bit is wrong, and
-    nobody is told of the second copy that fails."""
+    no client is told of the second copy that fails."""
     monkeypatch.setattr(tiers, "BATCH_BYTES", 20_000)
     last = max(after for after, deed in enumerate(day.disk.deeds) if isinstance(deed, Said))
     on_disk = day.disk.deeds[last].what.on_disk

@@ -98,7 +98,7 @@ def test_a_prompt_that_was_being_read_is_found_as_it_was_given(tmp_path: Path) -
     one.open()
     one.post(ask.Run(session="a", tokens=tokens(30), max_new_tokens=5, ignore_eos=True), [])
     one.engine.parts.delivery.read_mail()
-    one.post(ask.Describe(session="a"), [])  # mail, for which the prompt gives way between two layers
+    one.post(ask.Describe(session="a"), [])  # a request, for which the prompt gives way between two layers
     one.engine.parts.turns.advance(one.engine.scheduler.jobs[0])
     assert one.session().frame is not None
     one.engine.close()

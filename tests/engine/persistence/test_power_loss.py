@@ -65,7 +65,7 @@ class Closing:
 
 @dataclass(slots=True)
 class Sitting:
-    """A session as the journal sees it: what it is now is its image."""
+    """A session as the journal sees it: its present state is its image."""
 
     image: SessionImage
     state: str = "idle"
@@ -187,7 +187,7 @@ class Office:
 
 
 def open_journal(root: Path) -> Journal:
-    """As an engine does."""
+    """Open a journal as an engine does."""
     keeping = object.__new__(Keeping)
     keeping.identity, keeping._device, keeping._journals = MODEL, CPU, root / "djinn" / "journals"
     return keeping.open_journal(MODELS, lambda: None)
@@ -195,7 +195,7 @@ def open_journal(root: Path) -> Journal:
 
 @contextmanager
 def watched(disk: Disk) -> Iterator[None]:
-    """Images of sittings are taken; what is on the disk for certain is said when a forcing returns."""
+    """Take images of sittings; record the images certain to be on the disk when a forcing returns."""
     real_write, real_force = JournalFiles.write, JournalFiles.force
     last: dict[JournalFiles, SessionImage] = {}
 
@@ -308,7 +308,7 @@ WORKDAY = [
 
 
 def test_a_cut_after_each_deed_of_a_day(tmp_path: Path) -> None:
-    """With nothing of what was not forced, and with all of it."""
+    """With none of the unforced changes, and with all of them."""
     disk, office = played(tmp_path / "alive", WORKDAY)
     for after in range(len(disk.deeds) + 1):
         for kept in (0.0, 1.0):
@@ -316,7 +316,7 @@ def test_a_cut_after_each_deed_of_a_day(tmp_path: Path) -> None:
 
 
 def test_a_cut_while_the_next_engine_recovers(tmp_path: Path) -> None:
-    """The power goes again and again: what was found once is found each time."""
+    """The power fails again and again: a session found once is found each time."""
     disk, _ = played(tmp_path / "alive", WORKDAY)
     left = after_cut(disk, Cut(after=len(disk.deeds)), tmp_path / "left")
     again = Disk(left)
@@ -332,7 +332,7 @@ def test_a_cut_while_the_next_engine_recovers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lie", ["files", "folders"])
 def test_a_disk_that_only_says_it_has_forced_loses_sessions(lie: Any, tmp_path: Path) -> None:
-    """So these tests would see it if the journal forced too little: of the bytes, or of the names."""
+    """These tests would therefore see a journal that forced too little: of the bytes, or of the names."""
     disk, office = played(tmp_path / "alive", WORKDAY)
     lost = lost_or_wrong(disk, office, Cut(after=len(disk.deeds), lies=(lie,)), tmp_path / "cut")
     assert {line.split()[-1] for line in lost} == {"None"}

@@ -87,7 +87,7 @@ Told = tuple[Path, list[Any]]
 
 
 def asked(desk: Desk, request: ask.Request, into: Path) -> Told:
-    """The journal as it is at the very moment in which the reply goes out, and what the session is by then."""
+    """Return the journal at the moment in which the reply goes out, and the session's state by then."""
     told: list[Told] = []
     folder = desk.engine.keeping.journal.folder.parent.parent
 
@@ -101,7 +101,7 @@ def asked(desk: Desk, request: ask.Request, into: Path) -> Told:
 
 
 def seen(desk: Desk) -> list[Any]:
-    """Of every session, what needs no pass."""
+    """Return the readings of every session that need no pass."""
     return [
         (
             s.name, s.state, list(s.tokens), s.committed, list(s.edits), s.numbers_given,
@@ -149,7 +149,7 @@ def test_each_reply_of_a_day_is_kept_when_it_goes_out_though_nothing_is_ever_for
 def test_what_could_not_be_kept_is_said_in_each_reply_and_written_when_there_is_room(
     desk: Desk, tmp_path: Path
 ) -> None:
-    """Also of sessions that have left the device meanwhile, for the host and for the disk."""
+    """This holds also for sessions that have left the device meanwhile, for the host and for the disk."""
     for name in ("here", "host", "disk"):
         desk.open(name)
         desk.stop_at(3, name=name, when="step in (0, 2)")
@@ -196,7 +196,7 @@ def full_only_for(kept: Any) -> Iterator[None]:
 
 
 def test_an_ordered_end_keeps_what_had_left_while_the_disk_was_full(tmp_path: Path) -> None:
-    """R4: what was acknowledged after the disk was full and had left the device was never written again."""
+    """R4: a session acknowledged after the disk was full that had left the device was never written again."""
     one = build_desk(build("llama"))
     journal(one, tmp_path / "alive")
     one.open()
@@ -215,7 +215,7 @@ def test_an_ordered_end_keeps_what_had_left_while_the_disk_was_full(tmp_path: Pa
 
 
 def test_a_closed_session_is_gone_when_its_reply_goes_out(desk: Desk, tmp_path: Path) -> None:
-    """Also one whose file is being replaced at that moment."""
+    """So is a session whose file is being replaced at that moment."""
     for name in "ab":
         desk.open(name)
         desk.run(PROMPT, 2, name)

@@ -1,4 +1,4 @@
-"""An engine that died comes back with every session, and what its memory held is made again to the last bit."""
+"""An engine that died comes back with every session, and its memory's content is recomputed to the last bit."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_closed_sessions_do_not_come_back(pair: tuple[Desk, Desk], tmp_path: Pat
 
 
 def test_the_next_engine_writes_on_in_what_it_found(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
-    """Crash after crash: each finds what the one before had found and made."""
+    """Crash after crash: each engine finds the sessions that the one before had found and made."""
     one, other = pair
     one.open()
     in_decode(one)

@@ -1,4 +1,4 @@
-"""A session goes through a file into another engine with other pages, and nobody can tell the two apart."""
+"""A session goes through a file into another engine with other pages, and the two cannot be told apart."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_was_off_when_it_was_kept_is_turned_on_again_elsewhere() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_a_stop_comes_back_where_the_residual_is_kept_in_another_dtype_than_the_weights(dtype: torch.dtype) -> None:
-    """Mamba 2 adds up its residual in float32 whatever the dtype of its weights; what it embeds is in theirs."""
+    """Mamba 2 adds up its residual in float32 with weights of any dtype; its embeddings have the weights' dtype."""
     desk = build_desk(build("mamba2", dtype=dtype))
     plain = generate(plain_of("mamba2", dtype), tokens(14), 3)
     assert set(desk.engine.forward.anatomy.dtypes) == {dtype, torch.float32}

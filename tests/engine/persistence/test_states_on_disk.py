@@ -46,7 +46,7 @@ every_family = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module", params=["mamba2"])
 def engines(request: pytest.FixtureRequest) -> tuple[Desk, Desk]:
-    """Of one model: one that is killed, and one that comes after it."""
+    """Two engines of one model: one that is killed, and one that comes after it."""
     return build_desk(build(request.param)), build_desk(build(request.param))
 
 
@@ -76,7 +76,7 @@ def come(desk: Desk, *names: str) -> None:
 
 
 def states(desk: Desk, name: str) -> list[Any]:
-    """Of the layers as they stand, of the pass's beginning, and of what lines kept on the way, wherever it is."""
+    """Return the states of the layers now, of the pass's beginning, and of those that lines kept, on any tier."""
     session, engine = desk.session(name), desk.engine
     kept = [
         state

@@ -51,7 +51,7 @@ def test_a_recovered_session_stands_where_it_stood_and_counts_on(stopped: Desk, 
 
 
 def test_a_restored_stop_is_another_than_the_one_that_was_kept(stopped: Desk) -> None:
-    """It was edited since, and will be again."""
+    """The stop was edited since, and will be again."""
     saved = stopped.ask(ask.SaveCheckpoint(session="a", name="numbers", replace=True))
     assert saved.checkpoint.stopped_at
     shown = [stopped.session().standing, stopped.edit().stop]

@@ -61,7 +61,7 @@ def refuse(number: int) -> Any:
 
 @contextmanager
 def room_for(nbytes: int) -> Iterator[None]:
-    """The system takes no byte of a file beyond so many: what a full disk is, with another number."""
+    """Make the system refuse a file's bytes beyond so many, as a full disk does, with another error number."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, before[1]))
     try:
@@ -121,7 +121,7 @@ def test_a_disk_that_refuses_is_told_of_and_forgotten_when_it_takes_again(
 def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
     error: Exception, why: str, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It comes when arrays have their numbers already and are not in the file."""
+    """The error comes when arrays have their numbers already and are not in the file."""
     desk.open()
     desk.stop_at(3)
     desk.run(PROMPT, 2)
@@ -239,7 +239,7 @@ def test_a_closed_session_whose_files_cannot_go_is_told_until_they_can(
 def test_a_session_that_runs_on_is_forced_to_the_disk_from_time_to_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a clock that goes a second with each image."""
+    """The clock advances a second with each image."""
     kept = desk.engine.keeping.journal
     assert isinstance(kept, Journal)
     desk.open()

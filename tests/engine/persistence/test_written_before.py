@@ -1,7 +1,7 @@
 """Journals and checkpoints that version ea93dcf wrote (`fixtures/`) are read: nothing in them has become another bit.
 
 What a file holds (values at stops, logits, recordings, rows, states) is compared with what that version said of it, on
-every machine. What comes of it when it goes on is the same tokens everywhere; the same bits where this machine computes
+every machine. A session that goes on makes the same tokens everywhere; the same bits where this machine computes
 the works of `fixtures/write.py` to the same bits as the one that wrote them, else close to them.
 """
 
@@ -42,7 +42,7 @@ class Old:
         self.found = {one.name: (one.exactness, one.residency) for one in self.desk.engine.reading.sessions}
 
     def _lay_out(self, data: Path, slug: str) -> None:
-        """As a killed engine of this machine would have left it."""
+        """Lay out the files as a killed engine of this machine would have left them."""
         shutil.copytree(self.folder / "checkpoints", data / "checkpoints")
         locked = data / "journals" / slug / f"{host_name()}-0"
         shutil.copytree(self.folder / "journal", locked)

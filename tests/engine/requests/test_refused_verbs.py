@@ -142,7 +142,7 @@ def test_a_session_that_another_kernel_holds_is_joined_on_purpose_only(stopped: 
 
 
 def test_a_rule_that_does_not_fit_its_value_ends_the_run_and_nothing_else(llama: Desk) -> None:
-    """Its vector has as many rows as one pass has and the next has not: known only when the pass is there."""
+    """The rule's vector fits the rows of one pass and not of the next: known only when that pass runs."""
     llama.open()
     llama.steer("resid_post.3", Add(vector=array(torch.ones(10, 32))))
     with pytest.raises(errors.InvalidEdit, match="does not broadcast"):

@@ -1,4 +1,4 @@
-"""Rules and edits are turned off and on again; what stands then is what would stand had they never been made."""
+"""Rules and edits are turned off and on again; the values are then as if they had never been made."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from djinn_jupyter.errors import StorageFailed
 
 
 class HeldMover:
-    """Copies when told to, in whatever order, or fails. Nothing moves by itself."""
+    """Copies when told to, in any order, or fails. Nothing moves by itself."""
 
     def __init__(self, post: Callable[[Moved], None]) -> None:
         self.post = post
@@ -21,7 +21,7 @@ class HeldMover:
         self.batches.append(batch)
 
     def go_on(self, which: int = 0, *, fail: bool = False) -> None:
-        """One of the batches under way ends."""
+        """End one of the batches under way."""
         batch = self.batches.pop(which % len(self.batches))
         self.post(Moved(batch=batch, error=StorageFailed("The copy was made to fail.")) if fail else perform(batch))
 

@@ -1,4 +1,4 @@
-"""An engine whose freed memory is poisoned, and what tests of leaving ask of it."""
+"""An engine whose freed memory is poisoned, and helpers for tests of eviction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nothing_left(desk: Desk) -> bool:
 
 
 def held(desk: Desk) -> HeldMover:
-    """From now on copies end when the test says so."""
+    """Hold copies from now on until the test ends them."""
     mover = HeldMover(desk.engine.mailbox.post)
     desk.engine.tiers.mover = mover
     return mover

@@ -1,7 +1,7 @@
 """Sessions that write, fork, leave, come back, are called back and closed in any order, with copies that are slow, fail
 and end in any order, on a host that refuses memory and a disk that is full, short or lies.
 
-Each is compared with its undisturbed twin: plain lists of what was written. Freed pages are poisoned.
+Each is compared with its undisturbed twin: plain lists of its writes. Freed pages are poisoned.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Leaving(Caches):
         return [line for line in self.lines if line.session.residence.present]
 
     def line(self, which: int) -> Any:
-        """One whose bytes are here; where there is none, all copies end, and one is made to come."""
+        """Return a line whose bytes are on the device; where there is none, end all copies and swap one in."""
         if not self.present():
             self.no_more_faults()
             self.come(which)
@@ -138,7 +138,7 @@ class Leaving(Caches):
     @precondition(lambda self: len(self.lines) > 1)
     @rule(which=WHICH)
     def free(self, which):
-        """In whatever state it is."""
+        """Free a line in any state."""
         line = self.lines[which % len(self.lines)]
         line.session.residence.moving = None
         line.cache.free()
@@ -151,7 +151,7 @@ class Leaving(Caches):
 
     @rule(which=WHICH, size=st.sampled_from([10, 700, 5000]))
     def stop(self, which, size):
-        """One more, as large as a page or two at the most."""
+        """Add one stop, as large as a page or two at the most."""
         line = self.line(which)
         self.go_on(line)
         self.stamp += 1
@@ -205,7 +205,7 @@ class Leaving(Caches):
         assert torch.equal(stop.generator, torch.full((64,), int(stamp), dtype=torch.uint8))
 
     def go_on(self, line: Any) -> None:
-        """From the present stop; later ones are dropped."""
+        """Go on from the present stop; later ones are dropped."""
         history = line.session.history
         history.leave(line.session.frame)
         line.session.frame = None
@@ -216,7 +216,7 @@ class Leaving(Caches):
 
     @rule()
     def who_is_beyond_the_limit_leaves(self):
-        """With tiers that work, what is overdrawn is gone when all copies have ended, or nobody is left to leave."""
+        """With tiers that work, the excess is gone when all copies have ended, or no session is left to evict."""
         self.no_more_faults()
         for _ in range(50):
             may_leave = self.room.relieve()
@@ -339,7 +339,7 @@ class OnASmallHost(Leaving):
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]  # of a busy machine, not of these tests
 FEW = settings(max_examples=20, stateful_step_count=30, deadline=None, suppress_health_check=SLOW)
 UNTIL_FOUND = settings(FEW, max_examples=400, derandomize=True, database=None, phases=[Phase.generate])
-CAUGHT = (AssertionError, BooksBroken, Flaky)  # flaky where memory that nobody wrote differs at the second try
+CAUGHT = (AssertionError, BooksBroken, Flaky)  # flaky where unwritten memory differs at the second try
 TestLeaving = Leaving.TestCase
 TestLeaving.settings = FEW
 TestOnASmallHost = OnASmallHost.TestCase

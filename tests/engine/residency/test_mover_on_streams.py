@@ -1,4 +1,4 @@
-"""Pages leave and come back on a side stream while the GPU is behind: whoever computes with a page has its bytes."""
+"""Pages leave and come back on a side stream while the GPU is behind: a pass that uses a page has its bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Later:
 
 
 class World:
-    """More pages than slots. `right` says of each reading whether the page held what was last written to it."""
+    """More pages than slots. `right` says of each reading whether the page held its last write."""
 
     def __init__(self, gpu: Gpu) -> None:
         self.gpu, self.side, self.mover = gpu, gpu.new_stream(), Later()
@@ -126,7 +126,7 @@ TURNS: Deeds = [(deed, which + ahead) for which in range(3 * PAGES) for deed, ah
 
 
 def test_turns_are_taken() -> None:
-    """The deeds of the next test really read what has left and come back."""
+    """The deeds of the next test really read pages that have left and come back."""
     with pytest.MonkeyPatch.context() as patch:
         right = readings(0, TURNS, patch)
     assert len(right) > PAGES

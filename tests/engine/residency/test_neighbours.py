@@ -1,4 +1,4 @@
-"""Memory that other programs need: what nobody uses goes first, then sessions; and memory really goes back."""
+"""Memory that other programs need: unused memory goes first, then sessions; and the system really gets it back."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_on_the_cpu_nothing_is_done() -> None:
 
 
 def test_the_process_gets_smaller_when_pages_leave_for_the_disk(tmp_path) -> None:
-    """And what comes back is what left."""
+    """And the pages come back with the bytes that left."""
     layer = LayerGeometry(cache_layer=0, kind="full", kv_heads=8, key_dim=128, value_dim=128, dtype=torch.float32)
     geometry = GroupGeometry.lay_out([layer], page_positions=256)
     slab = Slab(geometry, torch.device("cpu"), 256 << 20)

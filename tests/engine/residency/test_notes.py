@@ -22,7 +22,7 @@ from tests.families import build
 
 
 class Clock:
-    """Goes on from now, as it is told."""
+    """A clock that starts now and advances as the test tells it."""
 
     def __init__(self) -> None:
         self.now = time.monotonic()
@@ -168,7 +168,7 @@ def test_a_note_to_nobody_is_refused(desk: Desk) -> None:
 
 
 def test_a_note_is_taken_while_others_look(desk: Desk) -> None:
-    """It waits for nothing, and is no use of the session."""
+    """A note waits for nothing, and does not count as a use of the session."""
     replies: list[object] = []
     desk.post(ask.Inspect(session="a", site="resid_post.2"), [])
     desk.engine.tick()

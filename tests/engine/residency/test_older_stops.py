@@ -217,7 +217,7 @@ def test_older_stops_leave_before_a_session_that_rests_does() -> None:
 
 
 def test_what_a_checkpoint_of_stops_that_are_away_copied_is_freed_with_the_session(tmp_path: Path) -> None:
-    """At once, and not when the collector of cycles comes by: until then the tiers' places would be taken."""
+    """Freed at once, not when the collector of cycles runs: until then the tiers' places would be taken."""
     desk = small(PAGES, data_folder=tmp_path)
     stopped_everywhere(desk)
     assert away(desk)

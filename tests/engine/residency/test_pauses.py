@@ -38,7 +38,7 @@ def test_what_remains_is_between_nothing_and_the_horizon(history: list[tuple[flo
 def test_time_passes_no_faster_than_the_expectation_says(
     history: list[tuple[float, float, bool]], one: float, other: float
 ) -> None:
-    """From t to u a pause either ends or has lasted u - t: what remains at t is at most that and what remains at u."""
+    """From t to u a pause either ends or has lasted u - t: the rest at t is at most that plus the rest at u."""
     pauses, (t, u) = after(history), sorted((min(one, HORIZON), min(other, HORIZON)))
     assert pauses.remaining(t) <= (u - t) + pauses.remaining(u) + 1e-6 * HORIZON
 

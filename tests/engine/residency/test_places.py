@@ -1,4 +1,4 @@
-"""The books of host and disk: what is taken is taken once, refusals change nothing, bytes come back as they were."""
+"""The accounting of host and disk: a place is taken once, refusals change nothing, bytes come back as they were."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_neighbours_are_copied_at_once():
 
 @given(source=st.integers(0, 16), target=st.integers(0, 16), nbytes=st.integers(1, 64))
 def test_bytes_are_copied_wherever_they_begin(source, target, nbytes):
-    """By words where both sides are aligned, by bytes elsewhere, and not one beyond the end."""
+    """Copies go by words where both sides are aligned, by bytes elsewhere, and not one byte beyond the end."""
     bytes_out, bytes_in = torch.arange(1, 97, dtype=torch.uint8), torch.zeros(96, dtype=torch.uint8)
     spans = [Span(memory=memory, start=at, nbytes=nbytes) for memory, at in ((bytes_out, source), (bytes_in, target))]
     perform(Batch(moves=(Copy(source=spans[0], target=spans[1]),), urgent=False))
@@ -209,7 +209,7 @@ def test_bytes_are_copied_wherever_they_begin(source, target, nbytes):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_batch_that_has_ended_holds_no_memory(fails: bool) -> None:
-    """Neither does its error: the thread may still hold both when the engine frees what was copied."""
+    """Neither does its error: the thread may still hold both when the engine frees the copied memory."""
     file = FileInMemory()
     tier = DiskTier(file, GROWTH_BYTES)
     (place,) = tier.allocate([BLOCK])

@@ -1,4 +1,4 @@
-"""A prefetch is a bet: what is learned of the signals, when it is worth it, and that its books add up."""
+"""Prefetching: the learned worth of each signal, the choice to prefetch, and an accounting that adds up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More sessions than the device holds: whoever is not used makes room, nobody's bits change, nobody waits for ever."""
+"""More sessions than the device holds: unused sessions make room, no bits change, and no session waits for ever."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_a_checkpoint_is_restored_where_others_have_to_leave(tmp_path: Path) -> 
 
 
 def test_an_engine_that_says_it_has_nothing_to_do_has_nothing_to_do() -> None:
-    """Between ticks that found work nobody has to ring: the process sleeps only after one that found none."""
+    """Between ticks that found work no wake-up is needed: the process sleeps only after a tick that found none."""
     desk = small(12)
     for name in "abc":
         desk.open(name)

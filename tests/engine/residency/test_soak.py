@@ -95,7 +95,7 @@ class Office:
         self.close("branch")
 
     def usage(self) -> Usage:
-        """Of an engine without sessions: each has a file in the journal."""
+        """Return the usage of an engine without sessions: each has a file in the journal."""
         for name in list(self.lines):
             self.close(name)
         written(self.desk)

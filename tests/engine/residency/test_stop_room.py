@@ -1,4 +1,4 @@
-"""The limit holds at every moment: what a pass leaves has its room before the pass is left, whatever it keeps."""
+"""The limit holds at every moment: the tensors that a stop keeps have their room before the pass is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Letters to a session that is away, or on its way: each answered once, in order, and nobody else waits."""
+"""Queued requests to a session that is away, or on its way: each answered once, in order; no other session waits."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_session_that_is_leaving_is_called_back(desk: Desk) -> None:
 
 
 def test_a_copy_that_was_overtaken_does_not_count(desk: Desk) -> None:
-    """Written while it was being stored: what ends in the tier is stale and is thrown away."""
+    """The session is written while it is stored: the tier's copy is stale and is thrown away."""
     desk.run(PROMPT, 1)
     mover = held(desk)
     desk.engine.residency.swapping.write_through(desk.session())

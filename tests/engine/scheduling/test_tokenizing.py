@@ -175,7 +175,7 @@ def test_a_text_that_cannot_fit_is_refused_by_its_length_unread(desk: Desk) -> N
 
 @pytest.mark.parametrize("made", [byte_level, metaspace])
 def test_the_bound_is_never_above_the_count(made: Any) -> None:
-    """Also for texts made of nothing but the longest tokens."""
+    """This holds also for texts made of nothing but the longest tokens."""
     tokenizer = made()
     texts = TokenText(tokenizer)
     longest = max(tokenizer.get_vocab(), key=len)

@@ -1,4 +1,4 @@
-"""One thread that reads its mail between layers: nobody waits longer than a layer, and no bit depends on who else runs.
+"""One thread that reads requests between layers: none waits longer than a layer; no bit depends on other sessions.
 
 There is no clock in these tests: time is counted in layers run.
 """

@@ -42,7 +42,7 @@ class Twin:
         return replace(self, edits=(*self.edits, (len(self.runs) - 1, step, boundary, coefficient)))
 
     def without_later(self, step: int, boundary: int) -> Twin:
-        """As it was on arriving at a place of its last run."""
+        """Return the twin as it was on arriving at a place of its last run."""
         run = len(self.runs) - 1
         return replace(self, edits=tuple(e for e in self.edits if (e[0], e[1], e[2]) < (run, step, boundary)))
 
@@ -220,7 +220,7 @@ class HistoryMachine(RuleBasedStateMachine):
     @rule(pick=PICK, by=st.sampled_from(["stop", "layer", "token"]), count=st.integers(1, 3))
     @when(alive)
     def back(self, pick: int, by: str, count: int) -> None:
-        """As far as there is something to go back to."""
+        """Go back, at most to the first stop."""
         side = self.pick(alive, pick)
         count = min(count, self._room(side, by))
         if count == 0:

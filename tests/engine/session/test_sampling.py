@@ -112,7 +112,7 @@ def test_going_back_by_tokens_from_a_stop_draws_the_same_numbers(desk: Desk) -> 
 
 
 def test_a_fork_draws_its_own_numbers(desk: Desk) -> None:
-    """Each goes on with the generator as it was at the stop, whatever the other has drawn."""
+    """Each goes on with the generator as it was at the stop, independent of the other's draws."""
     desk.stop_at("resid_post.4", "step == 2")
     desk.run(PROMPT, NEW, sampling=DRAW)
     desk.fork("b")

@@ -90,7 +90,7 @@ def test_after_the_end_or_while_it_runs_it_says_so(desk: Desk) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_of_two_that_move_one_session_each_moves_only_what_it_sees(desk: Desk, seed: int) -> None:
-    """Each looks now and then; what it asks for in between is done exactly where what it saw still stands."""
+    """Each client looks now and then; its moves are carried out exactly if the stop it saw still stands."""
     chance = random.Random(seed)
     desk.run(PROMPT)
     sees = [stands(desk)] * 2

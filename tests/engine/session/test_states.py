@@ -1,4 +1,4 @@
-"""The states of a session: the whole table, and what each request makes of each state."""
+"""The states of a session: the whole table, and the effect of each request in each state."""
 
 from __future__ import annotations
 

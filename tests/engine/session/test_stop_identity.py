@@ -1,4 +1,4 @@
-"""Every stop has a number that no other stop of a session has, and what is read says which it was read from."""
+"""Every stop has a number that no other stop of a session has, and each value read names its stop."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def texts() -> TokenText:
 
 
 def logits(texts: TokenText, **chances: float) -> torch.Tensor:
-    """One row, in which tokens have these logits and all others none; `_Paris` is ` Paris`."""
+    """Return one row, in which tokens have these logits and all others none; `_Paris` is ` Paris`."""
     row = torch.zeros(1, 1393)
     for name, value in chances.items():
         row[0, texts.token_id(name.replace("_", " "))] = value

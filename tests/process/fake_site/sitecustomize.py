@@ -1,7 +1,7 @@
 """On the PYTHONPATH of a test's engine processes: puts the in-memory engine in the place of the real one.
 
-What the model is called says what its engine does: `fake` serves; `missing` is not found; `crash` dies without a word;
-a folder writes its process number into the named pipe `begun` in it, then waits until somebody writes into `go` there.
+The model's name sets its engine's behaviour: `fake` serves; `missing` is not found; `crash` dies without a word;
+a folder writes its process number into the named pipe `begun` in it, then waits until a test writes into `go` there.
 """
 
 from __future__ import annotations

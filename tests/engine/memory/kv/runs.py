@@ -91,7 +91,7 @@ class Pair:
         return self.paged.cache
 
     def step(self, ids: Tensor) -> None:
-        """One pass on each; the logits must be the same bits."""
+        """Run one pass on each; the logits must be the same bits."""
         ours, theirs = self.paged.step(ids), self.plain.step(ids)
         assert torch.isfinite(theirs).all()
         assert torch.equal(ours, theirs), f"at {self.cache.length}: {(ours - theirs).abs().max()}"

@@ -1,4 +1,4 @@
-"""The geometry is read off a forward pass; what cannot be paged exactly is refused by name."""
+"""The geometry is read off a forward pass; a cache that cannot be paged exactly is refused by name."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def attention(family: str) -> str:
 
 
 def edited_branch(family: str, layer: int) -> list[Tensor]:
-    """The logits of a prompt stopped and resumed with an edit, and of the steps after, with nobody else there."""
+    """The logits of a prompt stopped and resumed with an edit, and of the steps after, with no other session."""
     alone = pair(family, torch.float32, attention(family)).paged
     hidden = stop_before(alone, tokens(PROMPT), layer)
     return [resume(alone, tokens(PROMPT), layer, 1.5 * hidden), *(alone.step(tokens(1, seed=s)) for s in range(30, 34))]

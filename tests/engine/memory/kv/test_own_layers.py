@@ -1,4 +1,4 @@
-"""Cache layers of a model's own class: what they keep beside rows is found by trying them, or they are refused."""
+"""Cache layers of a model's own class: their state beside rows is found by trying them, or they are refused."""
 
 from __future__ import annotations
 

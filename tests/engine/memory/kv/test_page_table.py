@@ -1,4 +1,4 @@
-"""Which page holds a position; who may write it; and what a broken rule of copying would do."""
+"""The page that holds a position, the tables that may write it, and the effect of a broken copying rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that share, write, cut and free in any order, against a model that knows only who wrote what last."""
+"""Tables that share, write, cut and free in any order, against a model that knows only the last write of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ POSITIONS = st.integers(0, 14)
 
 
 class Pages(RuleBasedStateMachine):
-    """`contents[table]` maps each position to what its owner wrote there last. A dead table is empty."""
+    """`contents[table]` maps each position to its owner's last write there. A dead table is empty."""
 
     kind: type[PageTable] = PageTable
     tables = Bundle("tables")

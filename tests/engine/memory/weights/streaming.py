@@ -80,7 +80,7 @@ def moved_by(desk: Desk, act: Callable[[], Any]) -> int:
 
 
 class SlowCarrier:
-    """Copies only when somebody waits for them, in order; until then their targets hold NaN in every float."""
+    """Copies only when a caller waits for them, in order; until then their targets hold NaN in every float."""
 
     def __init__(self) -> None:
         self.waiting: list[list[tuple[Tensor, Tensor]]] = []

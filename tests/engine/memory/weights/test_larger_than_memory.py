@@ -1,4 +1,4 @@
-"""A model larger than the memory it is allowed: what is planned, what is refused, and what the kernel says of it."""
+"""A model larger than the memory it is allowed: the plan, the refusals, and the kernel's figures of memory."""
 
 from __future__ import annotations
 

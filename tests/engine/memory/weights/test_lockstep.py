@@ -1,4 +1,4 @@
-"""Running sessions meet at each layer: it is fetched once, each runs it alone, and nobody's bits change."""
+"""Running sessions meet at each layer: it is fetched once, each runs it alone, and no session's bits change."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_a_missing_wait_is_refused_at_load() -> None:
 
 
 def test_layers_in_text_order(desk: Desk, plain: Outcome) -> None:
-    """0, 1, 10, 11, 2: wrong layers come ahead. What is not there is fetched, so the bits are right; the bytes tell."""
+    """0, 1, 10, 11, 2: wrong layers come ahead. A missing layer is fetched, so the bits are right; the bytes tell."""
     deep = streamed_desk("llama", layers=12)
     deep.open()
     run(deep)

@@ -1,4 +1,4 @@
-"""The ring by itself: whatever is asked in whatever order, a lease shows its own block, and the books add up."""
+"""The ring by itself: for any requests in any order, a lease shows its own block, and the accounting adds up."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_lease_from_an_earlier_filling_is_found_out() -> None:
 
 
 def test_a_slot_in_use_is_never_filled() -> None:
-    """With as many layers in use as there are slots, the next one is refused; nobody's weights are touched."""
+    """With as many layers in use as there are slots, the next one is refused; no weights in use are touched."""
     ring = Ring(runs(5), 2, CPU, SlowCarrier())
     first, second = ring.take(0), ring.take(1)
     with pytest.raises(RingBroken, match="two layers are computed at once"):

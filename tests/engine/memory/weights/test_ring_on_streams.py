@@ -1,4 +1,4 @@
-"""The ring on CUDA's side stream: whoever computes with a slot has its block's bytes, in any order that is allowed."""
+"""The ring on CUDA's side stream: a pass that computes with a slot has its block's bytes, in any allowed order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sleep: the weights leave, the sessions stay, and what comes back is the same bits."""
+"""Sleep: the weights leave, the sessions stay, and the weights come back with the same bits."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_the_books_say_what_was_moved_and_waited_for(llama: Desk) -> None:
 
 
 def test_every_copy_is_in_the_books_once(llama: Desk) -> None:
-    """By layer in the order of the pass, with bytes and times; what computing waited for it is known once it did."""
+    """By layer in the order of the pass, with bytes and times; the wait for a copy is known once it is over."""
     weights = streamed(llama)
     llama.open()
     llama.run(PROMPT, 1)
