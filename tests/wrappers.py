@@ -134,7 +134,7 @@ UNSERVED_WRAPPERS: dict[str, Overrides] = {
 
 
 def sections(kind: Any, layers: int, knows: Knows, special: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a wrapper's configuration: each section small, the text with what other tiny families have."""
+    """The fields of a wrapper's configuration: each section small, the text's as in other tiny families."""
     default = kind()
     found = {name: getattr(default, name, None) for name in kind.sub_configs}
     fields: dict[str, Any] = dict(special)

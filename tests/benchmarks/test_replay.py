@@ -1,4 +1,4 @@
-"""The replay of notebook work: traces that are whole, a stage whose accounts are right, rules that do what they say."""
+"""The replay of notebook work: traces that are whole, a stage whose accounting is right, rules that do as they say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Chromium for the tests and for the benchmark of what is painted: found, and started without its calls outside."""
+"""A Chromium for the tests and for the benchmark of painting: found, and started without its calls outside."""
 
 from __future__ import annotations
 

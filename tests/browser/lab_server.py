@@ -85,7 +85,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment(place: Path) -> dict[str, str]:
-    """This process's, but for what holds for tests without a browser; with settings that ask the reader nothing."""
+    """Return this process's, less the variables of tests without a browser; with settings that ask nothing."""
     silent = place / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
     silent.parent.mkdir(parents=True, exist_ok=True)
     silent.write_text('{"fetchNews": "false", "checkForUpdates": false}')

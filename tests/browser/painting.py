@@ -90,7 +90,7 @@ class Painted:
 
 
 def painted(page: Page, cell: int, selector: str) -> Painted:
-    """Runs the cell; its output is there when `selector` matches in it."""
+    """Run the cell; its output is there when `selector` matches in it."""
     asked, arrived = page.evaluate(_PAINTED, [cell, selector])
     return Painted(asked=asked, arrived=arrived)
 
@@ -102,7 +102,7 @@ def updated(page: Page, cell: int) -> list[float]:
 
 
 def drawn(page: Page, count: int) -> list[float]:
-    """Milliseconds of so many messages of the memory chart that runs."""
+    """Return the milliseconds of so many messages of the memory chart that runs."""
     took: list[float] = page.evaluate(_DRAWN, count)
     return took
 

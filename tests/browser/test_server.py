@@ -1,6 +1,6 @@
 """A page of JupyterLab speaks to the server extension while the kernel of its notebook is busy with a synchronous cell.
 
-The page uses what any extension has: its own connection settings, the server's cookie and XSRF token, a WebSocket.
+The page uses the means of any extension: its own connection settings, the server's cookie and XSRF token, a WebSocket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shipped demo model, as stored: what the card says of it, on samples small enough for every test run."""
+"""The shipped demo model, as stored: its card's claims, on samples small enough for every test run."""
 
 import json
 import os

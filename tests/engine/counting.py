@@ -1,4 +1,4 @@
-"""Layers that really run, counted beside the engine's own books."""
+"""Layers that really run, counted beside the engine's own counts."""
 
 from __future__ import annotations
 

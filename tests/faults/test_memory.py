@@ -128,7 +128,7 @@ def leave_twice(desk: Desk) -> None:
 
 
 def test_what_comes_back_is_older_than_what_left(desk: Desk, monkeypatch: Patch) -> None:
-    """A page is not known to have been written: the bits tell. Or it is, and its old copy is kept: the books do too."""
+    """A page is not known to have been written: the bits tell. Or it is, and its old copy is kept: the counts too."""
     leave_twice(desk)
     with monkeypatch.context() as patch:
         patch.setattr(Item, "wrote", lambda self: None)

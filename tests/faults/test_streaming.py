@@ -36,7 +36,7 @@ def desk() -> Desk:
 
 
 def stream(desk: Desk) -> None:
-    """Every pass moves what streams once, no more and no less, and makes the bits of weights that are all there."""
+    """Every pass moves each streamed layer exactly once, and makes the bits of weights that are all there."""
     desk.close_all()
     desk.open()
     plain = desk_of("llama", layers=12)

@@ -254,7 +254,7 @@ def test_a_round_trip_takes_a_few_bare_echoes(engine: RemoteEngine) -> None:
 
 @pytest.mark.alone
 def test_a_round_trip_stays_short_while_another_session_runs(engine: RemoteEngine) -> None:
-    """Shorter than one token of the other's: the mail is read between layers."""
+    """Shorter than one token of the other's: requests are read between layers."""
     session, busy = engine.session("quick"), engine.session("busy")
     session.run(PROMPT, max_new_tokens=1)
     token = _median_seconds(lambda: busy.run(PROMPT, max_new_tokens=60, ignore_eos=True), 3) / 60

@@ -1,6 +1,6 @@
 """A disk that records the order of its operations, and the files that a power cut may leave.
 
-`Disk` stands in for the functions of `os` by which files are changed. What was forced is there after the cut; of the
+`Disk` stands in for the functions of `os` by which files are changed. Forced changes are there after the cut; of the
 rest any part may be: each 512 bytes of a write, each change of a folder. A rename is one change, as on every journaling
 file system: it happened or it did not. Nothing is really forced, so recording costs no time.
 """

@@ -121,7 +121,7 @@ def found_after(day: Day, cut: Cut, folder: Path) -> dict[str, str]:
 
 
 def _is_right(day: Day, other: Desk, name: str) -> int:
-    """To the last bit what the session once was; the number of that state."""
+    """Check that the session equals one of its past states to the last bit; return the number of that state."""
     other.ask(ask.Open(session=name))
     number, seen, rows = day.seen.get(key_of(other, name), (-1, None, None))
     session = other.session(name)

@@ -1,4 +1,4 @@
-"""A loss of power at any moment: an engine starts from what is left of its journal, with every session as it was when
+"""A loss of power at any moment: an engine starts from the rest of its journal, with every session as it was when
 it was last forced to the disk or later, to the last bit."""
 
 from __future__ import annotations

@@ -268,7 +268,7 @@ def test_views_of_one_storage_come_back_as_views_of_one_storage() -> None:
 
 
 def test_one_place_is_never_what_two_sessions_write(pair: tuple[Desk, Desk], tmp_path: Path) -> None:
-    """`b` did what `a` had done, and its bytes lie where those of `a` lay. The crash came before `a` was forgotten."""
+    """`b` did the same as `a`, and its bytes lie where those of `a` lay. The crash came before `a` was forgotten."""
     one, other = pair
     for name in "ab":
         one.open(name)

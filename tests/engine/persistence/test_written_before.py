@@ -1,8 +1,8 @@
 """Journals and checkpoints that version ea93dcf wrote (`fixtures/`) are read: nothing in them has become another bit.
 
-What a file holds (values at stops, logits, recordings, rows, states) is compared with what that version said of it, on
-every machine. A session that goes on makes the same tokens everywhere; the same bits where this machine computes
-the works of `fixtures/write.py` to the same bits as the one that wrote them, else close to them.
+What a file holds (values at stops, logits, recordings, rows, states) is compared with that version's record of it, on
+every machine. A session that goes on makes the same tokens everywhere; the same bits where this machine computes the
+works of `fixtures/write.py` to the same bits as the one that wrote them, else close to them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The table of residency: a legal move does what it says, an illegal one raises and changes nothing."""
+"""The table of residency: a legal move has its effect, an illegal one raises and changes nothing."""
 
 from __future__ import annotations
 

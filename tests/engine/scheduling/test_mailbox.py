@@ -1,4 +1,4 @@
-"""A signal handler wakes the engine's thread while that very thread waits for mail."""
+"""A signal handler wakes the engine's thread while that very thread waits for requests."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_a_flood_of_mail_does_not_starve_a_run(desk: Desk) -> None:
 
 
 def test_mail_that_comes_while_mail_is_read_waits_its_turn(desk: Desk) -> None:
-    """Were the box emptied until nothing is left, these letters, each posted by the one before, would come first."""
+    """Were the mailbox read until it is empty, these requests, each posted by the one before, would come first."""
     opened: list[str] = []
 
     def publish(event: Any) -> None:

@@ -1,4 +1,4 @@
-"""Any sequence of moves leaves the books balanced and every unedited line equal to `generate`.
+"""Any sequence of moves leaves the accounting balanced and every unedited line equal to `generate`.
 
 A session that was never edited on its present line must end as `generate` does; an edited one as its twin does: the
 same edits made again on a fresh session, stop by stop.

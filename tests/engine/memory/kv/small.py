@@ -1,4 +1,4 @@
-"""Small page groups for tests of the books: three layers of two shapes, two positions to a page."""
+"""Small page groups for tests of the accounting: three layers of two shapes, two positions to a page."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Caches(RuleBasedStateMachine):
         self.adopt(PagedCache.create(self.config, self.geometry, self.slabs))
 
     def enter(self, line: Line, end: int) -> bool:
-        """Reserve and enter; False, with the books unchanged, where there is no room."""
+        """Reserve and enter; return False, with the accounting unchanged, where there is no room."""
         before = [(group.table.pages, group.written) for group in line.cache.groups]
         try:
             line.cache.reserve(line.length, end)
@@ -115,7 +115,7 @@ class Caches(RuleBasedStateMachine):
         return True
 
     def run_layers(self, line: Line, end: int, first: int, stop: int) -> None:
-        """Give layers [first, stop) rows for [length, end) and look at what they would attend to; commit after all."""
+        """Give layers [first, stop) rows for [length, end), compare the rows they attend to; commit after the last."""
         start = line.length
         for index in range(first, stop):
             self.stamp += 1

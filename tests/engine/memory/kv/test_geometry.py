@@ -91,7 +91,7 @@ class ForeignLayer(DynamicCache().layer_class_to_replicate):
 
 
 class HalvingLayer(ForeignLayer):
-    """Returns what pages would not."""
+    """Returns rows that pages would not."""
 
     def update(self, key_states, value_states, *args, **kwargs):
         keys, values = super().update(key_states, value_states)

@@ -185,7 +185,7 @@ print(json.dumps([seen[0], max(seen), streamed.bytes_total, streamed.bytes_strea
 def test_the_anonymous_memory_stays_below_the_models_size(
     wide: Path, tmp_path: Path, intermediate: int, allowed: int
 ) -> None:
-    """Loading and running add little more than what was allowed, a third of the model; and where the model is larger
+    """Loading and running add little more than the allowed memory, a third of the model; and where the model is larger
     than torch and the interpreter, all that the process has is below the model's size."""
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -1,4 +1,4 @@
-"""Faults that a streaming engine could have, planted one by one: each is caught, by the books or by the bits."""
+"""Faults that a streaming engine could have, planted one by one: each is caught, by the accounting or by the bits."""
 
 from __future__ import annotations
 
