@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.desk import Desk, desk_of
+from tests.engine.desk import Desk, build_desk, desk_of
 from tests.engine.plain import plain_of
+from tests.engine.words import tokenizer
+from tests.families import build
 from tests.threads import one_thread
 
 
@@ -15,6 +17,12 @@ def small_models() -> Iterator[None]:
         yield
     desk_of.cache_clear()
     plain_of.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def worded() -> Desk:
+    """The engine of a tiny Llama with a tokenizer."""
+    return build_desk(build("llama"), tokenizer())
 
 
 @pytest.fixture

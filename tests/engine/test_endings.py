@@ -13,16 +13,9 @@ from djinn_jupyter.wire.replies import Finished, SessionFinished, TokenSampled
 from tests.engine.desk import Desk, build_desk, engine_like, tokens
 from tests.engine.plain import generate, plain_of
 from tests.engine.session.test_states import reading, same
-from tests.engine.words import tokenizer
 from tests.families import build
 
 PROMPT = tokens(10)
-
-
-@pytest.fixture(scope="module")
-def worded() -> Desk:
-    """A tiny Llama with a tokenizer."""
-    return build_desk(build("llama"), tokenizer())
 
 
 @pytest.fixture

@@ -13,10 +13,8 @@ from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Zero
 from djinn_jupyter.wire.replies import Paused
-from tests.engine.desk import Desk, build_desk, tokens
+from tests.engine.desk import Desk, tokens
 from tests.engine.plain import generate, plain_of
-from tests.engine.words import tokenizer
-from tests.families import build
 
 PROMPT = tokens(9)
 NEW = 5
@@ -62,11 +60,6 @@ def moments() -> list[Moment]:
         step = max(0, position + 1 - len(PROMPT))
         found.append(Moment(step, position, token, float(hidden[position].norm()), distributions[position]))
     return found
-
-
-@pytest.fixture(scope="module")
-def worded() -> Desk:
-    return build_desk(build("llama"), tokenizer())
 
 
 @pytest.fixture

@@ -4,18 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.engine.desk import Desk, desk_of
-from tests.engine.plain import plain_of
+from tests.engine.desk import Desk
 from tests.engine.residency.leaving import made
-from tests.threads import one_thread
-
-
-@pytest.fixture(scope="package", autouse=True)
-def small_models() -> Iterator[None]:
-    with one_thread():
-        yield
-    desk_of.cache_clear()
-    plain_of.cache_clear()
 
 
 @pytest.fixture(scope="module")
