@@ -109,7 +109,7 @@ class OlderStops:
             self._failed.update({} if moved.error is None else {moved.batch: moved.error})
         freed = self._end(moved.error)
         for session in self._sessions.values():
-            if session.history.beyond:
+            if session.history.beyond and session.work is None:  # a job may be going back to the oldest
                 self.bound(session)
         return freed
 

@@ -15,7 +15,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
-from tests.engine.residency.leaving import made, nothing_left
+from tests.engine.residency.leaving import held, made, nothing_left, post, until_idle
 from tests.engine.residency.test_pressure import small
 
 PROMPT = tokens(300)
@@ -147,6 +147,26 @@ def test_on_a_full_disk_the_oldest_stops_are_dropped_for_newer_ones() -> None:
     del history
     desk.close_all()
     assert nothing_left(desk)
+
+
+def test_a_stop_that_is_gone_back_to_is_not_dropped_meanwhile(roomy: Any) -> None:
+    """A newer stop waits for its place on a full disk while its bytes are being read."""
+    values, _, _ = roomy
+    desk = made(stops_kept=2, disk_memory=3 * 48 << 10)
+    stopped_everywhere(desk)
+    let_copies_end(desk)
+    history = desk.session().history
+    oldest = history.dropped
+    mover = held(desk)
+    replies = post(desk, ask.Back(session="a", count=len(history.stops)))
+    history.kept = 1  # a stop in memory is one too many now
+    while not replies:
+        mover.finish()
+        until_idle(desk)
+    assert isinstance(replies[0], Paused), replies
+    assert torch.equal(desk.value(), values[oldest])
+    del history
+    desk.close_all()
 
 
 def test_a_stop_that_the_disk_does_not_take_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
