@@ -14,7 +14,8 @@ _END = b"\r\n\r\n"
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    body = json.dumps(message, ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(message, ensure_ascii=False, allow_nan=False)
+    body = text.encode(errors="backslashreplace")  # a lone surrogate, which a client can send, as JSON's own escape
     return b"Content-Length: %d%s%s" % (len(body), _END, body)
 
 
@@ -43,7 +44,7 @@ class Unframer:
         self._length = None
         try:
             message = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise MalformedMessage(f"A message of {len(body)} bytes is no JSON.") from None
         if not isinstance(message, dict):
             raise MalformedMessage("A message is a JSON object.")
@@ -51,9 +52,9 @@ class Unframer:
 
     def _take_header(self) -> bool:
         end = self._bytes.find(_END)
+        if (len(self._bytes) if end < 0 else end) > HEADER_BYTES:
+            raise self._lose(MalformedMessage("What came is no header of the Debug Adapter Protocol."))
         if end < 0:
-            if len(self._bytes) > HEADER_BYTES:
-                raise self._lose(MalformedMessage("What came is no header of the Debug Adapter Protocol."))
             return False
         header = bytes(self._bytes[:end]).decode("ascii", errors="replace")
         del self._bytes[: end + len(_END)]

@@ -56,10 +56,27 @@ def test_messages_come_whole_however_they_are_cut() -> None:
         assert found == messages
 
 
+def test_a_message_is_written_whatever_text_a_client_has_put_in_it() -> None:
+    unframer = Unframer()
+    unframer.feed(encode({"command": "\ud800"}))
+    assert unframer.take() == {"command": "\ud800"}
+
+
+def test_a_message_that_is_nested_too_deeply_is_refused_and_the_next_is_read() -> None:
+    unframer = Unframer()
+    deep = b"[" * 2**20
+    unframer.feed(b"Content-Length: %d\r\n\r\n%s" % (len(deep), deep))
+    with pytest.raises(MalformedMessage):
+        unframer.take()
+    unframer.feed(encode({"seq": 1}))
+    assert unframer.take() == {"seq": 1}
+
+
 @pytest.mark.parametrize(
     ("data", "error"),
     [
         (b"x" * (HEADER_BYTES + 1), MalformedMessage),
+        (b"Content-Length: " + b"9" * HEADER_BYTES + b"\r\n\r\n", MalformedMessage),
         (b"Content-Length: -4\r\n\r\n", MalformedMessage),
         (b"Content-Length: 99999999999\r\n\r\n", MessageTooLarge),
     ],
