@@ -7,6 +7,7 @@ on one thread.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.dap.breakpoint_requests import Breakpoints
@@ -79,10 +80,20 @@ class Adapter:
         """Do the next queued work, waiting at most `seconds`; without any, settle late moves and check the engine."""
         work = self.queue.take(min([seconds, *self.execution.waits()]))
         if work is not None:
-            work()
+            self._do(work)
             return
         self.execution.settle_late()
         self._see_engine()
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Do queued work. A failure that answers no request is written to the client's console; the adapter goes on."""
+        try:
+            work()
+        except DjinnError as error:
+            self.client.write(f"{error}\n", "stderr")
+        except Exception as error:  # the top of the adapter's thread
+            log.exception("unforeseen")
+            self.client.write(f"The adapter met an error it does not know ({error!r}).\n", "stderr")
 
     def _answer(self, message: Message) -> None:
         request = read_request(message)

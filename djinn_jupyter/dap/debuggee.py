@@ -68,7 +68,8 @@ class Debuggee:
     @property
     def first(self) -> DebugThread:
         """The session named in launch or attach."""
-        self.engine  # noqa: B018  raises IllegalMove before launch or attach
+        if not self.threads:
+            raise IllegalMove("Nothing is being debugged yet: launch or attach first.")
         return self.threads[min(self.threads)]
 
     @property

@@ -34,6 +34,7 @@ class Lifecycle:
     ) -> None:
         self._client, self._debuggee, self._execution = client, debuggee, execution
         self._reports, self._events, self._queue = reports, events, queue
+        self._opening: Request | None = None  # a launch or attach that is not answered yet
 
     # --- the beginning -----------------------------------------------------------------------------------------------
 
@@ -65,20 +66,25 @@ class Lifecycle:
         self._debuggee.plan = plan
 
         def opened(outcome: Target | DjinnError) -> None:
-            if isinstance(outcome, DjinnError):
-                self._debuggee.plan = None
-                self._client.refuse(request, outcome)
-            else:
+            self._opening = None
+            try:
+                if isinstance(outcome, DjinnError):
+                    raise outcome
                 self._begin(plan, request, outcome)
+            except DjinnError as error:
+                self._debuggee.plan = None
+                self._debuggee.let_go()
+                self._client.refuse(request, error)
 
+        self._opening = request
         self._queue.run_beside(job, opened)
 
     def _begin(self, plan: arguments.Launch | arguments.Attach, request: Request, target: Target) -> None:
         engine, tree, session = target
         debuggee = self._debuggee
-        debuggee.follow(session)
         debuggee.work_with(engine, tree, lambda event: self._queue.post(lambda: self._events.hear(event)))
         states = {one.name: one for one in engine.sessions()}
+        debuggee.follow(session)
         if debuggee.follows_all:
             for name in sorted(states.keys() - {session.name}):
                 self._reports.started(RemoteSession(engine.channel, name))
@@ -93,12 +99,13 @@ class Lifecycle:
     @handles("configurationDone")
     def configuration_done(self, given: arguments.Nothing, request: Request) -> None:
         first, plan = self._debuggee.first, self._debuggee.plan
-        self._client.respond(request)
         if isinstance(plan, arguments.Launch):
             if plan.stop_on_entry and not plan.no_debug:
                 first.session.breakpoint("resid_pre.0", once=True)
             self._execution.set_off(first, None, "run", lambda session, _: _run(session, plan))
+            self._client.respond(request)
             return
+        self._client.respond(request)  # before the stops that exist already
         for thread in self._debuggee.threads.values():
             if thread.state == "paused":
                 self._reports.show_stop(thread)
@@ -125,6 +132,7 @@ class Lifecycle:
         """End the conversation. By default a launched session is closed (unless `keep_session`) and an attached session
         stays, without the editor's breakpoints; `terminate` overrides this."""
         self._queue.close()
+        self._refuse_unanswered()
         try:
             if self._debuggee.threads:
                 self._part(self._closes() if terminate is None else terminate)
@@ -132,6 +140,13 @@ class Lifecycle:
             pass  # the engine or the session has already ended
         finally:
             self._debuggee.let_go()
+
+    def _refuse_unanswered(self) -> None:
+        """Refuse the requests whose jobs go on: their outcomes are not taken from the queue any more."""
+        moves = (thread.move for thread in self._debuggee.threads.values() if thread.move is not None)
+        for request in (self._opening, *(move.request for move in moves)):
+            if request is not None:
+                self._client.refuse(request, IllegalMove("The client has left before this was done."))
 
     def _closes(self) -> bool:
         plan = self._debuggee.plan

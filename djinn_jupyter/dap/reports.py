@@ -15,10 +15,11 @@ from djinn_jupyter.dap.debug_thread import DebugThread
 from djinn_jupyter.dap.debuggee import Debuggee
 from djinn_jupyter.dap.frames import Frames
 from djinn_jupyter.dap.protocol import Client
-from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.errors import EngineUnavailable, IllegalMove, UnknownSession
 from djinn_jupyter.wire.nouns import StopIdentity
 
 REASONS: Final = {"breakpoint": "breakpoint", "step": "step", "interrupt": "pause", "back": "step", "fork": "entry"}
+GONE_ON: Final = (IllegalMove, UnknownSession, EngineUnavailable)  # the stop to be read is past, closed or ended
 READ_FROM: Final = "djinnStop"  # not one of the protocol's fields: clients that do not know it pass it over
 
 
@@ -43,8 +44,8 @@ class Reports:
         """Show a stop that another client's move reached, or that existed before this conversation."""
         try:
             stop = thread.session.stop
-        except IllegalMove:
-            return  # it has gone on already, which will be heard
+        except GONE_ON:
+            return  # an event tells of it
         self.stopped(thread, stop)
 
     def stopped(self, thread: DebugThread, stop: Paused) -> None:
@@ -67,8 +68,8 @@ class Reports:
         if thread.look is not None and thread.move is None and stop != thread.look.identity:
             try:
                 self.edited(thread)
-            except IllegalMove:
-                return  # it has gone on already, which will be heard
+            except GONE_ON:
+                return  # an event tells of it
 
     def edited(self, thread: DebugThread) -> None:
         """Read the stop again after an edit, and tell the client that the variables it shows are out of date, if it

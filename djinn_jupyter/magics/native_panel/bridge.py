@@ -146,7 +146,9 @@ class Bridge:
             try:
                 done.set_result({"success": True, "body": job()})
             except DjinnError as error:
-                done.set_result({"success": False, "message": str(error), "body": {"data": {}, "metadata": {}}})
+                done.set_result(_refused(str(error)))
+            except Exception as error:  # noqa: BLE001  JupyterLab waits for an answer, and the adapter's thread goes on
+                done.set_result(_refused(f"The debugger panel met an error it does not know ({error!r})."))
 
         self._post(do)
         return await asyncio.wrap_future(done)
@@ -171,3 +173,7 @@ class Bridge:
         if name != "value" or site is None:
             raise UsageError(f"{name} has no picture; render `value`, the activation itself.")
         return thread, site
+
+
+def _refused(sentence: str) -> Message:
+    return {"success": False, "message": sentence, "body": {"data": {}, "metadata": {}}}
