@@ -43,9 +43,10 @@ class Panel:
         return dict(reply["body"])
 
     def event(self, name: str) -> dict[str, Any]:
-        """The body of the next debug event of that name on iopub."""
+        """The body of the next debug event of that name on iopub. Fails at once where a cell fails: none comes then."""
         while True:
             message = self.kernel.message()
+            assert message["msg_type"] != "error", "\n".join(message["content"]["traceback"])
             if message["msg_type"] == "debug_event" and message["content"]["event"] == name:
                 return dict(message["content"].get("body", {}))
 
@@ -55,6 +56,12 @@ class Panel:
         assert self.event("continued")["threadId"] == thread
         assert self.event("stopped")["threadId"] == thread
         return str(self.stack(thread)[0]["name"])
+
+    def await_stopped(self, *threads: int) -> None:
+        """Wait until these threads are stopped, and no others: a move's end is heard a little later."""
+        deadline = time.monotonic() + SECONDS
+        while (found := self.body("debugInfo")["stoppedThreads"]) != list(threads):
+            assert time.monotonic() < deadline, f"stopped are {found}"
 
     def stack(self, thread: int) -> list[dict[str, Any]]:
         return list(self.body("stackTrace", threadId=thread)["stackFrames"])
@@ -113,8 +120,7 @@ def test_a_stop_is_shown_and_the_buttons_move_it(panel: Panel) -> None:
     assert panel.moved("stepOut", thread) == "attn_in.22, step 1 of panel"
     assert panel.ask("continue", threadId=1)["success"]  # as JupyterLab asks, whatever it shows
     assert panel.event("continued")["threadId"] == thread
-    while panel.body("debugInfo")["stoppedThreads"]:
-        pass
+    panel.await_stopped()
     assert "idle" in "".join(kernel.do("%djinn_sessions"))
 
 
@@ -165,8 +171,7 @@ def test_pythons_own_debugging_goes_on_as_before(panel: Panel) -> None:
     assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0 of panel"
     assert panel.ask("continue", threadId=pythons)["success"]
     assert "sum 3\n" in kernel.outputs(cell)
-    while panel.body("debugInfo")["stoppedThreads"] != [ours]:
-        pass  # ipykernel hears of debugpy's going on a little later
+    panel.await_stopped(ours)
     assert panel.ask("disconnect", restart=False, terminateDebuggee=False)["success"]
     assert panel.stack(ours)[0]["name"] == "resid_post.4, step 0 of panel"
 
@@ -240,8 +245,7 @@ def test_the_session_in_use_is_shown_named_and_moved_and_no_fork_of_it(panel: Pa
     assert panel.stack(parked)[0]["name"] == "resid_post.4, step 0 of parked"
     assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
     assert panel.ask("continue", threadId=1)["success"]
-    while panel.body("debugInfo")["stoppedThreads"]:
-        pass
+    panel.await_stopped()
     assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
 
 
