@@ -103,7 +103,7 @@ class Evaluate(Arguments, frozen=True):
 class Completions(Arguments, frozen=True):
     text: str
     column: int
-    line: int = 1
+    line: int | None = None
     frame_id: int | None = None
 
 

@@ -28,7 +28,7 @@ class Breakpoints:
     @handles("setFunctionBreakpoints", arguments.SetFunctionBreakpoints)
     def set_function_breakpoints(self, given: arguments.SetFunctionBreakpoints, request: Request) -> Body:
         wanted = [
-            Wanted(site=point.name.strip() or "?", line=None, condition=point.condition, hits=point.hit_condition)
+            Wanted(site=point.name.strip() or "?", condition=point.condition, hits=point.hit_condition)
             for point in given.breakpoints
         ]
         return self._replace("function", wanted)
@@ -40,10 +40,10 @@ class Breakpoints:
 
     def _at_line(self, point: arguments.SourceBreakpoint) -> Wanted:
         try:
-            line, site = self._debuggee.tree.site_at(self._client.from_line(point.line))
+            _, site = self._debuggee.tree.site_at(self._client.from_line(point.line))
         except DjinnError as error:
-            return Wanted(site=None, line=point.line, condition=None, hits=None, failure=error)
-        return Wanted(site=site, line=line, condition=point.condition, hits=point.hit_condition)
+            return Wanted(site=None, condition=None, hits=None, failure=error)
+        return Wanted(site=site, condition=point.condition, hits=point.hit_condition)
 
     def _replace(self, kind: Kind, wanted: list[Wanted]) -> Body:
         thread = self._debuggee.aimed_at

@@ -21,10 +21,9 @@ _refused = count(1_000_000)  # ids of refused breakpoints; set breakpoints have 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """A breakpoint requested by the editor: at a line of the model or at a site by its name."""
+    """A breakpoint requested by the editor. `failure`: the line that it was to stand at has no site."""
 
     site: str | None
-    line: int | None
     condition: str | None
     hits: str | None
     failure: DjinnError | None = None

@@ -10,7 +10,7 @@ from typing import Final
 from djinn_jupyter.errors import InvalidCondition
 
 Holds = Callable[[int], bool]
-_SPELLED = re.compile(r"^\s*(==|>=|<=|>|<|%)?\s*(\d+)\s*$")
+_SPELLED = re.compile(r"^\s*(==|>=|<=|>|<|%)?\s*(\d{1,18})\s*$")
 _COMPARE: Final[dict[str, Callable[[int, int], bool]]] = {
     "==": operator.eq,
     ">=": operator.ge,

@@ -126,7 +126,11 @@ class Inspection:
     @handles("completions", arguments.Completions)
     def completions(self, given: arguments.Completions, request: Request) -> Body:
         """Complete verbs at the beginning of a console line, and sites anywhere."""
-        line = given.text.split("\n")[given.line - 1 if given.line else 0]
+        lines = given.text.split("\n")
+        number = 1 if given.line is None else self._client.from_line(given.line)
+        if not 1 <= number <= len(lines):
+            raise UsageError(f"completions: the text has no line {given.line}.")
+        line = lines[number - 1]
         before = line[: self._client.from_line(given.column) - 1]  # columns count as lines do
         word = before.split(" ")[-1]
         begun = [] if " " in before.lstrip() else [verb for verb in VERBS if verb.startswith(word)]

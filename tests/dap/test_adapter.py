@@ -185,9 +185,10 @@ def test_conditions_hover_and_reverse_continue(editor: Editor) -> None:
             {"name": "resid_post.4", "condition": "step > 0 and norm > 1"},
             {"name": "resid_post.99"},
             {"name": "4", "condition": "weather"},
+            {"name": "4", "hitCondition": "9" * 5000},
         ],
     )["breakpoints"]
-    assert [point["verified"] for point in answers] == [True, False, False]
+    assert [point["verified"] for point in answers] == [True, False, False, False]
     assert "layers 0..7" in answers[1]["message"]
     editor.ask("configurationDone")
     assert editor.stopped() == "resid_post.4"
@@ -239,6 +240,7 @@ def test_the_console_speaks_as_the_magics_do(engine: RemoteEngine, editor: Edito
     assert "revert" in say("help")
     targets = editor.ask("completions", text="edit --site resid_po", column=21)["targets"]
     assert targets[0] == {"label": "resid_post.0", "start": 12, "length": 8}
+    assert "has no line 7" in editor.refused("completions", text="edit", column=5, line=7)
     say("resume --free")
     editor.event("terminated")
     editor.ask("disconnect")

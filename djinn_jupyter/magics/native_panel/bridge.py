@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from djinn_jupyter.client.connection.io_thread import beside_debuggers
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.dap.adapter import Adapter
-from djinn_jupyter.dap.arguments import Attach, Initialize
+from djinn_jupyter.dap.arguments import Attach
 from djinn_jupyter.dap.debug_thread import DebugThread, state_of
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import DjinnError, UsageError
@@ -64,7 +64,6 @@ class Bridge:
             first_reference=FIRST_REFERENCE,
             in_use=lambda: state.present,
         )
-        adapter.client.capabilities = Initialize(supports_variable_paging=False)
         self._debuggee, self._reports, self._events = adapter.debuggee, adapter.reports, adapter.events
         self._inspection, self._receive, self.end = adapter.inspection, adapter.receive, adapter.end
         self._post = adapter.queue.post
