@@ -35,7 +35,7 @@ _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\
 
 
 class Group(Magics):
-    """Magics that belong together, on one workbench."""
+    """Magics that belong together, on one kernel's state."""
 
     def __init__(self, state: KernelState) -> None:
         super().__init__(state.shell)

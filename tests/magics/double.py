@@ -36,7 +36,7 @@ NEW = (" Paris", ".", " The")
 
 
 class EngineDouble(Switched, Attributing):
-    """One engine; a client speaks through `line`."""
+    """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:
         self.sessions: dict[str, nouns.SessionDescription] = {}

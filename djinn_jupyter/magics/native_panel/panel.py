@@ -33,7 +33,7 @@ class NativePanel:
         self._look()
 
     def stop(self) -> None:
-        """As if it had never been on."""
+        """Uncover ipykernel's debugger and leave the engine: nothing of the panel remains."""
         self._state.shell.events.unregister("post_run_cell", self._look)
         self._debugger.uncover()
         self._leave()
@@ -41,7 +41,7 @@ class NativePanel:
     # --- following what the notebook works with ----------------------------------------------------------------------
 
     def _look(self, result: object = None) -> None:
-        """After a cell: is it another engine now, are there other sessions?"""
+        """After a cell, go over to the engine and the sessions that the notebook works with now."""
         engine = self._state.loaded
         if engine is None or self._bridge is None or self._bridge.engine.channel is not engine.channel:
             self._leave()
@@ -52,7 +52,7 @@ class NativePanel:
             bridge.follow(lambda: self._show_in_use(bridge))
 
     def _show_in_use(self, bridge: Bridge) -> None:
-        """The notebook may have gone over to another session."""
+        """Show the session in use, where JupyterLab shows another one or none."""
         thread = bridge.in_use
         if self._shown is None or thread is None or thread.number != self._shown:
             self._clear()
@@ -73,7 +73,7 @@ class NativePanel:
     # --- what JupyterLab asks ----------------------------------------------------------------------------------------
 
     async def _answer(self, message: Message) -> Message:
-        """One request of the control channel, on the control thread."""
+        """Answer a request of the control channel, on the control thread."""
         command, given = message.get("command"), message.get("arguments") or {}
         bridge = self._bridge
         if bridge is None or not self._is_ours(bridge, command, given):
@@ -104,14 +104,15 @@ class NativePanel:
         return is_ours(given)
 
     def _aimed(self, bridge: Bridge, command: str, given: Message) -> Message:
-        """JupyterLab's Pause and Continue name thread 1 whatever it shows; then the session in use is meant."""
+        """Return the arguments, with the thread of the session in use where JupyterLab's Pause or Continue names thread
+        1, as they do whatever it shows."""
         meant = self._meant(bridge, command)
         if meant is not None and (given.get("threadId") or 0) < FIRST_THREAD:
             return {**given, "threadId": meant.number}
         return given
 
     def _meant(self, bridge: Bridge, command: str) -> DebugThread | None:
-        """The pass that a Pause or Continue is for, unless Python itself stands at a breakpoint."""
+        """Return the thread that a Pause or Continue is for; None where Python itself stands at a breakpoint."""
         state = {"pause": "running", "continue": "paused"}.get(command)
         if self._debugger.is_stopped:
             return None
@@ -119,8 +120,8 @@ class NativePanel:
         return thread if thread is not None and thread.state == state else None
 
     def _with_ours(self, bridge: Bridge | None, reply: Message) -> Message:
-        """Python's state, our thread if it stands, and the breakpoints that were set in our source: what is not told
-        here, JupyterLab takes for gone."""
+        """Add to Python's state our thread, if it is stopped, and the breakpoints that were set in our source:
+        JupyterLab forgets those that are left out."""
         if bridge is None or not reply.get("success"):
             return reply
         body, thread = dict(reply["body"]), bridge.in_use
@@ -141,8 +142,8 @@ class NativePanel:
             self._publish("continued", {"threadId": thread, "allThreadsContinued": False})
 
     def _pass_on(self, event: str, body: Message) -> None:
-        """Stops of the session in use and their ends. Output belongs to cells, and while Python is stopped the panel is
-        Python's."""
+        """Publish stops of the session in use and their ends. Output belongs to cells, and while Python is stopped the
+        panel is Python's."""
         if event == "terminated":
             self._clear()
         elif event == "stopped" and self._debugger.is_stopped:
@@ -151,7 +152,7 @@ class NativePanel:
             self._publish(event, body)
 
     def _concerns(self, number: int) -> bool:
-        """Whether JupyterLab shows the thread, or should: that of the session in use."""
+        """Return True for the thread that JupyterLab shows and for that of the session in use."""
         thread = None if self._bridge is None else self._bridge.in_use
         return number == self._shown or (thread is not None and number == thread.number)
 
