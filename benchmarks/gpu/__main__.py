@@ -21,6 +21,7 @@ from benchmarks.worker import ROOT
 from djinn_jupyter.experiments.devices import card_of, computed_on
 
 REASONS = "not_measured.json"
+GRACE_SECONDS = 30  # for a turn whose time is over to stop its engines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = folder_of(card_of(device), small=small)
     folder.mkdir(parents=True, exist_ok=True)
     print(f"On {card_of(device)}{', small' if small else ''}: results in {folder.relative_to(results.HERE.parent)}/")
-    reasons = run([step_of(name) for name in options.steps] or missing(folder), folder, small=small)
+    reasons = run(options.steps or missing(folder), folder, small=small)
     told = report(folder, reasons)
     (folder / "report.md").write_text(told)
     print(told)
@@ -70,15 +71,27 @@ def _turns(step: Step, folder: Path, *, small: bool) -> str | None:
     """Run as many turns as the step needs; return why it has no result, None where it has one."""
     command = [sys.executable, "-m", "benchmarks.gpu.one", step.name, str(folder), *(["--small"] if small else [])]
     while True:
-        try:
-            ended = subprocess.run(command, cwd=ROOT, timeout=SECONDS, stderr=subprocess.PIPE, text=True, check=False)
-        except subprocess.TimeoutExpired:
-            return f"it took longer than {SECONDS} s"
-        if ended.returncode == 0:
+        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as turn:
+            try:
+                _, errors = turn.communicate(timeout=SECONDS)
+            except subprocess.TimeoutExpired:
+                _end(turn)
+                return f"it took longer than {SECONDS} s"
+        if turn.returncode == 0:
             return None
-        if ended.returncode != UNFINISHED:
-            sys.stderr.write(ended.stderr)
-            return ended.stderr.strip().rpartition("\n")[2] or f"it ended with status {ended.returncode}"
+        if turn.returncode != UNFINISHED:
+            sys.stderr.write(errors)
+            return errors.strip().rpartition("\n")[2] or f"it ended with status {turn.returncode}"
+
+
+def _end(turn: subprocess.Popen[str]) -> None:
+    """Terminate a turn, which then stops its engines: they would outlive it and keep the GPU's memory. Kill it where it
+    does not end in time."""
+    turn.terminate()
+    try:
+        turn.wait(GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        turn.kill()
 
 
 def _list() -> None:
@@ -88,9 +101,16 @@ def _list() -> None:
         print(f" - {name:12} {what} (not built)")
 
 
+def _named(name: str) -> Step:
+    try:
+        return step_of(name)
+    except KeyError:
+        raise argparse.ArgumentTypeError(f"there is no step {name}; --list says which there are") from None
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
-    parser.add_argument("steps", nargs="*", metavar="STEP")
+    parser.add_argument("steps", nargs="*", metavar="STEP", type=_named)
     parser.add_argument("--list", action="store_true", help="say which steps there are, and run none")
     parser.add_argument("--small", action="store_true", help="tiny models, few rounds; without a GPU always")
     return parser

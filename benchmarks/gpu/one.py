@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ UNFINISHED = 3  # the exit status of a step that continues in another turn
 
 def main() -> int:
     options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the blocks that stop engines and workers
     step, device = step_of(options.step), computed_on()
     begun = machine.describe(threads=options.threads, device=device)
     with setting(quick=options.small, threads=options.threads, device=device, results=options.folder) as place:

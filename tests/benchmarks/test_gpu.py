@@ -79,11 +79,21 @@ def test_a_step_goes_on_until_it_is_finished(tmp_path: Path, monkeypatch: pytest
     assert ends(f"{turns}; raise SystemExit(0 if n else 3)", tmp_path, monkeypatch) == {}
 
 
-def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "SECONDS", 0.2)
-    assert ends("import threading; threading.Event().wait()", tmp_path, monkeypatch) == {
-        "link": "it took longer than 0.2 s"
-    }
+@pytest.mark.parametrize("handler", ["exit(1)", "None"], ids=["that stops its engines", "that hangs"])
+def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
+    """By a signal, at which it stops its engines; by force where it does not end."""
+    monkeypatch.setattr(command, "SECONDS", 2)
+    monkeypatch.setattr(command, "GRACE_SECONDS", 2)
+    waits = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: {handler})\ntry: time.sleep(60)"
+    stops = f"finally: open({str(tmp_path / 'stopped')!r}, 'w').close()"
+    assert ends(f"{waits}\n{stops}", tmp_path, monkeypatch) == {"link": "it took longer than 2 s"}
+    assert (tmp_path / "stopped").exists() == (handler == "exit(1)")
+
+
+def test_a_step_that_is_not_there_is_refused_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["exactnes"])
+    assert "there is no step exactnes; --list says which there are" in capsys.readouterr().err
 
 
 def figure(**changes: Any) -> dict[str, Any]:
