@@ -106,7 +106,7 @@ def _sides(mover: _Mover, copying: Worker, tiers: Sequence[Tier]) -> dict[str, C
     for tier in tiers:
         sides[f"out to the {tier}"] = partial(mover.out, tier)
         sides[f"in from the {tier}"] = partial(mover.back, tier)
-    plain = ["copy", "copy to new memory", *(["read", "write"] if "disk" in tiers else [])]
+    plain = ["copy", "copy back", "copy to new memory", *(["read", "write"] if "disk" in tiers else [])]
     return sides | {name: partial(copying.seconds, name.replace(" ", "_")) for name in plain}
 
 
@@ -124,7 +124,7 @@ OF_THE_HOST = (
     _Against(
         "swap in from the host, to memory that was given back", "in from the host", "copy to new memory", at_least(0.85)
     ),
-    _Against("swap in from the host, against memory in use", "in from the host", "copy"),
+    _Against("swap in from the host, against memory in use", "in from the host", "copy back"),
 )
 OF_THE_DISK = (
     _Against("swap out to the disk, with checksums", "out to the disk", "write"),

@@ -1,4 +1,5 @@
-"""Plain copies of bytes by PyTorch, and plain reads and writes of a file: the comparison for a move between tiers."""
+"""Plain copies of bytes by PyTorch between device and host, and plain reads and writes of a file: the comparison for a
+move between tiers. On the CPU the device is main memory too."""
 
 from __future__ import annotations
 
@@ -10,16 +11,18 @@ from typing import Any
 import torch
 
 from djinn_jupyter.experiments.baselines.answering import serve
+from djinn_jupyter.experiments.baselines.weights import device_for, settle
 
 CHUNK = 4 << 20
 
 
 class Copying:
     def prepare(self, nbytes: int, folder: str, threads: int) -> dict[str, Any]:
-        """Make two buffers that have been touched, and a file of that size."""
+        """Make a buffer on the device and one on the host that have been touched, and a file of that size."""
         torch.set_num_threads(threads)
-        self._source = torch.randint(256, (nbytes,), dtype=torch.uint8)
-        self._target = self._source.clone()
+        self._device = device_for(None)
+        self._host = torch.randint(256, (nbytes,), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
+        self._near = self._host.to(self._device, copy=True)
         self._file = self._opened(folder)
         self._chunk = mmap.mmap(-1, CHUNK)
         self._chunk[:] = os.urandom(CHUNK)
@@ -40,33 +43,43 @@ class Copying:
         return file
 
     def copy(self) -> dict[str, Any]:
-        """Copy between buffers that were in use before."""
+        """Copy from the device to host memory that was in use before."""
         begun = perf_counter()
-        self._target.copy_(self._source)
-        return {"seconds": perf_counter() - begun}
+        self._host.copy_(self._near)
+        return {"seconds": self._since(begun)}
+
+    def copy_back(self) -> dict[str, Any]:
+        """Copy from the host to memory of the device that was in use before."""
+        begun = perf_counter()
+        self._near.copy_(self._host)
+        return {"seconds": self._since(begun)}
 
     def copy_to_new_memory(self) -> dict[str, Any]:
-        """Copy into memory that the system has to allocate first."""
+        """Copy from the host into memory of the device that has to be allocated first."""
         begun = perf_counter()
-        fresh = torch.empty_like(self._source).copy_(self._source)
-        seconds = perf_counter() - begun
+        fresh = torch.empty_like(self._near).copy_(self._host)
+        seconds = self._since(begun)
         del fresh
         return {"seconds": seconds}
+
+    def _since(self, begun: float) -> float:
+        settle(self._device)
+        return perf_counter() - begun
 
     def read(self) -> dict[str, Any]:
         """Read the file, chunk by chunk, past the page cache where the file system allows it."""
         begun = perf_counter()
-        for at in range(0, self._source.nbytes, CHUNK):
+        for at in range(0, self._host.nbytes, CHUNK):
             os.preadv(self._file, [self._chunk], at)
         return {"seconds": perf_counter() - begun}
 
     def write(self) -> dict[str, Any]:
         begun = perf_counter()
-        for at in range(0, self._source.nbytes, CHUNK):
+        for at in range(0, self._host.nbytes, CHUNK):
             os.pwrite(self._file, self._chunk, at)
         return {"seconds": perf_counter() - begun}
 
 
 if __name__ == "__main__":
     copying = Copying()
-    serve({name: getattr(copying, name) for name in "prepare copy copy_to_new_memory read write".split()})
+    serve({name: getattr(copying, name) for name in "prepare copy copy_back copy_to_new_memory read write".split()})

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GPT2LMHeadModel
@@ -55,12 +55,30 @@ class InStep(Timestamps):
         super().put(value)
 
 
+class Source:
+    """Bytes on the host and two slots on the device. A GPU copies on a stream of its own, beside computing."""
+
+    def __init__(self, device: torch.device, nbytes: int, slot: int) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._bytes = torch.ones(nbytes, dtype=torch.uint8, pin_memory=self._stream is not None)
+        self._slots = [torch.zeros(slot, dtype=torch.uint8, device=device) for _ in range(2)]
+        self.nbytes, self._slot = nbytes, slot
+
+    def copy(self) -> None:
+        """Copy all bytes into the slots in turn; return when they are there."""
+        with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+            for number, piece in enumerate(self._bytes.split(self._slot)):
+                self._slots[number % 2][: piece.numel()].copy_(piece, non_blocking=True)
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
 class Plain:
     model: GPT2LMHeadModel
     _tokens_1T: Tensor
     _hidden: list[Tensor]
     _filled: DynamicCache
-    _source: numpy.ndarray[Any, Any] | None = None
+    _source: Source | None = None
 
     @property
     def _blocks(self) -> Any:
@@ -158,14 +176,12 @@ class Plain:
         return {"seconds": self._since(begun)}
 
     def copy(self, nbytes: int, slot: int) -> dict[str, Any]:
-        """Copy `nbytes` from memory, `slot` at a time into two slots in turn: streaming them cannot be faster."""
+        """Copy `nbytes` from the host, `slot` at a time into two slots of the device in turn: streaming them cannot be
+        faster."""
         if self._source is None or self._source.nbytes != nbytes:
-            self._source = numpy.ones(nbytes, dtype=numpy.uint8)
-            self._slots = [numpy.zeros(slot, dtype=numpy.uint8) for _ in range(2)]
+            self._source = Source(self.model.device, nbytes, slot)
         begun = perf_counter()
-        for number, start in enumerate(range(0, nbytes, slot)):
-            piece = self._source[start : start + slot]
-            self._slots[number % 2][: piece.size] = piece
+        self._source.copy()
         return {"seconds": perf_counter() - begun}
 
     @torch.inference_mode()
