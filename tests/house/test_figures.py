@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 # What is no measurement: a bar, a rule, a limit.
 _BOUND = r"(?<!under )(?<!below )(?<!at most )(?<!at least )(?<!bar is )"
 _FIGURE = re.compile(
