@@ -91,3 +91,12 @@ def test_every_declared_dependency_has_a_tested_version() -> None:
     extras = [requirement for extra in PROJECT["optional-dependencies"].values() for requirement in extra]
     assert required(PROJECT["dependencies"] + extras) - pinned == set()
     assert [line for line in lines if "+" in line] == []  # a local build is not to be had elsewhere
+
+
+def test_a_test_that_is_deselected_without_a_gpu_needs_one() -> None:
+    """Tests that pretend a GPU run everywhere, so their names must not end like those that `conftest.py` deselects."""
+    files = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py")]
+    tests = [node for file in files for node in ast.walk(file) if isinstance(node, ast.FunctionDef)]
+    found = [test for test in tests if test.name.startswith("test_") and test.name.endswith("_on_a_gpu")]
+    assert found
+    assert [test.name for test in found if "assert DEVICE.type == 'cuda'" not in ast.unparse(test)] == []

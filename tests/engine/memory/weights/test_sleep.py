@@ -166,7 +166,7 @@ def test_by_itself_only_where_device_memory_is_not_the_hosts(desk: Desk, device:
     desk.ask(ask.Wake())
 
 
-def test_weights_that_the_host_has_no_room_for_stay_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_the_host_has_no_room_for_stay_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a quarter of an hour without work the engine would otherwise be ended by its own sleep."""
     model = build("llama")
     weights = ResidentWeights(model, torch.device("cuda"))
