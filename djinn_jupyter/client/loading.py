@@ -92,7 +92,8 @@ def spell_model(model: str | Path) -> str:
 
 
 class Channels:
-    """The channels of this process: one I/O thread, one channel to each engine. A forked child starts without any."""
+    """The channels of this process: one I/O thread, one channel to each engine. A forked child starts without any. Lost
+    channels are closed when the next one is asked for: each has sockets and a thread of zmq."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,15 +104,17 @@ class Channels:
         with self._lock:
             if self._thread is None or not self._thread.usable:
                 self._thread, self._channels = IoThread(), {}
+            self._close_lost()
             key = (entry.pid, entry.started)
             channel = self._channels.get(key)
-            if channel is not None and not channel.usable:
-                channel.close()
-                channel = None
             if channel is None:
                 channel = SocketChannel(self._thread, entry, holder=holder_name(), user=user_name())
                 self._channels[key] = channel
             return channel
+
+    def _close_lost(self) -> None:
+        for key in [key for key, channel in self._channels.items() if not channel.usable]:
+            self._channels.pop(key).close()
 
     def close(self) -> None:
         """Send Goodbye to every engine, so that sessions are detached at once and not after a timeout."""

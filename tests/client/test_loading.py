@@ -180,6 +180,26 @@ def test_a_terminal_shows_the_present_step_where_nobody_else_does(monkeypatch: p
     assert heard == ["loading demo"]
 
 
+def test_the_channel_of_an_engine_that_has_ended_is_closed_at_the_next_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Channel:
+        def __init__(self, *asked: Any, **more: Any) -> None:
+            self.usable, self.closed = True, False
+
+        def close(self) -> None:
+            self.closed = True
+
+    monkeypatch.setattr(loading, "SocketChannel", Channel)
+    channels, entry = loading.Channels(), entry_for("c", "e")
+    first: Any = channels.to(entry)
+    first.usable = False
+    again = msgspec.structs.replace(entry, started=entry.started + 1)  # begun anew: its number is the same
+    second: Any = channels.to(again)
+    assert (first.closed, second.closed) == (True, False)
+    assert channels.to(again) is second
+    channels.close()
+    assert second.closed
+
+
 def test_a_folder_means_the_same_from_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "demo").mkdir()
