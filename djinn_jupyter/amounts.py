@@ -18,7 +18,10 @@ def parse_bytes(amount: int | str | None) -> int | None:
     matched = _AMOUNT.match(amount)
     if matched is None:
         raise UsageError(f"{amount!r} is no amount of memory; write for example 20GiB or 512MiB.")
-    return int(float(matched[1]) * _UNITS[matched[2].lower()])
+    size = float(matched[1]) * _UNITS[matched[2].lower()]
+    if size >= 2**63:
+        raise UsageError(f"{amount[:40]!r} is more memory than a machine can have; write for example 20GiB or 512MiB.")
+    return int(size)
 
 
 def spell_bytes(count: int) -> str:

@@ -18,12 +18,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from difflib import get_close_matches
 from types import NoneType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from djinn_jupyter.errors import UsageError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Kind = TypeVar("Kind")
+
+
+_KINDS: Final = {bool: "True or False", int: "a whole number", float: "a number", str: "a text"}
 
 
 class Rule(NamedTuple):
@@ -68,7 +71,15 @@ class Setting:
         """Return a number of another library, such as numpy, as Python's own."""
         if self.kinds == {float} and isinstance(value, numbers.Real):
             return float(value)
-        return int(value) if self.kinds == {int} and isinstance(value, numbers.Integral) else value
+        return int(value) if int in self.kinds and isinstance(value, numbers.Integral) else value
+
+    def require_kind(self, value: Any) -> None:
+        """UsageError for a value of another type, and for a whole number that no message can carry."""
+        if object not in self.kinds and not isinstance(value, tuple(self.kinds)):
+            words = " or ".join(word for kind, word in _KINDS.items() if kind in self.kinds)
+            raise UsageError(f"{self.name} is {words}; it cannot be {value!r:.80}.")
+        if isinstance(value, int) and not -(2**63) <= value < 2**64:
+            raise UsageError(f"{self.name} has at most 64 bits; it cannot be {value!r:.80}.")
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -128,13 +139,17 @@ def chosen(described: type, parsed: object) -> dict[str, Any]:
 
 
 def given_by_name(described: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings under their present names, without those that are None. UsageError for unknown ones."""
+    """Return the settings under their present names, without those that are None. UsageError for unknown ones and for
+    values of another type."""
     names = {name: one for one in settings_of(described) for name in (*one.described.formerly, one.name)}
     for name in given:
         if name not in names:
             near = get_close_matches(name, names, n=1, cutoff=0.6)
             raise UsageError(f"There is no option {name}{f'; did you mean {near[0]}?' if near else '.'}")
-    return {names[name].name: names[name].plain(value) for name, value in given.items() if value is not None}
+    found = {names[name]: names[name].plain(value) for name, value in given.items() if value is not None}
+    for setting, value in found.items():
+        setting.require_kind(value)
+    return {setting.name: value for setting, value in found.items()}
 
 
 def check_least(described: type, given: Mapping[str, Any]) -> None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.amounts import parse_bytes
-from djinn_jupyter.described import add_flags, chosen, part_of
+from djinn_jupyter.described import add_flags, check_least, chosen, part_of
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.restart import Restarts
 from djinn_jupyter.engine.system.descriptors import allow_all
-from djinn_jupyter.errors import DjinnError, MissingDependency
+from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
 from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.host import require_supported_platform
 from djinn_jupyter.wire.registry import Started, StartFailed
@@ -36,13 +36,20 @@ def parser() -> argparse.ArgumentParser:
     add = arguments.add_argument
     add("--version", action="version", version=__version__)
     add("--model", required=True, help="demo, a folder or a hub name")
-    add_flags(add, GivenOptions, amount=parse_bytes)
+    add_flags(add, GivenOptions, amount=_amount)
     add("--silence-seconds", type=float, default=20.0, help="a client silent for so long has gone")
     add("--log", help="the file that standard output already goes to, for the registry")
     add("--launcher-pipe", type=int, metavar="FD", help="where the launcher reads how the start goes")
     add("--launcher-lock", type=int, metavar="FD", help="closed once the engine is in the registry")
     add("--restarted-at", type=float, action="append", default=[], metavar="S", help="when it began anew before")
     return arguments
+
+
+def _amount(text: str) -> int | None:
+    try:
+        return parse_bytes(text)
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
     require_supported_platform()
+    check_least(GivenOptions, chosen(GivenOptions, options))
     log.info("djinn-jupyter %s, process %d, model %s", __version__, os.getpid(), options.model)
     if options.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # torch reads it once, on import

@@ -25,9 +25,10 @@ from djinn_jupyter.client.loading import spell_model
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.dap.arguments import Launch
 from djinn_jupyter.described import check_least, chosen, flag_of, part_of, settings_of, words_of
-from djinn_jupyter.engine.__main__ import engine_config
+from djinn_jupyter.engine.__main__ import engine_config, run
 from djinn_jupyter.engine.__main__ import parser as engine_parser
 from djinn_jupyter.engine.model.loading.load import choose_device
+from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
 from djinn_jupyter.magics.running import RunningMagics
@@ -89,6 +90,18 @@ def test_what_the_launcher_writes_the_engine_reads() -> None:
     assert part_of(Options, dataclasses.asdict(read)) == dataclasses.replace(options, idle_swap_seconds=60.0)
 
 
+@pytest.mark.parametrize(("flag", "said"), [("--threads=0", "threads is at least 1"), ("--sleep-seconds=nan", "nan")])
+def test_an_engine_started_by_hand_has_the_same_bounds(flag: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        run(engine_parser().parse_args(["--model", "demo", flag]), LauncherPipe(None))
+
+
+def test_an_engine_started_by_hand_with_no_amount_says_so_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        engine_parser().parse_args(["--model", "demo", "--device-memory", "much"])
+    assert "--device-memory: 'much' is no amount of memory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("written", ["cuda", "cuda:0"])
 def test_who_names_the_gpu_means_the_engine_that_found_itself_there(
     written: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -128,7 +141,7 @@ def test_amounts_of_memory(written: str | int | None, meant: int | None) -> None
     assert parse_bytes(written) == meant
 
 
-@pytest.mark.parametrize("written", ["", "GiB", "-1", "20 XB", "1e9"])
+@pytest.mark.parametrize("written", ["", "GiB", "-1", "20 XB", "1e9", "9000000TiB", "9" * 400])
 def test_what_is_no_amount_is_refused(written: str) -> None:
     with pytest.raises(UsageError):
         parse_bytes(written)
@@ -144,6 +157,13 @@ def test_what_is_no_amount_is_refused(written: str) -> None:
         ({"threads": 0}, "threads is at least 1; it cannot be 0."),
         ({"device_memory": 0}, "device_memory is at least 1; it cannot be 0."),
         ({"disk_memory": -1}, "disk_memory is at least 0; it cannot be -1."),
+        ({"threads": "4"}, "threads is a whole number; it cannot be '4'."),
+        ({"threads": 2.5}, "threads is a whole number; it cannot be 2.5."),
+        ({"stops_kept": 2**64}, "stops_kept has at most 64 bits; it cannot be 18446744073709551616."),
+        ({"nap_seconds": "5"}, "sleep_seconds is a number; it cannot be '5'."),
+        ({"device_memory": 2e9}, "device_memory is a whole number or a text; it cannot be 2000000000.0."),
+        ({"attn": 5}, "attention is a text; it cannot be 5."),
+        ({"no_journal": "yes"}, "no_journal is True or False; it cannot be 'yes'."),
     ],
 )
 def test_an_option_that_no_engine_can_have_is_refused_before_one_is_looked_for(
