@@ -6,7 +6,9 @@ is, and whether an entry is alive, the two sides find out for themselves; this f
 
 from __future__ import annotations
 
-from typing import Final
+import dataclasses
+import math
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +21,7 @@ LIFE_SUFFIX: Final = ".alive"  # beside an entry: a file that its engine holds l
 LOCK_SUFFIX: Final = ".lock"
 SOCKET_FOLDER_PREFIX: Final = "djinn-"
 LOG_SUFFIX: Final = ".log"
+_ENDLESS: Final = 1.5e308  # in an entry, for infinity, which JSON has not: it would be null, an option left open
 
 
 class CurveKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,11 +122,19 @@ def decode_notice(line: bytes) -> Notice:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(entry), indent=2)
+    return msgspec.json.format(msgspec.json.encode(_exchanged(entry, math.inf, _ENDLESS)), indent=2)
 
 
 def decode_entry(text: bytes) -> Entry:
     try:
-        return msgspec.json.decode(text, type=Entry)
-    except (msgspec.MsgspecError, ValueError) as error:
+        return _exchanged(msgspec.json.decode(text, type=Entry), _ENDLESS, math.inf)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedMessage(f"Not an entry of the engine registry: {error}.") from None
+
+
+def _exchanged(entry: Entry, old: float, new: float) -> Entry:
+    """Return the entry with `new` for each option that is `old`."""
+    given = {field.name: getattr(entry.options, field.name) for field in dataclasses.fields(Options)}
+    changed: dict[str, Any] = {name: new for name, value in given.items() if value == old}
+    options = dataclasses.replace(entry.options, **changed)
+    return msgspec.structs.replace(entry, options=options)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+
+import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -36,8 +39,13 @@ def test_an_entry_of_a_later_version_can_still_be_read() -> None:
     assert decode_entry(text) == _entry()
 
 
+def test_an_option_without_an_end_is_not_read_as_one_left_open() -> None:
+    entry = msgspec.structs.replace(_entry(), options=Options(sleep_seconds=math.inf, threads=2))
+    assert decode_entry(encode_entry(entry)) == entry
+
+
 def test_what_is_no_entry_is_refused() -> None:
-    for text in (b"", b"{}", b"[1", b'{"pid": "x"}'):
+    for text in (b"", b"{}", b"[1", b'{"pid": "x"}', b'{"news": ' + b"[" * 10**6):
         with pytest.raises(MalformedMessage):
             decode_entry(text)
 
