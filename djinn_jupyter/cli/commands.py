@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
-from djinn_jupyter.client.engines.spelling import closest, closest_option, number_in_words
+from djinn_jupyter.client.engines.spelling import closest, closest_option, in_full, number_in_words
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 _PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b")
@@ -21,7 +21,8 @@ class Parser(argparse.ArgumentParser):
     """Of a command: what it does not know is refused by it and not by `djinn`, which does not know its options."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
-        found, extra = super().parse_known_args(args, namespace)
+        words = None if args is None else in_full(args, self._option_string_actions)
+        found, extra = super().parse_known_args(words, namespace)
         for word in extra:
             if word.startswith("-"):
                 name = word.partition("=")[0]

@@ -57,7 +57,7 @@ def read(parser: MagicArgumentParser, line: str) -> Namespace:
     except ValueError:
         raise UsageError(f"A quote in this line is not closed: {line.strip()}") from None
     _refuse_unknown(parser, words)
-    return parser.parse_args(_with_negatives(parser, words))
+    return parser.parse_args(_with_negatives(parser, _in_full(parser, words)))
 
 
 def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
@@ -179,6 +179,12 @@ def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> li
         else:
             joined.append(word)
     return joined
+
+
+def _in_full(parser: argparse.ArgumentParser, words: Iterable[str]) -> list[str]:
+    from djinn_jupyter.client.engines.spelling import in_full  # not at import: it takes msgspec along
+
+    return in_full(words, parser._option_string_actions)
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, words: Iterable[str]) -> None:

@@ -17,6 +17,7 @@ import torch
 from djinn_jupyter import machine
 from djinn_jupyter.amounts import parse_bytes
 from djinn_jupyter.cli.engines import _add_start
+from djinn_jupyter.cli.main import parser as cli_parser
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engines.launcher import _require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
@@ -31,6 +32,7 @@ from djinn_jupyter.engine.model.loading.load import choose_device
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.loading import LoadingMagics
+from djinn_jupyter.magics.parsing import read
 from djinn_jupyter.magics.running import RunningMagics
 from djinn_jupyter.options import GivenOptions, Identity, ModelOptions, Options, ProcessOptions
 from djinn_jupyter.sampling import GivenSampling
@@ -75,6 +77,19 @@ def test_an_option_is_known_by_its_former_name(former: str, now: str, monkeypatc
     assert len(asked) == 3
     assert asked[0] == asked[1] == asked[2]
     assert value in (getattr(asked[0][0], now, None), getattr(asked[0][1], now, None))
+
+
+@pytest.mark.parametrize("typed", ["--att eager", "--att=eager", "--attn eager", "--attenti eager"])
+def test_so_is_an_abbreviation_of_both_names(typed: str) -> None:
+    line = ["demo", *typed.split()]
+    assert read(LoadingMagics.djinn_load.parser, " ".join(line)).attention == "eager"
+    assert cli_parser().parse_args(["start", *line]).attention == "eager"
+
+
+def test_an_abbreviation_of_two_options_is_of_neither(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli_parser().parse_args(["start", "demo", "--dev", "cpu"])
+    assert "--dev could match --device, --device-memory" in capsys.readouterr().err
 
 
 def test_an_unknown_option_is_answered_with_the_one_that_was_meant() -> None:

@@ -101,6 +101,19 @@ def closest_option(word: str, known: Iterable[str], meant: Mapping[str, str]) ->
     return f"; did you mean {bare[found[0]]}?" if found else ""
 
 
+def in_full(words: Iterable[str], options: Mapping[str, object]) -> list[str]:
+    """Write out an abbreviation that fits two names of one option, which argparse would call ambiguous. `options` are
+    argparse's actions by their names."""
+    return [_in_full(word, options) for word in words]
+
+
+def _in_full(word: str, options: Mapping[str, object]) -> str:
+    name, equals, value = word.partition("=")
+    fitting = [one for one in options if one.startswith(name)] if name.startswith("--") else []
+    one_option = len(fitting) > 1 and name not in options and len({options[one] for one in fitting}) == 1
+    return f"{fitting[-1]}{equals}{value}" if one_option else word
+
+
 def _check_attention(attention: str | None) -> None:
     if attention is None or attention in ATTENTIONS or "/" in attention:  # a kernel from the hub
         return
