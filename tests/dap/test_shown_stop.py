@@ -89,6 +89,22 @@ def test_a_frame_of_an_earlier_stop_is_not_answered_with_the_present_one(desk: D
     assert desk.frame() > frame
 
 
+def test_a_frame_is_past_also_where_only_an_edit_of_the_next_stop_was_heard(desk: Desk) -> None:
+    frame = desk.frame()
+    stop = desk.session.step()
+    assert isinstance(stop, Paused)
+    desk.adapter.reports.edited_elsewhere(desk.thread, stop.reply.stop)
+    assert "of a stop that is past" in desk.ask("scopes", frameId=frame)["message"]
+
+
+def test_a_variable_of_a_stop_that_is_gone_is_not_set(desk: Desk) -> None:
+    rows = desk.value()
+    desk.session.step()
+    reply = desk.ask("setVariable", variablesReference=rows, name="[4]", value="0")
+    assert "has moved on meanwhile" in reply["message"]
+    assert desk.session.stop.edits == ()
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [
