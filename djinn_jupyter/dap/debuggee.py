@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
@@ -24,7 +25,7 @@ class Debuggee:
     def __init__(self, *, first_thread: int = 1, in_use: InUse | None = None) -> None:
         self.plan: Launch | Attach | None = None
         self.threads: dict[int, DebugThread] = {}
-        self._first_thread, self._in_use = first_thread, in_use
+        self._numbers, self._in_use = count(first_thread), in_use
         self._engine: RemoteEngine | None = None
         self._tree: ModelTree | None = None
         self._forget: Callable[[], None] = lambda: None
@@ -61,7 +62,7 @@ class Debuggee:
     # --- its threads -------------------------------------------------------------------------------------------------
 
     def follow(self, session: RemoteSession) -> DebugThread:
-        number = max(self.threads, default=self._first_thread - 1) + 1
+        number = next(self._numbers)  # never that of a session which was closed
         self.threads[number] = DebugThread(number=number, session=session)
         return self.threads[number]
 
@@ -71,6 +72,10 @@ class Debuggee:
         if not self.threads:
             raise IllegalMove("Nothing is being debugged yet: launch or attach first.")
         return self.threads[min(self.threads)]
+
+    def closing_ends(self, thread: DebugThread) -> bool:
+        """Return True if debugging ends when this session is closed: a client that shows the session in use goes on."""
+        return self._in_use is None and thread is self.first
 
     @property
     def aimed_at(self) -> DebugThread:

@@ -100,7 +100,7 @@ class Reports:
 
     def closed(self, thread: DebugThread) -> None:
         self._forget(thread)
-        if thread is self._debuggee.first:
+        if self._debuggee.closing_ends(thread):
             thread.state = "idle"
             self._client.terminated()
             return

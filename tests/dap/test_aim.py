@@ -1,4 +1,4 @@
-"""Breakpoints of a client that shows one session are those of the session it works with, and no other's."""
+"""A client that shows one session: its breakpoints are those of the session it works with, and no other's."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.tree import ModelTree
+from djinn_jupyter.wire.replies import SessionClosed
 
 
 def test_a_click_in_the_gutter_arms_the_session_in_use_and_says_which(engine: RemoteEngine) -> None:
@@ -42,3 +43,18 @@ def test_a_click_in_the_gutter_arms_the_session_in_use_and_says_which(engine: Re
     adapter.end()
     adapter.step(20.0)
     assert armed() == [[], []]
+
+
+def test_where_the_first_session_is_closed_the_one_in_use_is_still_shown(engine: RemoteEngine) -> None:
+    sessions = [engine.session(name, fresh=True) for name in ("gone", "stays", "later")]
+    said: list[dict[str, Any]] = []
+    adapter = Adapter(said.append, in_use=lambda: "stays")
+    adapter.debuggee.work_with(engine, ModelTree(engine.description, engine.modules()), lambda event: None)
+    gone, stays = (adapter.debuggee.follow(session) for session in sessions[:2])
+    adapter.events.hear(SessionClosed(session="gone"))
+    assert [one["event"] for one in said] == ["thread"]
+    assert said[0]["body"] == {"reason": "exited", "threadId": gone.number}
+    assert adapter.debuggee.aimed_at is stays
+    adapter.events.hear(SessionClosed(session="stays"))
+    assert adapter.debuggee.follow(sessions[2]).number not in (gone.number, stays.number)
+    adapter.debuggee.let_go()

@@ -144,8 +144,8 @@ class NativePanel:
     def _pass_on(self, event: str, body: Message) -> None:
         """Publish stops of the session in use and their ends. Output belongs to cells, and while Python is stopped the
         panel is Python's."""
-        if event == "terminated":
-            self._clear()
+        if event == "terminated" or (event == "thread" and body["threadId"] == self._shown):
+            self._clear()  # the engine has ended, or the session shown was closed
         elif event == "stopped" and self._debugger.is_stopped:
             return
         elif event in ("stopped", "continued") and self._concerns(body["threadId"]):
