@@ -28,3 +28,12 @@ def spell_bytes(count: int) -> str:
     """Spell a count of bytes in its largest unit, as `500 GiB`, with six significant digits."""
     letter, size = next(((letter, size) for letter, size in _UNITS.items() if count >= size), ("", 1))
     return f"{count / size:.6g} {letter.upper()}{'iB' if letter else 'B'}"
+
+
+def amount(size: int) -> str:
+    """Spell a size for an engine's messages: GiB with two decimals from 1 GiB on, else MiB."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else mebibytes(size)
+
+
+def mebibytes(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"

@@ -62,11 +62,11 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _stop(options: argparse.Namespace) -> int:
-    chosen = running_engines() if options.all else (_only(options.model),)
-    for entry in chosen:
+    meant = running_engines() if options.all else (_only(options.model),)
+    for entry in meant:
         lost = _end(entry, force=options.force, forget=options.forget)
         print(f"The engine of {entry.identity} has ended{_with(lost)}.")
-    if not chosen:
+    if not meant:
         print("No engine runs.")
     return 0
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from djinn_jupyter.amounts import mebibytes
 from djinn_jupyter.engine.memory.growth import Growth
-from djinn_jupyter.engine.system.amounts import mebibytes
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.holdings import BudgetStatistics, Holding

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from djinn_jupyter.amounts import mebibytes
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import Blob
 from djinn_jupyter.engine.residency.eviction import Room
@@ -13,7 +14,6 @@ from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_tensors
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.steps import Pieces
-from djinn_jupyter.engine.system.amounts import mebibytes
 from djinn_jupyter.errors import SlabFull
 
 if TYPE_CHECKING:

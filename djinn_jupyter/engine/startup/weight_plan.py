@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from djinn_jupyter.amounts import amount
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.memory.weights.flat import HOST
@@ -23,7 +24,6 @@ from djinn_jupyter.engine.model.discovery.recording import LENGTHS, spread_token
 from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_device, empty_model
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.persistence.identity import ModelIdentity, identity_of
-from djinn_jupyter.engine.system.amounts import amount
 from djinn_jupyter.engine.system.device import free_for_pages
 from djinn_jupyter.engine.system.device_limit import free_on
 from djinn_jupyter.errors import ModelDoesNotFit

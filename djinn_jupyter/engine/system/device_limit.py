@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from djinn_jupyter.engine.system.amounts import amount
+from djinn_jupyter.amounts import amount
 from djinn_jupyter.errors import UsageError
 
 

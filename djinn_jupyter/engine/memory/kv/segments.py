@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from djinn_jupyter.amounts import mebibytes
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, Run
 from djinn_jupyter.engine.memory.offload.spans import Span
-from djinn_jupyter.engine.system.amounts import mebibytes
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
 from djinn_jupyter.errors import SlabFull

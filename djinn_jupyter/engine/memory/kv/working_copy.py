@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from djinn_jupyter.amounts import mebibytes
 from djinn_jupyter.engine.memory.budget import Copy
 from djinn_jupyter.engine.memory.kv.geometry import Run
 from djinn_jupyter.engine.memory.kv.page_table import PageTable, Piece
 from djinn_jupyter.engine.memory.kv.segments import uninitialised
-from djinn_jupyter.engine.system.amounts import mebibytes
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
 

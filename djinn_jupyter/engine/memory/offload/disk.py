@@ -14,13 +14,13 @@ from typing import Any, Final, cast
 
 import xxhash
 
+from djinn_jupyter.amounts import mebibytes
 from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.host import Memory
 from djinn_jupyter.engine.memory.offload.page_file import BLOCK, PageFile
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Place
-from djinn_jupyter.engine.system.amounts import mebibytes
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import pageable
 from djinn_jupyter.errors import StorageFailed, TierFull

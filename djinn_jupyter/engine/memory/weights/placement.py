@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from djinn_jupyter.engine.system.amounts import amount
+from djinn_jupyter.amounts import amount
 from djinn_jupyter.errors import ModelDoesNotFit
 
 SLOTS = 2

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from djinn_jupyter.amounts import amount
 from djinn_jupyter.engine.memory.weights.flat import flat_buffer, return_freed
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
 from djinn_jupyter.engine.memory.weights.parameters import (
@@ -18,7 +19,6 @@ from djinn_jupyter.engine.memory.weights.parameters import (
     total_bytes,
     weights_of,
 )
-from djinn_jupyter.engine.system.amounts import amount
 from djinn_jupyter.errors import OutOfDeviceMemory, StorageFailed, UsageError
 from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.nouns import LayerCopy, WeightsStatistics

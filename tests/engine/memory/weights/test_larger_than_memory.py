@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from djinn_jupyter.amounts import amount
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.weights.flat import raw_bytes
 from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
@@ -17,7 +18,6 @@ from djinn_jupyter.engine.memory.weights.placement import Sizes, place
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights
 from djinn_jupyter.engine.model.loading.load import load_model
 from djinn_jupyter.engine.startup.weight_plan import foresee
-from djinn_jupyter.engine.system.amounts import amount
 from djinn_jupyter.errors import ModelDoesNotFit
 from tests.engine.desk import build_desk, tokens
 from tests.engine.memory.weights.saved import desk_from
