@@ -50,7 +50,7 @@ def test_only_start_up_and_the_self_test_are_given_the_engine() -> None:
 
 
 def test_nothing_of_the_debug_adapter_is_given_the_adapter() -> None:
-    """Its parts are built with the parts that they use; a house of handlers that take the whole is not."""
+    """Each of its parts gets the parts that it uses, and none the whole."""
     package = ENGINE.parent
     files = [*(package / "dap").rglob("*.py"), *(package / "magics").rglob("*.py")]
     assert [path.name for path in files if any(functions_that_take("Adapter", path.read_text()))] == []
