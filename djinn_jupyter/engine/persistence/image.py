@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import Field, fields
 from functools import cache
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import msgspec
@@ -32,6 +32,7 @@ class OfFields(Protocol):
 
 
 Thing = TypeVar("Thing", bound=OfFields)
+Values = tuple[Any, ...]
 StatesImage = dict[int, Kept]
 """Convolution and recurrent states by cache layer."""
 
@@ -43,9 +44,8 @@ class Part(Frozen):
     @classmethod
     def of(cls, thing: object, **made: Any) -> Self:
         """Return the image of `thing`: its attributes of the fields' names, but for those `made`."""
-        names, read = _plain(cls, tuple(made))
-        made.update(zip(names, read(thing), strict=True))
-        return cls(**made)
+        read, in_order = _plan(cls, tuple(made))
+        return cls(*in_order((*read(thing), *made.values())))
 
     def like(self, kind: type[Thing], **made: Any) -> Thing:
         """Return a `kind` with the image's fields of the same names, but for those `made`."""
@@ -54,13 +54,23 @@ class Part(Frozen):
 
 
 @cache
-def _plain(kind: type[Part], made: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
-    """Return the fields that are not `made`, and what reads them: an image has hundreds of structs, written before a
-    reply goes out."""
-    names = tuple(name for name in kind.__struct_fields__ if name not in made)
-    if len(names) > 1:
-        return names, attrgetter(*names)
-    return names, lambda thing: tuple(getattr(thing, name) for name in names)
+def _plan(kind: type[Part], made: tuple[str, ...]) -> tuple[Callable[[object], Values], Callable[[Values], Values]]:
+    """Return a reader of the fields that are not `made`, and a function that puts its values and then the made ones
+    into the struct's order. By position a struct takes two thirds of the time that it takes by name; an image has
+    hundreds and is made before a reply goes out."""
+    names = kind.__struct_fields__
+    if unknown := set(made).difference(names):
+        raise TypeError(f"{kind.__name__} has no field {', '.join(sorted(unknown))}")
+    plain = tuple(name for name in names if name not in made)
+    found = (*plain, *made)
+    return _each(attrgetter, plain), _each(itemgetter, tuple(map(found.index, names)))
+
+
+def _each(getter: Callable[..., Callable[[Any], Any]], keys: tuple[Any, ...]) -> Callable[[Any], Values]:
+    """Return a getter of a tuple, for any number of keys: those of `operator` return one key's value bare."""
+    if len(keys) > 1:
+        return getter(*keys)
+    return lambda thing: tuple(getter(key)(thing) for key in keys)
 
 
 class TapImage(Part, frozen=True):
