@@ -27,6 +27,7 @@ from djinn_jupyter.wire.names import label
 One = TypeVar("One", bound=EditBase)
 Value = TypeVar("Value", float, Array)
 Compute = Callable[..., Tensor]
+LARGEST: Final = torch.finfo(torch.float32).max  # a rule with a larger number would make infinity at every pass
 
 
 def nothing_more(edit: EditBase) -> None:
@@ -150,8 +151,8 @@ def check(edit: Edit, width: int) -> None:
     """Raise InvalidEdit for what is wrong before the value is known: `width` is the size of the value's last axis."""
     kind, name = KINDS[type(edit)], type(edit).__name__.lower()
     for number in _fields(edit, float).values():
-        if math.isnan(number) or (math.isinf(number) and not kind.infinite):
-            raise InvalidEdit(f"{name}: the number {number} is not {'a number' if kind.infinite else 'finite'}.")
+        if math.isnan(number) or (abs(number) > LARGEST and not kind.infinite):
+            raise InvalidEdit(f"{name}: {number} is not {'a number' if kind.infinite else 'finite in float32'}.")
     kind.check(edit)
     for array in _fields(edit, Array).values():
         _check_array(array, width, name)

@@ -74,3 +74,10 @@ def test_no_array_escapes_the_checks(kind: type[EditBase], name: str) -> None:
 def test_no_number_escapes_the_checks(kind: type[EditBase], name: str) -> None:
     with pytest.raises(InvalidEdit, match="nan"):
         edit_kinds.check(example(kind, **{name: float("nan")}), WIDTH)
+
+
+@pytest.mark.parametrize("number", [float("inf"), -1e39, 1e300])
+@pytest.mark.parametrize(("kind", "name"), of_type(float))
+def test_a_factor_that_float32_cannot_hold_is_refused(kind: type[EditBase], name: str, number: float) -> None:
+    with pytest.raises(InvalidEdit, match="not finite"):
+        edit_kinds.check(example(kind, **{name: number}), WIDTH)
