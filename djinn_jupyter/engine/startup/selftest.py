@@ -97,7 +97,7 @@ def _uneven_heads(engine: Engine) -> tuple[str, ...]:
         return ()
     return (
         f"Its heads are {width} numbers wide, no multiple of {ALIGNED} bytes, for which fused attention does not "
-        "always give the same bits: load it with --attn eager, in Python attention='eager'.",
+        "always give the same bits: load it with --attention eager, in Python attention='eager'.",
     )
 
 

@@ -26,7 +26,7 @@ def refused(model: Any) -> str:
         build_desk(model)
     text = str(raised.value)
     assert text.startswith(f"{type(model).__name__} cannot be served exactly: "), text
-    assert any(what_to_do in text for what_to_do in ("forward hooks", "--attn eager", "config.json")), text
+    assert any(what_to_do in text for what_to_do in ("forward hooks", "--attention eager", "config.json")), text
     assert text.endswith("."), text
     return text
 
