@@ -6,14 +6,19 @@ import random
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.engine.memory.kv.slab import Slab
+from djinn_jupyter.engine.memory.offload.disk import GROWTH_BYTES, DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostTier
-from djinn_jupyter.engine.memory.offload.mover import Batch, perform
+from djinn_jupyter.engine.memory.offload.mover import Batch, Copy, Read, perform
+from djinn_jupyter.engine.memory.offload.page_file import BLOCK
+from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from tests.engine.memory.kv.small import CPU, GEOMETRY
+from tests.engine.residency.doubles import FileInMemory
 from tests.streams import CUDA, Gpu, Stream, instead_of_cuda
 
 PAGES, SLOTS = 5, 3
@@ -141,3 +146,22 @@ def test_without_either_rule_it_has_not(rule: str) -> None:
             patch.setattr(Stream, rule, lambda *_: None)
             found += readings(seed, TURNS, patch)
     assert not all(found)
+
+
+def test_a_batch_that_fails_has_made_its_other_copies_when_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine frees the places of a failed batch: no copy may still be going to one."""
+    gpu = Gpu(random.Random(0))
+    instead_of_cuda(monkeypatch, gpu)
+    file = FileInMemory()
+    side, tier = gpu.new_stream(), DiskTier(file, GROWTH_BYTES)
+    (place,) = tier.allocate([BLOCK])
+    monkeypatch.setattr(file, "read", lambda buffer, offset: 0)  # nothing of it waits for the device
+    sides = [Span(memory=torch.full((BLOCK,), value, dtype=torch.uint8), start=0, nbytes=BLOCK) for value in (1, 0, 0)]
+    source, target, other = sides
+    moves = (Copy(source=source, target=target), Read(disk=tier, place=place, checksum=1, target=other))
+    ready = torch.cuda.Event()
+    ready.record(gpu.current)
+    moved = perform(Batch(moves=moves, urgent=True, ready=ready), side)
+    assert moved.error is not None
+    assert not side.steps
+    assert torch.equal(target.memory, source.memory)

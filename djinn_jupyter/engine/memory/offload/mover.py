@@ -153,9 +153,10 @@ def _on(stream: Any, batch: Batch) -> tuple[int | None, ...]:
             return _all(batch.moves)
         with torch.cuda.stream(stream):
             stream.wait_event(batch.ready)
-            checksums = _all(batch.moves)
-            stream.synchronize()
-        return checksums
+            try:
+                return _all(batch.moves)
+            finally:  # also after an error: what the other moves copy may be freed once the batch has ended
+                stream.synchronize()
 
 
 def _all(moves: Iterable[Move]) -> tuple[int | None, ...]:
