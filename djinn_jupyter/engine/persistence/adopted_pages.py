@@ -19,9 +19,9 @@ from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.memory.offload.swappable import Stored
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.persistence.adopted_states import (
+    AdoptedStates,
     Names,
     NotThere,
-    StatesTakenOver,
     name_states,
 )
 from djinn_jupyter.engine.persistence.image import GroupPlaces, PlacesImage, SessionImage
@@ -46,7 +46,7 @@ class KeptPages:
         self.path, self._tier = path, tier
         self._adopted: dict[tuple[int, int, int], int] = {}
         self._named = False
-        self._states = StatesTakenOver(tier)
+        self._states = AdoptedStates(tier)
         self._names: Names = WeakKeyDictionary()
 
     @property

@@ -158,7 +158,7 @@ def generations_of(session: Session, image: SessionImage) -> dict[int, Generatio
 Held = tuple[Blob, UntypedStorage]
 
 
-class StatesTakenOver:
+class AdoptedStates:
     """Adopts the states of session after session. Invariant: a place belongs to one blob; a blob that passes write, to
     one session."""
 
@@ -172,11 +172,11 @@ class StatesTakenOver:
         purging the blobs frees what it had adopted by then."""
         places = image.places
         assert places is not None
-        taking = _Adopting(self, blobs, places, session.residence.version)
-        now = states_of(runtime, places.states, taking.own)
+        adopting = _Adopting(self, blobs, places, session.residence.version)
+        now = states_of(runtime, places.states, adopting.own)
         generations = generations_of(session, image)
         kept = {
-            number: _generation_states(runtime, places.lines.get(number, {}), taking.common) for number in generations
+            number: _generation_states(runtime, places.lines.get(number, {}), adopting.common) for number in generations
         }
         if any(set(kept[number]) != set(generation.states) for number, generation in generations.items()):
             raise CheckpointRefused("It does not say where all of its lines' states are.")
@@ -208,16 +208,16 @@ def _generation_states(runtime: Runtime, named: Mapping[int, StatesImage], fetch
 class _Adopting:
     """Holds one session's storages until all of its tensors are made."""
 
-    def __init__(self, everybodys: StatesTakenOver, blobs: Blobs, places: PlacesImage, version: int) -> None:
-        self._everybodys, self._blobs, self._spots, self._version = everybodys, blobs, places.storages, version
+    def __init__(self, adopted: AdoptedStates, blobs: Blobs, places: PlacesImage, version: int) -> None:
+        self._adopted, self._blobs, self._spots, self._version = adopted, blobs, places.storages, version
         self._held: dict[int, Held] = {}
 
     def own(self, stored: KeptStored) -> Tensor:
         """Return a tensor that passes write."""
-        return self._tensor(stored, lambda spot: self._everybodys.own(self._blobs, spot, self._version))
+        return self._tensor(stored, lambda spot: self._adopted.own(self._blobs, spot, self._version))
 
     def common(self, stored: KeptStored) -> Tensor:
-        return self._tensor(stored, lambda spot: self._everybodys.common(self._blobs, spot))
+        return self._tensor(stored, lambda spot: self._adopted.common(self._blobs, spot))
 
     def _tensor(self, stored: KeptStored, take: Callable[[Spot], Held]) -> Tensor:
         number = stored.storage

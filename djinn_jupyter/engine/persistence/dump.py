@@ -53,16 +53,16 @@ class DumpedFrames:
     generator is the same where nothing was drawn. Releases what the next image does not contain."""
 
     def __init__(self) -> None:
-        self._taken: dict[int, tuple[Frame, FrameImage]] = {}
-        self._met: dict[int, tuple[Frame, FrameImage]] = {}
+        self._frames: dict[int, tuple[Frame, FrameImage]] = {}
+        self._frames_now: dict[int, tuple[Frame, FrameImage]] = {}
         self._entries: dict[int, tuple[Frame, EntryImage]] = {}
         self._entries_now: dict[int, tuple[Frame, EntryImage]] = {}
         self._drawn: dict[int, tuple[Generation, Tensor]] = {}
         self._drawn_now: dict[int, tuple[Generation, Tensor]] = {}
 
     def image(self, frame: Frame) -> FrameImage:
-        known = self._met.get(id(frame)) or self._taken.get(id(frame)) or (frame, _frame(frame))
-        self._met[id(frame)] = known
+        known = self._frames_now.get(id(frame)) or self._frames.get(id(frame)) or (frame, _frame(frame))
+        self._frames_now[id(frame)] = known
         return known[1]
 
     def entry(self, frame: Frame) -> EntryImage:
@@ -80,7 +80,7 @@ class DumpedFrames:
 
     def forget_unmet(self) -> None:
         """Release what the finished image does not contain."""
-        self._taken, self._met = self._met, {}
+        self._frames, self._frames_now = self._frames_now, {}
         self._entries, self._entries_now = self._entries_now, {}
         self._drawn, self._drawn_now = self._drawn_now, {}
 
@@ -148,9 +148,9 @@ def group_rows(geometry: GroupGeometry, rows: Rows) -> GroupRows:
 class _Dump:
     """One image in progress: numbers frames and generations as they are met."""
 
-    def __init__(self, session: Session, taken: DumpedFrames, *, light: bool) -> None:
+    def __init__(self, session: Session, dumped: DumpedFrames, *, light: bool) -> None:
         self.session, self.light = session, light
-        self._taken, self._own_tokens = taken, tuple(session.tokens)
+        self._dumped, self._own_tokens = dumped, tuple(session.tokens)
         self.paused = session.state == "paused"
         self._frames: dict[int, int] = {}
         self._generations: dict[int, int] = {}
@@ -179,7 +179,7 @@ class _Dump:
             logits=None if session.state == "running" else session.logits_1V,
             journal=_states(session.journal) if self.paused else {},
             states=None if self.light else self._live_states(),
-            trail=_pass_log(session.pass_log, self._taken),
+            trail=_pass_log(session.pass_log, self._dumped),
             rows=rows,
             places=None,
             lost=session.needs_recompute,
@@ -217,13 +217,15 @@ class _Dump:
     def _frame(self, frame: Frame) -> int:
         if id(frame) not in self._frames:
             self._frames[id(frame)] = len(self._frame_images)
-            self._frame_images.append(self._taken.image(frame))
+            self._frame_images.append(self._dumped.image(frame))
         return self._frames[id(frame)]
 
     def _generation(self, generation: Generation) -> int:
         if id(generation) not in self._generations:
             self._generations[id(generation)] = len(self._generation_images)
-            self._generation_images.append(_generation(generation, self._taken.generator(generation), light=self.light))
+            self._generation_images.append(
+                _generation(generation, self._dumped.generator(generation), light=self.light)
+            )
         return self._generations[id(generation)]
 
 
@@ -275,7 +277,7 @@ def _tap(placed: Breakpoint | Rule | Watch) -> TapImage:
     return TapImage(site=placed.site, kind=placed.tap.kind)
 
 
-def _pass_log(log: PassLog, taken: DumpedFrames) -> TrailImage:
+def _pass_log(log: PassLog, dumped: DumpedFrames) -> TrailImage:
     sets: dict[tuple[int, ...], int] = {}
     kept: list[tuple[HeldRule, ...]] = []
     passes: list[PassesImage] = []
@@ -284,12 +286,12 @@ def _pass_log(log: PassLog, taken: DumpedFrames) -> TrailImage:
         if key not in sets:
             sets[key] = len(kept)
             kept.append(tuple(HeldRule.of(rule, tap=_tap(rule)) for rule in one.rules))
-        passes.append(_passes(one, sets[key], taken))
+        passes.append(_passes(one, sets[key], dumped))
     return TrailImage(rules=tuple(kept), passes=tuple(passes))
 
 
-def _passes(one: Passes, rules: int, taken: DumpedFrames) -> PassesImage:
-    return PassesImage.of(one, rules=rules, entry=None if one.entry is None else taken.entry(one.entry))
+def _passes(one: Passes, rules: int, dumped: DumpedFrames) -> PassesImage:
+    return PassesImage.of(one, rules=rules, entry=None if one.entry is None else dumped.entry(one.entry))
 
 
 def _entry(entry: Frame) -> EntryImage:
