@@ -15,6 +15,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
+from tests.engine.residency.doubles import HeldMover
 from tests.engine.residency.leaving import held, made, nothing_left, post, until_idle
 from tests.engine.residency.test_pressure import small
 
@@ -167,6 +168,33 @@ def test_a_stop_that_is_gone_back_to_is_not_dropped_meanwhile(roomy: Any) -> Non
     assert torch.equal(desk.value(), values[oldest])
     del history
     desk.close_all()
+
+
+def end(mover: HeldMover, desk: Desk) -> None:
+    """End the copies that are held, and those that begin by that."""
+    while mover.batches:
+        mover.finish()
+        until_idle(desk)
+
+
+def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_no_other_copies() -> None:
+    desk = made(stops_kept=2, disk_memory=3 * 48 << 10)
+    mover, total = held(desk), desk.layers - 1
+    stopped_everywhere(desk)
+    history, residency = desk.session().history, desk.engine.residency
+    assert (len(history.stops), history.on_disk, history.beyond) == (total, 3, total - 5), "dropping would free nothing"
+    end(mover, desk)
+    assert (history.dropped, history.on_disk, history.beyond) == (total - 5, 3, 0)
+    residency.older_stops.push_out(1)
+    assert mover.batches, "on its way to the host"
+    history.kept = 1
+    residency.bound(desk.session())
+    assert (history.dropped, history.on_disk, history.beyond) == (total - 4, 3, 0)
+    end(mover, desk)
+    desk.engine.tiers.mover = desk.engine.mover
+    del history
+    desk.close_all()
+    assert nothing_left(desk)
 
 
 def test_a_stop_that_the_disk_does_not_take_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
