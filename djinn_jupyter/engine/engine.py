@@ -7,6 +7,7 @@ prefill."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import torch
 
@@ -115,12 +116,13 @@ class Engine:
 
     def close(self) -> None:
         """End the engine: put away sessions that are kept, and let threads that copy or work on files finish what they
-        have begun."""
-        if self.keeps_sessions and not self.keeping.forgets:
-            self.parts.orderly_shutdown.put_away()
-        self.keeping.close(self.sessions)
-        self.parts.tokenizing.close()
-        self.tiers.stop()
+        have begun. An error in one of these is raised after the others are done."""
+        with ExitStack() as end:  # last first
+            end.callback(self.tiers.stop)
+            end.callback(self.parts.tokenizing.close)
+            end.callback(self.keeping.close, self.sessions)
+            if self.keeps_sessions and not self.keeping.forgets:
+                self.parts.orderly_shutdown.put_away()
 
     def abandon(self) -> None:
         """End a broken engine: only the writes that it has handed over are completed."""

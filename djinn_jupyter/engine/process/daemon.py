@@ -124,7 +124,8 @@ class Daemon:
             with engine.faults.during("it put its sessions away"):
                 engine.abandon() if broken else engine.close()  # before the entry goes: its files are final then
             if registration is not None:
-                registration.withdraw()
+                with engine.faults.during("it withdrew its entry from the registry"):
+                    registration.withdraw()
             service.stop(STOPPED if broken is None else Failed(code=broken.code, message=str(broken)))
             folder.remove()
             log.info("Ended. %s", service.statistics())

@@ -37,7 +37,8 @@ class Lifecycle:
         """Remove a session and free its pages. Return the number of pages it held."""
         job = self._scheduler.job_of(session)
         if job is not None:
-            job.steps.close()
+            with self._faults.during(f"it ended the work of {session.name!r}"):
+                job.steps.close()
             self._scheduler.remove(job)
             if job.for_request is not None:
                 closed = Failed(code="IllegalMove", message=f"Session {session.name!r} was closed.")

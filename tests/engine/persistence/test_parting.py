@@ -131,3 +131,19 @@ def test_an_engine_that_is_told_to_forget_writes_nothing(tmp_path: Path) -> None
     one.engine.close()
     assert told(one)["stopped"] == ("exact", "resident")
     assert told(office(tmp_path)) == {}
+
+
+def test_an_error_in_one_part_of_the_end_keeps_no_other_part_from_ending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = populated(tmp_path)
+
+    def fail() -> None:
+        raise OSError("Made to fail.")
+
+    monkeypatch.setattr(one.engine.parts.orderly_shutdown, "put_away", fail)
+    with pytest.raises(OSError, match="Made to fail"):
+        one.engine.close()
+    other = office(tmp_path)
+    assert set(told(other)) == set(NAMES), "the journal was closed, so that the next engine can take it"
+    forget(other)

@@ -19,6 +19,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.replies import (
+    Closed,
     Described,
     Failed,
     Finished,
@@ -128,6 +129,28 @@ def test_decode_steps_alternate(desk: Desk) -> None:
     told = [event.session for event in desk.events if isinstance(event, TokenSampled)]
     assert told == ["a", "b"] * 8
     assert desk.outcome(ends[0][0], "a") == desk.outcome(ends[1][0], "b") == plain(new=8)
+
+
+def test_a_session_whose_work_fails_as_it_is_ended_is_closed_all_the_same(desk: Desk) -> None:
+    def steps() -> Iterator[None]:
+        try:
+            while True:
+                yield
+        finally:
+            raise RuntimeError("Made to fail.")
+
+    ends = start(desk, "a", LONG)
+    desk.engine.tick()
+    job: Any = desk.engine.scheduler.job_of(desk.session())
+    job.steps = steps()
+    next(job.steps)
+    closed: list[Any] = []
+    desk.post(ask.Close(session="a"), closed)
+    until(desk, closed, ends)
+    assert isinstance(closed[0], Closed)
+    assert ends[0].code == "IllegalMove"
+    assert "a" not in desk.engine.sessions
+    assert "Made to fail" in str(desk.engine.faults.last)
 
 
 @pytest.mark.parametrize("pass_", [0, 2])
