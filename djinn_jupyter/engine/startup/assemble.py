@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Final
 
@@ -103,8 +103,36 @@ class Foundation:
 def assemble(given: Foundation) -> Engine:
     """Return an engine with an empty session table."""
     tied = _Assembly(given)
-    names = (one.name for one in fields(Parts))
-    return Engine(Parts(**{name: getattr(tied, name) for name in names}))
+    parts = Parts(
+        config=tied.config,
+        runtime=tied.runtime,
+        faults=tied.faults,
+        budget=tied.budget,
+        slabs=tied.slabs,
+        mover=tied.mover,
+        tiers=tied.tiers,
+        blobs=tied.blobs,
+        accounting=tied.accounting,
+        sessions=tied.sessions,
+        residency=tied.residency,
+        keeping=tied.keeping,
+        mailbox=tied.mailbox,
+        tokenizing=tied.tokenizing,
+        intake=tied.intake,
+        waiting=tied.waiting,
+        handlers=tied.handlers,
+        dispatcher=tied.dispatcher,
+        delivery=tied.delivery,
+        promises=tied.promises,
+        state_publisher=tied.state_publisher,
+        scheduler=tied.scheduler,
+        giving_way=tied.giving_way,
+        turns=tied.turns,
+        lifecycle=tied.lifecycle,
+        upkeep=tied.upkeep,
+        orderly_shutdown=tied.orderly_shutdown,
+    )
+    return Engine(parts)
 
 
 class _Assembly:
@@ -293,7 +321,7 @@ class _Assembly:
             description=self.given.description,
             space=self.residency,
             counters=self.counters,
-            should_yield=lambda: self.giving_way.asked(),
+            should_yield=self.giving_way.asked,
             publish=self.given.publish,
             new_cache=lambda: PagedCache.create(forward.model.config, forward.geometry, self.slabs),
         )
