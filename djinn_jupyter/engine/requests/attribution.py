@@ -32,7 +32,6 @@ from djinn_jupyter.wire.replies import Attributed
 from djinn_jupyter.wire.sites import Site
 
 POINTS = ("attn_out", "mlp_out")
-Looking = Generator[Blocked | None, None, None]
 UNEXPLAINED = 0.05  # of a layer's change: more than rounding, so something else is added there
 
 
@@ -58,7 +57,7 @@ class Seen:
             self.values = [moment.value[self.row].detach().clone()]
 
 
-class Attributing:
+class AttributionRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
 

@@ -27,7 +27,7 @@ from djinn_jupyter.wire.replies import Paused, Pausing, SessionPaused, SessionRu
 from djinn_jupyter.wire.sites import Site
 
 
-class Moving:
+class ExecutionRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
         self._sessions, self._runtime, self._residency = sessions, runtime, residency
         self._forward, self._description = runtime.forward, runtime.description

@@ -27,7 +27,7 @@ from djinn_jupyter.wire.texts import sendable
 LENS_ROWS = 64
 
 
-class Looking:
+class InspectionRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
         self._forward, self._tokenizer = runtime.forward, runtime.tokenizer

@@ -38,7 +38,7 @@ from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, S
 from djinn_jupyter.wire.sites import Site, parse_site
 
 
-class Breakpoints:
+class BreakpointRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._runtime = sessions, runtime
         self._tokenizer = runtime.tokenizer
@@ -89,7 +89,7 @@ class Breakpoints:
         return Cleared(count=len(doomed))
 
 
-class Edits:
+class EditRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
         self._sessions, self._runtime, self._residency = sessions, runtime, residency
 
@@ -163,7 +163,7 @@ class Edits:
         return reports.paused(self._runtime, session)
 
 
-class Rules:
+class RuleRequests:
     """Steering rules and watches."""
 
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:

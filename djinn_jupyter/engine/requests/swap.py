@@ -15,7 +15,7 @@ from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Noted, Swapped
 
 
-class Residing:
+class SwapRequests:
     def __init__(self, sessions: SessionTable, residency: Residency) -> None:
         self._sessions, self._residency = sessions, residency
 

@@ -16,7 +16,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused, Steered
 
 
-class Switching:
+class SwitchingRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime, residency: Residency) -> None:
         self._sessions, self._runtime, self._residency = sessions, runtime, residency
 

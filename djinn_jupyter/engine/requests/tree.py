@@ -20,7 +20,7 @@ from djinn_jupyter.wire.replies import Tree
 TOKENS_TOLD: Final = 12
 
 
-class Branches:
+class TreeRequests:
     def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
         self._sessions, self._tokenizer = sessions, runtime.tokenizer
 

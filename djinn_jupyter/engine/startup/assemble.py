@@ -30,22 +30,22 @@ from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
 from djinn_jupyter.engine.process_memory import Footprint
 from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.answers import Answers
-from djinn_jupyter.engine.requests.attribution import Attributing
+from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.ended_moves import EndedMoves
-from djinn_jupyter.engine.requests.execution import Moving
+from djinn_jupyter.engine.requests.execution import ExecutionRequests
 from djinn_jupyter.engine.requests.handles import Handlers
-from djinn_jupyter.engine.requests.inspection import Looking
+from djinn_jupyter.engine.requests.inspection import InspectionRequests
 from djinn_jupyter.engine.requests.intake import Intake
-from djinn_jupyter.engine.requests.interventions import Breakpoints, Edits, Rules
+from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
-from djinn_jupyter.engine.requests.swap import Residing
-from djinn_jupyter.engine.requests.switching import Switching
-from djinn_jupyter.engine.requests.tree import Branches
+from djinn_jupyter.engine.requests.swap import SwapRequests
+from djinn_jupyter.engine.requests.switching import SwitchingRequests
+from djinn_jupyter.engine.requests.tree import TreeRequests
 from djinn_jupyter.engine.requests.weights import WeightRequests
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.giving_way import GivingWay
@@ -68,15 +68,15 @@ from djinn_jupyter.wire.replies import Event
 
 HANDLED_BY: Final = (
     SessionRequests,
-    Moving,
-    Breakpoints,
-    Edits,
-    Rules,
-    Switching,
-    Looking,
-    Attributing,
-    Branches,
-    Residing,
+    ExecutionRequests,
+    BreakpointRequests,
+    EditRequests,
+    RuleRequests,
+    SwitchingRequests,
+    InspectionRequests,
+    AttributionRequests,
+    TreeRequests,
+    SwapRequests,
     WeightRequests,
     CheckpointRequests,
 )
@@ -234,15 +234,15 @@ class _Assembly:
         until = partial(until_done, self.mailbox, self.scheduler)
         return Handlers(
             SessionRequests(sessions, self.lifecycle, runtime, residency, kept),
-            Moving(sessions, runtime, residency),
-            Breakpoints(sessions, runtime),
-            Edits(sessions, runtime, residency),
-            Rules(sessions, runtime),
-            Switching(sessions, runtime, residency),
-            Looking(sessions, runtime),
-            Attributing(sessions, runtime),
-            Branches(sessions, runtime),
-            Residing(sessions, residency),
+            ExecutionRequests(sessions, runtime, residency),
+            BreakpointRequests(sessions, runtime),
+            EditRequests(sessions, runtime, residency),
+            RuleRequests(sessions, runtime),
+            SwitchingRequests(sessions, runtime, residency),
+            InspectionRequests(sessions, runtime),
+            AttributionRequests(sessions, runtime),
+            TreeRequests(sessions, runtime),
+            SwapRequests(sessions, residency),
             WeightRequests(sessions, self.weights),
             CheckpointRequests(sessions, self.lifecycle, runtime, self.keeping, residency, self.blobs, until, kept),
         )
