@@ -36,13 +36,9 @@ ALLOWED = {
     ("persistence/adopted_pages.py", "session.residence.inherited"),
     ("persistence/adopted_pages.py", "session.residence.state"),
     # the journal is tied at the end of the recovery that it belongs to
-    ("persistence/recovery.py", "counters.recovered_exact"),
-    ("persistence/recovery.py", "counters.recovered_recomputed"),
     ("persistence/recovery.py", "journal.pages"),
     ("persistence/recovery.py", "journal.values"),
     ("persistence/recovery.py", "self._keeping.journal"),
-    # a job that waits for a file counts itself among those that wait
-    ("persistence/file_worker.py", "scheduler.waiting"),
 }
 
 

@@ -36,12 +36,12 @@ def until_done(mailbox: Mailbox, scheduler: Scheduler, work: Future[Outcome]) ->
     """Steps of a job that waits for file work: gives way to other jobs, and sleeps when all of them wait. Raises the
     work's error."""
     work.add_done_callback(lambda _: mailbox.wake())
-    scheduler.waiting += 1
+    scheduler.begin_wait()
     try:
         while not work.done():
             if scheduler.waiting >= len(scheduler):
                 mailbox.wait(LONGEST_WAIT_SECONDS)
             yield
     finally:
-        scheduler.waiting -= 1
+        scheduler.end_wait()
     return work.result()

@@ -59,9 +59,8 @@ class Recovery:
         if journal.pages is not None:
             self._adopt(journal.pages, brought_back)
         self._keeping.journal = journal
-        counters = self._runtime.counters
-        counters.recovered_recomputed = sum(session.needs_recompute for session, _ in brought_back)
-        counters.recovered_exact = len(brought_back) - counters.recovered_recomputed
+        recomputed = sum(session.needs_recompute for session, _ in brought_back)
+        self._runtime.counters.count_recovered(exact=len(brought_back) - recomputed, recomputed=recomputed)
         return tuple(self._sessions)
 
     def _bring_back(self, journal: Journal, found: LeftBehind) -> tuple[Session, SessionImage] | None:

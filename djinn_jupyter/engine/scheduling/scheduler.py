@@ -40,6 +40,13 @@ class Scheduler:
         else:
             self._jobs.append(job)
 
+    def begin_wait(self) -> None:
+        """Note that a job has nothing to do until another thread is done."""
+        self.waiting += 1
+
+    def end_wait(self) -> None:
+        self.waiting -= 1
+
     def job_of(self, session: Session) -> Job | None:
         return next((job for job in self._jobs if job.session is session), None)
 

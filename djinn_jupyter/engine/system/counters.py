@@ -31,5 +31,10 @@ class Counters:
     def count_answer(self) -> None:
         self.requests_answered += 1
 
+    def count_recovered(self, *, exact: int, recomputed: int) -> None:
+        """Count the sessions that came back from earlier processes."""
+        self.recovered_exact += exact
+        self.recovered_recomputed += recomputed
+
     def count_preemption(self) -> None:
         self.preemptions += 1
