@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
 import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import ModelRefused
@@ -24,9 +25,6 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import CheckResult
 from djinn_jupyter.wire.replies import BreakpointSet, Closed, Edited, Finished, Logits, Opened, Paused, Reply, ReplyBase
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.engine import Engine
 
 SessionAsk = TypeVar(
     "SessionAsk",
