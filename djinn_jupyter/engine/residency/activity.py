@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
@@ -32,10 +31,8 @@ from djinn_jupyter.engine.session.footprint import (
     own_items_of,
     pages_of,
 )
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.session import Session
 
 
 class Notebooks:

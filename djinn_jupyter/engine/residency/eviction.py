@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.residency.activity import free_bytes, private_bytes
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.residence import Cause
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import DjinnError
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.session import Session
-    from djinn_jupyter.engine.session.steps import Blocked
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +22,7 @@ WRITE_THROUGH_SECONDS: Final = 1.0  # of rest before copies are made: stepping o
 
 GIVE_BACK_SECONDS: Final = 3.0  # without a change before memory of evicted sessions is given back
 
-Choice = Callable[["Sequence[Session]", int], "Sequence[Session]"]
+Choice = Callable[[Sequence[Session], int], Sequence[Session]]
 
 
 def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:

@@ -6,14 +6,12 @@ not enough, sessions are evicted; then the memory they left is given back, and s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from djinn_jupyter.engine.residency.eviction import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.device import Usage
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.session import Session
 
 HEADROOM: Final = 20  # a twentieth of the device is to be free when other programs have grown
 

@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -19,13 +18,11 @@ from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.session.footprint import storages_of, tensors_of_stop
+from djinn_jupyter.engine.session.history import StopRecord
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import DjinnError, SlabFull, TierFull
 from djinn_jupyter.wire.nouns import Tier
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.history import StopRecord
-    from djinn_jupyter.engine.session.session import Session
-    from djinn_jupyter.engine.session.steps import Blocked
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ is kept, given back once the accounting has the tensors. Waits, and raises where
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from djinn_jupyter.amounts import mebibytes
 from djinn_jupyter.engine.memory.budget import Budget
@@ -13,11 +13,9 @@ from djinn_jupyter.engine.residency.eviction import Room
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_tensors
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Pieces
 from djinn_jupyter.errors import SlabFull
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.session import Session
 
 NO_TIER: Final = "There was no room for them on the device, nor in a tier (--host-memory, --disk-memory)."
 

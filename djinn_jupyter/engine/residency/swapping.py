@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Moved
@@ -19,12 +18,10 @@ from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.older_stops import OlderStops
 from djinn_jupyter.engine.session.footprint import items_of, own_items_of, storages_of
 from djinn_jupyter.engine.session.residence import Cause, Moving
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import Tier, Transfer
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -13,12 +12,10 @@ from djinn_jupyter.engine.memory.kv.slab import Page
 from djinn_jupyter.engine.memory.kv.states import LayerState
 from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
 from djinn_jupyter.engine.memory.offload.swappable import Item
+from djinn_jupyter.engine.session.history import StopRecord
 from djinn_jupyter.engine.session.residence import Storages
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.nested import tensors_within
-
-if TYPE_CHECKING:
-    from djinn_jupyter.engine.session.history import StopRecord
-    from djinn_jupyter.engine.session.session import Session
 
 
 def pages_of(session: Session) -> Iterator[Page]:
