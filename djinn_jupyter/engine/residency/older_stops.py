@@ -176,14 +176,15 @@ class OlderStops:
     def bound(self, session: Session) -> None:
         """Send the stops beyond those that the session keeps in memory to the disk. Where the disk is off or full, or a
         write to it failed, the oldest are dropped, and the history says why. A stop that finds the disk full while
-        others are being written to it waits for them: dropping one of those would free no place yet."""
+        others are being written to it waits for them: dropping one of those would free no place yet. The stop that the
+        session stands at is not dropped."""
         history = session.history
         self._drop_unwritten(session)
         while history.beyond:
             try:
                 self._send_to_disk(history.stops[history.on_disk])
             except TierFull as full:
-                if any(blob.moving and tier == "disk" for blob, tier in self._going.values()):
+                if history.present == 0 or any(blob.moving and tier == "disk" for blob, tier in self._going.values()):
                     return
                 history.drop_oldest(str(full))
                 self._blobs.purge()

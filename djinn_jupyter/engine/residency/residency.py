@@ -79,8 +79,11 @@ class Residency:
         self.notebooks.asked(session)
 
     def left_alone(self, session: Session) -> None:
-        """Note that the session's requests are done, for now."""
+        """Note that the session's requests are done, for now. Stops may have waited for the end of its work to be sent
+        to the disk."""
         self.notebooks.left_alone(session)
+        if session.history.beyond and session.work is None:
+            self.bound(session)
 
     def closed(self, session: Session) -> None:
         session.residence.give_up_move()

@@ -197,6 +197,41 @@ def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_
     assert nothing_left(desk)
 
 
+def test_the_stop_that_a_session_stands_at_is_not_dropped_for_newer_ones(roomy: Any) -> None:
+    desk = made(stops_kept=2, disk_memory=3 * 48 << 10)
+    mover, total = held(desk), desk.layers - 1
+    stopped_everywhere(desk)
+    desk.back(total)
+    history = desk.session().history
+    assert (history.present, history.beyond) == (0, total - 5)
+    end(mover, desk)
+    assert (history.present, history.dropped) == (0, 0)
+    assert torch.equal(desk.value(), roomy[0][0])
+    desk.engine.tiers.mover = desk.engine.mover
+    del history
+    desk.close_all()
+
+
+def test_stops_whose_place_on_the_disk_comes_free_while_their_session_runs_go_there_at_its_end() -> None:
+    desk = made(stops_kept=2, disk_memory=3 * 48 << 10)
+    mover = held(desk)
+    stopped_everywhere(desk)
+    history, beyond = desk.session().history, desk.layers - 6
+    replies: list[Any] = []
+    desk.post(ask.Run(session="a", extend=True, tokens=(3,), max_new_tokens=3, ignore_eos=True), replies)
+    desk.engine.tick()
+    mover.finish()
+    desk.engine.tick()
+    assert (desk.session().work, history.beyond) == ("run", beyond)
+    until_idle(desk)
+    end(mover, desk)
+    assert replies
+    assert (history.dropped, history.beyond) == (beyond, 0)
+    desk.engine.tiers.mover = desk.engine.mover
+    del history
+    desk.close_all()
+
+
 def test_a_stop_that_the_disk_does_not_take_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = made(stops_kept=2)
     disk = desk.engine.tiers.disk
