@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ SECONDS = 300
 
 
 class Kernel:
-    """One kernel process of one notebook. `do` runs a cell and returns the text that a user would read."""
+    """One kernel process of one notebook. `do` runs a cell and returns the text that a user would read.
+
+    What a kernel says comes from several threads in any order: a reader takes the messages that it waits for, and leaves
+    the others to other readers."""
 
     def __init__(self, notebook: str) -> None:
         self.notebook = notebook
+        self._unread: list[dict[str, Any]] = []
         self.manager = KernelManager()
         self.manager.start_kernel(env=self._environment())
         self.client = self._connected()
@@ -42,17 +46,25 @@ class Kernel:
         return self.outputs(self.begin(cell))
 
     def outputs(self, parent: str) -> list[str]:
-        """The texts of a cell's outputs in order; tracebacks and streams too."""
+        """Wait until a cell has ended; return the texts of its outputs in order, tracebacks and streams too."""
         texts: list[str] = []
         while True:
-            message = self.message()
-            if message["parent_header"].get("msg_id") != parent:
-                continue
+            message = self.take(lambda m: m["parent_header"].get("msg_id") == parent and m["msg_type"] != "debug_event")
             if message["msg_type"] == "status" and message["content"]["execution_state"] == "idle":
                 return texts
             texts.extend(_texts(message))
 
-    def message(self) -> dict[str, Any]:
+    def take(self, fits: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """Return the next message on iopub that fits, of those unread and those to come; all others stay unread."""
+        for message in self._unread:
+            if fits(message):
+                self._unread.remove(message)
+                return message
+        while not fits(message := self._message()):
+            self._unread.append(message)
+        return message
+
+    def _message(self) -> dict[str, Any]:
         try:
             message: dict[str, Any] = self.client.get_iopub_msg(timeout=SECONDS)
         except queue.Empty:
@@ -61,6 +73,7 @@ class Kernel:
 
     def restart(self) -> None:
         self.client.stop_channels()
+        self._unread.clear()
         self.manager.restart_kernel(now=True)
         self.client = self._connected()
 

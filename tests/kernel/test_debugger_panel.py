@@ -45,10 +45,17 @@ class Panel:
     def event(self, name: str) -> dict[str, Any]:
         """The body of the next debug event of that name on iopub. Fails at once where a cell fails: none comes then."""
         while True:
-            message = self.kernel.message()
+            message = self.kernel.take(lambda m: m["msg_type"] in ("debug_event", "error"))
             assert message["msg_type"] != "error", "\n".join(message["content"]["traceback"])
-            if message["msg_type"] == "debug_event" and message["content"]["event"] == name:
+            if message["content"]["event"] == name:
                 return dict(message["content"].get("body", {}))
+
+    def stopped_by(self, cell: str) -> int:
+        """Run a cell that ends in a stop; return the stopped thread, once the cell has ended and the panel shows it."""
+        begun = self.kernel.begin(cell)
+        thread = int(self.event("stopped")["threadId"])
+        self.kernel.outputs(begun)
+        return thread
 
     def moved(self, command: str, thread: int) -> str:
         """Press a button; the top of the stack where the pass stands then."""
@@ -92,10 +99,8 @@ def test_a_stop_is_shown_and_the_buttons_move_it(panel: Panel) -> None:
     assert panel.body("debugInfo")["stoppedThreads"] == []
     start_python_debugging(panel)
     kernel.do("%djinn_break 20")
-    cell = kernel.begin("%djinn_run --ids ids --max-tokens 3")
-    thread = panel.event("stopped")["threadId"]
+    thread = panel.stopped_by("%djinn_run --ids ids --max-tokens 3")
     assert thread >= FIRST_THREAD
-    kernel.outputs(cell)
     assert panel.body("debugInfo")["stoppedThreads"] == [thread]
     stack = panel.stack(thread)
     assert [frame["name"] for frame in stack][:3] == [
@@ -127,8 +132,7 @@ def test_a_stop_is_shown_and_the_buttons_move_it(panel: Panel) -> None:
 def test_a_magic_moves_what_the_panel_shows_and_python_sees_the_panels_moves(panel: Panel) -> None:
     kernel = panel.kernel
     kernel.do("%djinn_break 4")
-    kernel.do("%djinn_run --ids ids -o first")
-    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    thread = panel.stopped_by("%djinn_run --ids ids -o first")
     old = panel.stack(thread)[0]["id"]
     reference = panel.variables(old, "Activation")["value"]["variablesReference"]
     edited = panel.body("setVariable", variablesReference=reference, name="[4]", value="* 0.5")
@@ -153,8 +157,7 @@ def test_pythons_own_debugging_goes_on_as_before(panel: Panel) -> None:
     kernel = panel.kernel
     start_python_debugging(panel)
     kernel.do("%djinn_break 4")
-    kernel.do("%djinn_run --ids ids")
-    [ours] = panel.body("debugInfo")["stoppedThreads"]
+    ours = panel.stopped_by("%djinn_run --ids ids")
     code = "total = 0\nfor number in range(3):\n    total += number\nprint('sum', total)"
     path = panel.body("dumpCell", code=code)["sourcePath"]
     point = panel.body("setBreakpoints", source={"path": path}, breakpoints=[{"line": 4}], sourceModified=False)
@@ -179,8 +182,7 @@ def test_pythons_own_debugging_goes_on_as_before(panel: Panel) -> None:
 def test_off_is_as_if_it_had_never_been_on(panel: Panel) -> None:
     kernel = panel.kernel
     kernel.do("%djinn_break 4")
-    kernel.do("%djinn_run --ids ids")
-    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    thread = panel.stopped_by("%djinn_run --ids ids")
     cell = kernel.begin("%djinn_debugger off")
     assert panel.event("continued")["threadId"] == thread
     assert "is off" in "".join(kernel.outputs(cell))
@@ -208,8 +210,7 @@ def test_the_pause_button_pauses_the_pass_while_the_kernel_is_busy(panel: Panel)
 def test_an_engine_that_dies_leaves_an_empty_panel(panel: Panel) -> None:
     kernel = panel.kernel
     kernel.do("%djinn_break 4")
-    kernel.do("%djinn_run --ids ids -o stop")
-    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    thread = panel.stopped_by("%djinn_run --ids ids -o stop")
     kernel.begin("import os, signal\nos.kill(stop.session._channel.entry.pid, signal.SIGKILL)")
     assert panel.event("continued")["threadId"] == thread
     reply = panel.ask("next", threadId=thread)
@@ -234,13 +235,11 @@ def test_an_engine_starts_while_pythons_debugger_is_on(kernels: Callable[[str], 
 def test_the_session_in_use_is_shown_named_and_moved_and_no_fork_of_it(panel: Panel) -> None:
     kernel = panel.kernel
     kernel.do("%djinn_break 4")
-    kernel.do("%djinn_run --ids ids")
-    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    thread = panel.stopped_by("%djinn_run --ids ids")
     kernel.do("%djinn_fork parked")
     assert panel.body("debugInfo")["stoppedThreads"] == [thread]
     assert panel.moved("next", thread) == "resid_post.5, step 0 of panel"
-    kernel.do("%djinn_use parked")
-    [parked] = panel.body("debugInfo")["stoppedThreads"]
+    parked = panel.stopped_by("%djinn_use parked")
     assert parked != thread
     assert panel.stack(parked)[0]["name"] == "resid_post.4, step 0 of parked"
     assert panel.stack(thread)[0]["name"] == "resid_post.5, step 0 of panel"
@@ -252,12 +251,9 @@ def test_the_session_in_use_is_shown_named_and_moved_and_no_fork_of_it(panel: Pa
 def test_what_is_edited_in_a_cell_is_told_again(panel: Panel) -> None:
     kernel = panel.kernel
     kernel.do("%djinn_break 4")
-    kernel.do("%djinn_run --ids ids")
-    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    thread = panel.stopped_by("%djinn_run --ids ids")
     before = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
-    cell = kernel.begin("%djinn_edit scale 0.5")
-    assert panel.event("stopped")["threadId"] == thread
-    kernel.outputs(cell)
+    assert panel.stopped_by("%djinn_edit scale 0.5") == thread
     after = panel.variables(panel.stack(thread)[0]["id"], "Activation")["norm"]["value"]
     assert float(after) == pytest.approx(float(before) / 2, rel=1e-4)
 
@@ -265,8 +261,7 @@ def test_what_is_edited_in_a_cell_is_told_again(panel: Panel) -> None:
 def test_breakpoints_in_the_models_source_are_still_told_when_the_panel_asks_anew(panel: Panel) -> None:
     kernel = panel.kernel
     kernel.do("%djinn_break 4")
-    kernel.do("%djinn_run --ids ids")
-    [thread] = panel.body("debugInfo")["stoppedThreads"]
+    thread = panel.stopped_by("%djinn_run --ids ids")
     source = panel.stack(thread)[0]["source"]
     line = panel.stack(thread)[0]["line"] + 1
     panel.body("setBreakpoints", source={"path": source["path"]}, breakpoints=[{"line": line}], sourceModified=False)

@@ -80,10 +80,7 @@ def test_the_interrupt_button_leaves_the_session_at_a_layer_boundary(kernels: St
         "def tell(token):\n    print('token', flush=True)\n"
         "session.run([3, 4, 5], max_new_tokens=400, ignore_eos=True, on_token=tell)"
     )
-    while True:
-        message = kernel.message()
-        if message["msg_type"] == "stream" and "token" in message["content"]["text"]:
-            break
+    kernel.take(lambda message: message["msg_type"] == "stream" and "token" in message["content"]["text"])
     kernel.manager.interrupt_kernel()
     kernel.outputs(parent)
     standing = "".join(kernel.do("session.stop"))

@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from tests.engine.persistence.crashes import last_image
 from tests.families import build
 from tests.process.diary import NEVER, Diary
 from tests.process.nursery import Nursery
+from tests.waiting import until
 
 pytestmark = pytest.mark.alone
 log = logging.getLogger(__name__)
@@ -327,9 +328,3 @@ def test_an_engine_that_ends_in_order_recomputes_nothing_when_it_is_loaded_again
         assert engine.entry is not None
         os.kill(engine.entry.pid, signal.SIGTERM)
         await_end(engine.entry)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """The journal is written behind the engine's back."""
-    while not true():
-        time.sleep(0.01)
