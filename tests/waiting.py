@@ -1,4 +1,4 @@
-"""Waiting for what another process or thread does in its own time: a condition and a deadline, never a guessed sleep."""
+"""Waiting for what another process or thread does in its own time: a condition and a deadline, no guessed sleep."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SECONDS = 300
 class Kernel:
     """One kernel process of one notebook. `do` runs a cell and returns the text that a user would read.
 
-    What a kernel says comes from several threads in any order: a reader takes the messages that it waits for, and leaves
+    What a kernel says comes from several threads in any order: a reader takes the messages that it waits for and leaves
     the others to other readers."""
 
     def __init__(self, notebook: str) -> None:
