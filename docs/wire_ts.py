@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from djinn_jupyter.server import answers, messages
+from djinn_jupyter.server import answers, messages, protocol
 from djinn_jupyter.wire import attribution, edits, holdings, interventions, nouns, readings, replies, requests
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
@@ -26,6 +26,9 @@ export interface ArrayJson {
 }
 """
 # Names that TypeScript's own library has for something else.
+PROTOCOL = """/** The digest of the messages that this page knows; the server's has to be the same. */
+export const PROTOCOL = '%s';
+"""
 RENAMED = {"Request": "WireRequest", "Reply": "WireReply", "Event": "WireEvent", "History": "HistoryRead"}
 ASKED = (
     nouns.Sampling,
@@ -65,6 +68,7 @@ def wire_ts() -> dict[str, str]:
             _union("Said", typing.get_args(messages.Said)),
         ],
         "answers": [_answers()],
+        "protocol": [PROTOCOL % protocol.digest()],
     }
     texts = {name: "\n".join(part) for name, part in parts.items()}
     files = {name: "\n".join([HEAD, *_imports(name, texts), text]) for name, text in texts.items()}

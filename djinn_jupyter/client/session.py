@@ -264,9 +264,9 @@ class RemoteSession:
     def describe(self) -> SessionDescription:
         return self._ask(ask.Describe(session=self.name), replies.Described).session
 
-    def fork(self, name: str) -> RemoteSession:
-        """Create a session `name` with the same tokens, stop and rules."""
-        self._ask(ask.Fork(session=self.name, name=name), replies.Opened)
+    def fork(self, name: str, *, stop: StopIdentity | None = None) -> RemoteSession:
+        """Create a session `name` with the same tokens, stop and rules. Refused where it no longer stands at `stop`."""
+        self._ask(ask.Fork(session=self.name, name=name, stop=stop), replies.Opened)
         return RemoteSession(self._channel, name)
 
     def accept_recomputed(self) -> SessionDescription:

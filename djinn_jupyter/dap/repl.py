@@ -130,8 +130,7 @@ class Repl:
         return f"{thread.session.unsteer(said.number)} rules ended"
 
     def _fork(self, thread: DebugThread, said: argparse.Namespace) -> str:
-        thread.stopped.check(thread.session.describe().stop)  # the fork stands where the client sees this one stand
-        fork = thread.session.fork(said.name)
+        fork = thread.session.fork(said.name, stop=thread.stopped.identity)
         return f"{fork.label} forked from {thread.session.label}; attach to it to see it here"
 
     def _step(self, thread: DebugThread, request: Request, said: argparse.Namespace) -> None:

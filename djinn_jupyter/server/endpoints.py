@@ -15,7 +15,7 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.errors import DjinnError
-from djinn_jupyter.server import json_codec
+from djinn_jupyter.server import json_codec, protocol
 from djinn_jupyter.server.http_errors import NoSuchEngine
 from djinn_jupyter.server.live import LivePicture
 from djinn_jupyter.server.messages import Accepted, Engines, Focus
@@ -41,7 +41,7 @@ class EnginesEndpoint(APIHandler):
     async def get(self) -> None:
         await self._monitor.ready()
         found = tuple(link.found() for link in self._monitor.links)
-        self.finish(json_codec.write(Engines(version=__version__, engines=found)))
+        self.finish(json_codec.write(Engines(version=__version__, protocol=protocol.digest(), engines=found)))
 
 
 class AskEndpoint(APIHandler):

@@ -61,9 +61,10 @@ class LiveEngine(Frozen, frozen=True):
 
 
 class Engines(Frozen, frozen=True):
-    """The answer of GET engines; `version` is the server's own."""
+    """The answer of GET engines; `version` is the server's own, `protocol` the digest of the messages that it knows."""
 
     version: str
+    protocol: str
     engines: tuple[EngineFound, ...]
 
 

@@ -141,8 +141,8 @@ class Detach(SessionRequest, frozen=True, tag="Detach"): ...
 class Close(SessionRequest, frozen=True, tag="Close"): ...
 
 
-class Fork(SessionRequest, frozen=True, tag="Fork"):
-    """A new session `name` with the same tokens, stop and rules; pages are shared until one of the two writes."""
+class Fork(StopRequest, frozen=True, tag="Fork"):
+    """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes."""
 
     name: Name
 

@@ -107,6 +107,7 @@ test('each verb asks its request of the session', async () => {
   await service.clearBreakpoints(HERE, [3]);
   await service.swap(HERE, 'out');
   await service.acceptRecomputed(HERE);
+  await service.fork(HERE, 'b');
   await service.close(HERE);
   const stop = { session: 'a', number: 1, edition: 1 };
   expect(channel.asked.map(({ request }) => request)).toEqual([
@@ -120,6 +121,7 @@ test('each verb asks its request of the session', async () => {
     { request: 'ClearBreakpoints', session: 'a', sites: ['3'] },
     { request: 'SwapOut', session: 'a' },
     { request: 'AcceptRecomputed', session: 'a' },
+    { request: 'Fork', session: 'a', name: 'b', stop },
     { request: 'Close', session: 'a' }
   ]);
 });

@@ -148,8 +148,15 @@ test('what is missing is named with its remedy', async () => {
   expect(screen.getByText(/tried again every 4 s/)).toBeTruthy();
   await settled(() => channel.stand({ kind: 'forbidden' }));
   expect(screen.getByText(/does not let you/)).toBeTruthy();
+  await settled(() => channel.stand({ kind: 'differs', version: '0.2.0', spoke: false }));
+  expect(screen.getByText(/Restart the Jupyter server; where that does not help/)).toBeTruthy();
   await settled(() => channel.stand({ kind: 'open' }));
   await has(PARIS);
+  await settled(() => channel.stand({ kind: 'differs', version: '0.2.0', spoke: true }));
+  expect(screen.getByText(/was started again with another build of Djinn/)).toBeTruthy();
+  expect(screen.getByRole('button', { name: 'Reload the page' })).toBeTruthy();
+  expect(screen.queryByText('paris.ipynb')).toBeNull();
+  await settled(() => channel.stand({ kind: 'open' }));
   expect(screen.queryByRole('button', { name: 'Try again' })).toBeNull();
 });
 

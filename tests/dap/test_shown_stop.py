@@ -27,7 +27,7 @@ class Desk:
         self.said: list[dict[str, Any]] = []
         self.adapter = Adapter(self.said.append)
         self.adapter.debuggee.work_with(engine, ModelTree(engine.description, engine.modules()), lambda event: None)
-        self.session = session
+        self.engine, self.session = engine, session
         self.thread: DebugThread = self.adapter.debuggee.follow(session)
         self.adapter.reports.stopped(self.thread, stop)
 
@@ -111,7 +111,6 @@ def test_a_variable_of_a_stop_that_is_gone_is_not_set(desk: Desk) -> None:
         ("evaluate", {"expression": "norm"}),
         ("evaluate", {"context": "repl", "expression": "effect"}),
         ("evaluate", {"context": "repl", "expression": "lens"}),
-        ("evaluate", {"context": "repl", "expression": "fork shown-too"}),
         ("evaluate", {"expression": "resid_post.1"}),
     ],
 )
@@ -120,6 +119,14 @@ def test_what_was_read_from_another_stop_than_the_one_shown_is_refused(
 ) -> None:
     desk.session.step()  # a notebook's, of which the adapter has not heard yet
     assert "has moved on or was edited" in desk.ask(command, **arguments)["message"]
+
+
+def test_a_fork_is_asked_for_with_the_stop_shown_so_that_the_engine_refuses_another(desk: Desk) -> None:
+    desk.session.step()  # however late it comes, before the engine forks
+    reply = desk.ask("evaluate", context="repl", expression="fork shown-too")
+    assert "has moved on meanwhile and stands at resid_post.3, step 0: the stop you see is gone." in reply["message"]
+    forks = [one.name for one in desk.engine.sessions() if one.name == "shown-too"]
+    assert forks == []
 
 
 def test_the_session_scope_is_of_the_stop_shown(desk: Desk) -> None:

@@ -13,6 +13,8 @@ from tests.process.fake_engine import FakeSession
 from tests.process.served import Served, entry_for
 from tests.server.jupyter import Jupyter, jupyter_server
 
+BUNDLED = Path(__file__).parents[2] / "labextension/src/wire"
+
 
 async def engine_id(jupyter: Jupyter) -> str:
     (found,) = await jupyter.engines()
@@ -32,6 +34,11 @@ async def test_engines_are_listed_with_what_they_serve_and_without_secrets(engin
     listed = (await jupyter.fetch("djinn/api/engines")).body.decode()
     assert "ipc:" not in listed
     assert "secret" not in listed
+
+
+async def test_the_answer_names_the_messages_that_the_sidebar_was_built_with(jupyter: Jupyter) -> None:
+    told = json.loads((await jupyter.fetch("djinn/api/engines")).body)["protocol"]
+    assert f"export const PROTOCOL = '{told}';" in (BUNDLED / "protocol.ts").read_text()
 
 
 async def test_engines_that_cannot_be_spoken_to_are_listed_with_the_reason(root: Path) -> None:

@@ -2,11 +2,13 @@
 
 /**
  * `absent`: the server has no Djinn extension; `forbidden`: it refuses this user; `lost`: the next attempt follows by
- * itself, after `seconds`.
+ * itself, after `seconds`; `differs`: the server, of version `version`, has other messages than this page, which has
+ * spoken with another server before (`spoke`) or never has.
  */
 export type Connection =
   | { readonly kind: 'connecting' }
   | { readonly kind: 'open' }
   | { readonly kind: 'lost'; readonly seconds: number }
   | { readonly kind: 'absent' }
-  | { readonly kind: 'forbidden' };
+  | { readonly kind: 'forbidden' }
+  | { readonly kind: 'differs'; readonly version: string; readonly spoke: boolean };

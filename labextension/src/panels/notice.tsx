@@ -2,6 +2,7 @@
 
 import * as React from 'react';
 
+import { Connection } from '../models/connection';
 import { PanelProps, Trans, useModel } from './react';
 import { IDjinn } from '../tokens';
 
@@ -58,11 +59,41 @@ export function missing(service: IDjinn, trans: Trans): Said | null {
         ),
         mend: again
       };
+    case 'differs':
+      return otherMessages(connection, trans, again);
     case 'connecting':
       return live.current ? null : { text: trans.__('Connecting to the Jupyter server.') };
     case 'open':
       return otherVersion(service, trans);
   }
+}
+
+/** A page that has spoken with this server before is older than it; one that never has is newer. */
+function otherMessages(
+  { version, spoke }: Extract<Connection, { kind: 'differs' }>,
+  trans: Trans,
+  again: Said['mend']
+): Said {
+  if (spoke) {
+    return {
+      text: trans.__(
+        'The Jupyter server was started again with another build of Djinn (djinn-jupyter %1). Reload the page.',
+        version
+      ),
+      mend: reload(trans)
+    };
+  }
+  return {
+    text: trans.__(
+      'This page has another build of Djinn than the Jupyter server (djinn-jupyter %1). Restart the Jupyter server; where that does not help, install djinn-jupyter again.',
+      version
+    ),
+    mend: again
+  };
+}
+
+function reload(trans: Trans): Said['mend'] {
+  return { label: trans.__('Reload the page'), act: () => window.location.reload() };
 }
 
 function otherVersion(service: IDjinn, trans: Trans): Said | null {
@@ -76,6 +107,6 @@ function otherVersion(service: IDjinn, trans: Trans): Said | null {
       version,
       service.version
     ),
-    mend: { label: trans.__('Reload the page'), act: () => window.location.reload() }
+    mend: reload(trans)
   };
 }

@@ -6,7 +6,7 @@ import { ISignal, Signal } from '@lumino/signaling';
 
 import { Connection } from '../models/connection';
 import { IDjinn } from '../tokens';
-import { Answers, Failed, Live, Said } from '../wire';
+import { Answers, Engines, Failed, Live, PROTOCOL, Said } from '../wire';
 import { IChannel, RequestRefused } from './channel';
 
 const FIRST_SECONDS = 1;
@@ -94,12 +94,21 @@ export class ServerChannel implements IChannel {
         return this._wait({ kind: 'forbidden' }, ABSENT_SECONDS);
       }
       if (response.ok) {
-        return this._listen();
+        return this._meet((await response.json()) as Engines);
       }
     } catch {
       // The server does not answer; `_lose` says so, and tries again.
     }
     this._lose();
+  }
+
+  /** Listen to a server of the same messages: what one of others sends could be misread. */
+  private _meet({ version, protocol }: Engines): void {
+    if (protocol === PROTOCOL) {
+      this._spoke = true;
+      return this._listen();
+    }
+    this._wait({ kind: 'differs', version, spoke: this._spoke }, ABSENT_SECONDS);
   }
 
   private _listen(): void {
@@ -157,6 +166,7 @@ export class ServerChannel implements IChannel {
   private _socket: WebSocket | null = null;
   private _timer = 0;
   private _attempts = 0;
+  private _spoke = false;
   private _disposed = false;
 }
 

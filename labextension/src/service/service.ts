@@ -2,7 +2,7 @@
 
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { Place, find, follows, key, reduce } from '../models/live';
+import { NOTHING, Place, find, follows, key, reduce } from '../models/live';
 import { DjinnModel } from '../models/model';
 import { Subject, aboutStop, refusalOf } from '../models/refusals';
 import { IDjinn } from '../tokens';
@@ -127,7 +127,8 @@ export class DjinnService implements IDjinn {
 
   fork(place: Place, name: string): Promise<void> {
     const { engine, session } = place;
-    const request = { request: 'Fork', session, name } as const;
+    const stop = this._seen(place);
+    const request = { request: 'Fork', session, name, stop } as const;
     const show = (): void => this.model.choose({ engine, session: name });
     return this._attempt<'Fork'>(place, 'fork', request, show);
   }
@@ -344,6 +345,9 @@ export class DjinnService implements IDjinn {
   }
 
   private _onConnection(): void {
+    if (this._channel.connection.kind === 'differs') {
+      this.model.live = NOTHING; // no request of this page is for a server of other messages
+    }
     this.model.connection = this._channel.connection;
   }
 

@@ -12,3 +12,4 @@ export * from './replies';
 export * from './events';
 export * from './messages';
 export * from './answers';
+export * from './protocol';

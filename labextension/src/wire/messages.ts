@@ -64,9 +64,10 @@ export interface LiveEngine {
   readonly sessions: { readonly [name: string]: LiveSession };
 }
 
-/** The answer of GET engines; `version` is the server's own. */
+/** The answer of GET engines; `version` is the server's own, `protocol` the digest of the messages that it knows. */
 export interface Engines {
   readonly version: string;
+  readonly protocol: string;
   readonly engines: readonly EngineFound[];
 }
 

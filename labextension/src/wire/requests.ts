@@ -74,11 +74,12 @@ export interface Close {
   readonly session: string;
 }
 
-/** A new session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. */
+/** Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. */
 export interface Fork {
   readonly request: 'Fork';
   readonly session: string;
   readonly name: string;
+  readonly stop?: StopIdentity | null;
 }
 
 /**

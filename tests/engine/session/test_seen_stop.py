@@ -19,10 +19,11 @@ PROMPT = (5, 9, 23, 7)
 OF_EDITS = {ask.EnableEdit}  # means something where there is an edit: tests/engine/requests/test_switching.py
 KINDS = [kind for kind in ask.StopRequest.__subclasses__() if kind not in OF_EDITS]
 MOVES = {ask.Resume, ask.Step, ask.Back}
+MORE: dict[Any, dict[str, Any]] = {ask.ApplyEdit: {"edit": Scale(factor=0.5)}, ask.Fork: {"name": "fork"}}
 
 
 def order(kind: Any, stop: StopIdentity | None) -> ask.Request:
-    return kind(session="a", stop=stop, **({"edit": Scale(factor=0.5)} if kind is ask.ApplyEdit else {}))
+    return kind(session="a", stop=stop, **MORE.get(kind, {}))
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def unmoved(desk: Desk) -> Any:
 
 
 def test_whatever_moves_or_changes_a_stop_can_name_it(llama: Desk) -> None:
-    assert {*KINDS} == MOVES | {ask.ApplyEdit, ask.RevertEdits}
+    assert {*KINDS} == MOVES | {ask.ApplyEdit, ask.RevertEdits, ask.Fork}
     named = {kind for kind in llama.engine.parts.handlers.requests if issubclass(kind, ask.StopRequest)}
     assert named == {*ask.StopRequest.__subclasses__()}
 
@@ -101,7 +102,7 @@ def test_of_two_that_move_one_session_each_moves_only_what_it_sees(desk: Desk, s
             desk.run(PROMPT)
         if chance.random() < 0.4:
             sees[who] = stands(desk)
-        before, kind = unmoved(desk), chance.choice(KINDS)
+        before, kind = unmoved(desk), chance.choice([kind for kind in KINDS if kind is not ask.Fork])
         if kind is ask.Back and not desk.session().history.present:
             continue
         try:
