@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from djinn_jupyter.engine.interventions.condition_kinds import OF_NAMES, Kind, Kinds, Part, of_constant
 from djinn_jupyter.errors import InvalidCondition
 
 
@@ -25,7 +27,6 @@ class Scope(Protocol):
     def probability(self, text: str) -> float: ...
 
 
-NAMES: Final = ("step", "position", "token", "token_id", "norm", "top1")
 DEEPEST: Final = 100  # levels; each takes at most three of the thousand frames of a thread's stack
 LENS_NAMES: Final = frozenset({"top1", "p"})
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"abs": abs, "min": min, "max": max, "len": len}
@@ -53,15 +54,21 @@ Compiled = Callable[[Scope], Any]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A parsed expression. `names` are those it reads, `tokens` the texts given to `p`. With no name beyond `step` it
-    holds for all positions or for none. `value` computes the expression, `holds` its truth."""
+    holds for all positions or for none. `value` computes the expression, `holds` its truth. `disagreement` says why
+    it is not true or false in a meaningful way; None where it is."""
 
     text: str
     names: frozenset[str]
     tokens: frozenset[str]
+    disagreement: str | None
     value: Compiled
 
     def holds(self, scope: Scope) -> bool:
         return bool(self.value(scope))
+
+    def require_truth(self) -> None:
+        if self.disagreement is not None:
+            raise InvalidCondition(self.disagreement)
 
     @property
     def needs_lens(self) -> bool:
@@ -75,96 +82,119 @@ class Condition:
 def parse(text: str, *, kept: bool = False) -> Condition:
     """Return the parsed condition; InvalidCondition names the part that is not understood. A `kept` (restored)
     condition may be as deep as the engine that saved it allowed."""
+    reading = _Reading(sys.maxsize if kept else DEEPEST)
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-        if not kept:
-            _require_shallow(tree.body, text)
-        names: set[str] = set()
-        body = _compile(tree.body, names)
+        whole = reading.read(ast.parse(text.strip(), mode="eval").body)
     except (RecursionError, MemoryError):
-        raise _too_deep(text) from None
+        raise InvalidCondition(
+            f"The condition {text[:40]!r} and so on cannot be evaluated: it is nested deeper than {DEEPEST} levels; "
+            "write it with fewer."
+        ) from None
     except (SyntaxError, ValueError):
         raise InvalidCondition(f"{text!r} is not an expression such as `step > 0 and p(' Paris') < 0.5`.") from None
-    tokens = {text for node in ast.walk(tree) for text in _asked_tokens(node)}
+    reading.kinds.truths((whole,))
 
     def value(scope: Scope) -> Any:
         try:
-            return body(scope)
+            return whole.value(scope)
         except (TypeError, ZeroDivisionError, ValueError, OverflowError, RecursionError) as error:
             raise InvalidCondition(f"The condition {text!r} could not be evaluated: {error}.") from None
 
-    return Condition(text=text, names=frozenset(names), tokens=frozenset(tokens), value=value)
-
-
-def _require_shallow(node: ast.expr, text: str) -> None:
-    """Raise InvalidCondition beyond a fixed depth: the room on the interpreter's stack depends on the caller."""
-    level = [node]
-    for _ in range(DEEPEST):
-        level = [part for whole in level for part in ast.iter_child_nodes(whole) if isinstance(part, ast.expr)]
-    if level:
-        raise _too_deep(text)
-
-
-def _too_deep(text: str) -> InvalidCondition:
-    return InvalidCondition(
-        f"The condition {text[:40]!r} and so on cannot be evaluated: it is nested deeper than {DEEPEST} levels; "
-        "write it with fewer."
+    return Condition(
+        text=text,
+        names=frozenset(reading.names),
+        tokens=frozenset(reading.tokens),
+        disagreement=reading.kinds.disagreement,
+        value=value,
     )
 
 
-def _asked_tokens(node: ast.AST) -> list[str]:
-    match node:
-        case ast.Call(func=ast.Name(id="p"), args=[ast.Constant(value=str() as text)]):
-            return [text]
-    return []
+class _Reading:
+    """One walk over an expression: what it reads, the kinds of its parts, and how each is computed."""
+
+    def __init__(self, deepest: int) -> None:
+        self.names: set[str] = set()
+        self.tokens: set[str] = set()
+        self.kinds = Kinds()
+        self._deepest = deepest
+
+    def read(self, node: ast.expr, level: int = 1) -> Part:
+        """Read a part and those inside it. Raises RecursionError below the deepest level, which is fixed, because the
+        room on the interpreter's stack depends on the caller."""
+        if level > self._deepest:
+            raise RecursionError
+        kinds, below, items = self.kinds, level + 1, None
+        kind: Kind
+        match node:
+            case ast.Constant(value=bool() | int() | float() | str() as constant):
+                kind, value = of_constant(constant), lambda scope: constant
+            case ast.Name(id=name):
+                kind, value = self._name(name)
+            case ast.BoolOp(op=op, values=nodes):
+                parts = [self.read(one, below) for one in nodes]
+                kind, value = kinds.truths(parts), _all_or_any(isinstance(op, ast.And), parts)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                inner = self.read(operand, below)
+                kind, value = kinds.truths((inner,)), lambda scope: not inner.value(scope)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                inner = self.read(operand, below)
+                kind, value = kinds.numbers((inner,)), lambda scope: -inner.value(scope)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                sides = (self.read(left, below), self.read(right, below))
+                kind, value = kinds.numbers(sides), _arithmetic(_ARITHMETIC[type(op)], *sides)
+            case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(op) in _COMPARE for op in ops):
+                parts = [self.read(one, below) for one in (left, *rights)]
+                kind, value = kinds.compared(parts, ops), _chain([_COMPARE[type(op)] for op in ops], parts)
+            case ast.Tuple(elts=nodes) | ast.List(elts=nodes) | ast.Set(elts=nodes):
+                items = tuple([self.read(one, below) for one in nodes])
+                kind, value = tuple(one.kind for one in items), _together(items)
+            case ast.IfExp(test=test, body=then, orelse=other):
+                a, b, c = self.read(test, below), self.read(then, below), self.read(other, below)
+                kinds.truths((a,))
+                kind, value = kinds.alike((b, c)), lambda scope: (b if a.value(scope) else c).value(scope)
+            case ast.Call(func=ast.Name(id="p"), args=args, keywords=[]):
+                kind, value = "number", self._probability(args)
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+                call, parts = _function(name), [self.read(one, below) for one in args]
+                kind, value = kinds.of_call(name, parts), lambda scope: call(*(part.value(scope) for part in parts))
+            case _:
+                raise InvalidCondition(f"{ast.unparse(node)!r} is not allowed in a condition.")
+        return Part(node=node, kind=kind, value=value, items=items)
+
+    def _name(self, name: str) -> tuple[Kind, Compiled]:
+        if name not in OF_NAMES:
+            raise InvalidCondition(f"A condition knows no {name!r}; it knows {', '.join(OF_NAMES)} and p('text').")
+        self.names.add(name)
+        return OF_NAMES[name], lambda scope: scope.read(name)
+
+    def _probability(self, args: list[ast.expr]) -> Compiled:
+        match args:
+            case [ast.Constant(value=str() as text)]:
+                self.names.add("p")
+                self.tokens.add(text)
+                return lambda scope: scope.probability(text)
+        raise InvalidCondition("p takes one token in quotes, as in p(' Paris').")
 
 
-def _compile(node: ast.expr, names: set[str]) -> Compiled:
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() as value):
-            return lambda scope: value
-        case ast.Name(id=name):
-            return _compile_name(name, names)
-        case ast.BoolOp(op=op, values=parts):
-            return _compile_all(isinstance(op, ast.And), [_compile(part, names) for part in parts])
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            inner = _compile(operand, names)
-            return lambda scope: not inner(scope)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = _compile(operand, names)
-            return lambda scope: -number(scope)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            return _compile_arithmetic(_ARITHMETIC[type(op)], _compile(left, names), _compile(right, names))
-        case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(op) in _COMPARE for op in ops):
-            steps = [(_COMPARE[type(op)], _compile(right, names)) for op, right in zip(ops, rights, strict=True)]
-            return _compile_chain(_compile(left, names), steps)
-        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
-            parts_ = [_compile(item, names) for item in items]
-            return lambda scope: tuple(part(scope) for part in parts_)
-        case ast.IfExp(test=test, body=then, orelse=other):
-            a, b, c = (_compile(part, names) for part in (test, then, other))
-            return lambda scope: b(scope) if a(scope) else c(scope)
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            return _compile_call(name, args, names)
-    raise InvalidCondition(f"{ast.unparse(node)!r} is not allowed in a condition.")
+def _function(name: str) -> Callable[..., Any]:
+    if name not in _FUNCTIONS:
+        raise InvalidCondition(f"A condition knows no function {name!r}; it knows p, {', '.join(_FUNCTIONS)}.")
+    return _FUNCTIONS[name]
 
 
-def _compile_name(name: str, names: set[str]) -> Compiled:
-    if name not in NAMES:
-        raise InvalidCondition(f"A condition knows no {name!r}; it knows {', '.join(NAMES)} and p('text').")
-    names.add(name)
-    return lambda scope: scope.read(name)
-
-
-def _compile_all(conjunction: bool, parts: list[Compiled]) -> Compiled:
+def _all_or_any(conjunction: bool, parts: Sequence[Part]) -> Compiled:
     if conjunction:
-        return lambda scope: all(part(scope) for part in parts)
-    return lambda scope: any(part(scope) for part in parts)
+        return lambda scope: all(part.value(scope) for part in parts)
+    return lambda scope: any(part.value(scope) for part in parts)
 
 
-def _compile_arithmetic(operate: Callable[[Any, Any], Any], left: Compiled, right: Compiled) -> Compiled:
+def _together(items: Sequence[Part]) -> Compiled:
+    return lambda scope: tuple(item.value(scope) for item in items)
+
+
+def _arithmetic(operate: Callable[[Any, Any], Any], left: Part, right: Part) -> Compiled:
     def compute(scope: Scope) -> Any:
-        a, b = left(scope), right(scope)
+        a, b = left.value(scope), right.value(scope)
         if not (isinstance(a, int | float) and isinstance(b, int | float)):
             raise TypeError(f"arithmetic is for numbers, not {a!r} and {b!r}")
         return operate(a, b)
@@ -172,27 +202,14 @@ def _compile_arithmetic(operate: Callable[[Any, Any], Any], left: Compiled, righ
     return compute
 
 
-def _compile_chain(first: Compiled, steps: list[tuple[Callable[[Any, Any], Any], Compiled]]) -> Compiled:
+def _chain(holds: Sequence[Callable[[Any, Any], Any]], sides: Sequence[Part]) -> Compiled:
     def compare(scope: Scope) -> bool:
-        left = first(scope)
-        for holds, right_of in steps:
-            right = right_of(scope)
-            if not holds(left, right):
+        left = sides[0].value(scope)
+        for agree, side in zip(holds, sides[1:], strict=True):
+            right = side.value(scope)
+            if not agree(left, right):
                 return False
             left = right
         return True
 
     return compare
-
-
-def _compile_call(name: str, args: list[ast.expr], names: set[str]) -> Compiled:
-    if name == "p":
-        match args:
-            case [ast.Constant(value=str() as text)]:
-                names.add("p")
-                return lambda scope: scope.probability(text)
-        raise InvalidCondition("p takes one token in quotes, as in p(' Paris').")
-    if name not in _FUNCTIONS:
-        raise InvalidCondition(f"A condition knows no function {name!r}; it knows p, {', '.join(_FUNCTIONS)}.")
-    call, parts = _FUNCTIONS[name], [_compile(arg, names) for arg in args]
-    return lambda scope: call(*(part(scope) for part in parts))

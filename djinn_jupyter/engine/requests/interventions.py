@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.interventions import condition_kinds, conditions, edit_kinds, edits
+from djinn_jupyter.engine.interventions import conditions, edit_kinds, edits
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.steering import Rule, check_rule
 from djinn_jupyter.engine.interventions.watches import Watch
@@ -51,7 +51,7 @@ class BreakpointRequests:
         tap = self._runtime.resolve(site)
         condition = None if request.when is None else checked_condition(self._runtime, request.when, tap)
         if condition is not None:
-            condition_kinds.require_truth(condition.text)
+            condition.require_truth()
         for one in session.breakpoints.values():
             if one.site == site and (one.condition.text if one.condition else None) == request.when:
                 session.arm(one, enabled=True, once=request.once)
