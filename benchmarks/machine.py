@@ -7,7 +7,9 @@ import platform
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from djinn_jupyter.experiments.machine import cores, memory_gib, processor, versions
+from djinn_jupyter.amounts import GIB
+from djinn_jupyter.experiments.machine import cores, processor, versions
+from djinn_jupyter.machine import main_memory
 
 PACKAGES = ("djinn-jupyter", "torch", "transformers", "pyzmq", "msgspec", "ipykernel", "ipython")
 
@@ -35,7 +37,7 @@ def describe(*, threads: int, device: str) -> Machine:
         device=device,
         cpu=processor(),
         cores=cores(),
-        memory_gib=round(memory_gib(), 1),
+        memory_gib=round(main_memory().total / GIB, 1),
         system=platform.system(),
         python=platform.python_version(),
         versions=versions(PACKAGES),

@@ -1,13 +1,17 @@
-"""Parse and spell amounts of memory such as `20GiB`. Units are powers of 1,024 throughout."""
+"""Parse and spell amounts of memory such as `20GiB`, in powers of 1,024, and the speed of links."""
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
+from djinn_jupyter.digits import significant
 from djinn_jupyter.errors import UsageError
 
-_UNITS: Final = {"t": 2**40, "g": 2**30, "m": 2**20, "k": 2**10, "": 1}
+MIB: Final = 2**20
+GIB: Final = 2**30
+_UNITS: Final = {"t": 2**40, "g": GIB, "m": MIB, "k": 2**10, "": 1}
 _AMOUNT: Final = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*$", re.IGNORECASE)
 
 
@@ -24,16 +28,26 @@ def parse_bytes(amount: int | str | None) -> int | None:
     return int(size)
 
 
-def spell_bytes(count: int) -> str:
-    """Spell a count of bytes in its largest unit, as `500 GiB`, with six significant digits."""
-    letter, size = next(((letter, size) for letter, size in _UNITS.items() if count >= size), ("", 1))
-    return f"{count / size:.6g} {letter.upper()}{'iB' if letter else 'B'}"
+def spell_bytes(count: float, digits: int = 3) -> str:
+    """Spell bytes as `900 B`, `1.50 KiB`, `20.0 GiB`; from 1,000 of a unit on in the next one."""
+    unit, size = _unit_of(count)
+    return f"{significant(count / size, digits)} {unit}" if size > 1 else f"{count:,.0f} B"
 
 
-def amount(size: int) -> str:
-    """Spell a size for an engine's messages: GiB with two decimals from 1 GiB on, else MiB."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else mebibytes(size)
+def spell_option(count: int) -> str:
+    """Spell bytes as one gives them to an option, in one word and never too few: `1.5GiB`, `114.286MiB`."""
+    unit, size = _unit_of(count)
+    return f"{math.ceil(count / size * 1000) / 1000:.10g}{unit}"
 
 
-def mebibytes(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"
+def spell_rate(bytes_per_second: float, digits: int = 3) -> str:
+    """Spell the speed of a link as vendors do, in powers of 1,000: `12.4 GB/s`."""
+    return f"{significant(bytes_per_second / 1e9, digits)} GB/s"
+
+
+def _unit_of(count: float) -> tuple[str, int]:
+    """Return the largest unit of which there is about one, and its size."""
+    for letter, size in _UNITS.items():
+        if count >= max(size * 1000 / 1024, 1024):
+            return f"{letter.upper()}iB", size
+    return "B", 1

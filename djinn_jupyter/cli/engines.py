@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.cli.commands import Commands
 from djinn_jupyter.client.engine import await_end
 from djinn_jupyter.client.engines.doctor import findings
@@ -157,8 +158,8 @@ def _memory(books: EngineStatistics) -> list[str]:
     process = books.process
     if process is None or process.beyond_bytes is None or books.process_bytes is None:
         return []
-    has, beyond = (round(size / 2**20) for size in (books.process_bytes, process.beyond_bytes))
-    return [f"the process has {has:,} MiB, {beyond:,} MiB of it beyond its books"]
+    has, beyond = spell_bytes(books.process_bytes), spell_bytes(process.beyond_bytes)
+    return [f"the process has {has}, {beyond} of it beyond its books"]
 
 
 def _stands(session: SessionDescription) -> str:

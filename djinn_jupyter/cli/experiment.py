@@ -144,12 +144,12 @@ def _gpu_index(parser: argparse.ArgumentParser) -> None:
 
 def _gibibytes(amount: str) -> str:
     """`80GiB`, or a number of GiB."""
-    from djinn_jupyter.amounts import parse_bytes
+    from djinn_jupyter.amounts import GIB, parse_bytes
 
     try:
         return str(float(amount))
     except ValueError:
-        return str((parse_bytes(amount) or 0) / 2**30)
+        return str((parse_bytes(amount) or 0) / GIB)
 
 
 def _listed(value: str) -> str:

@@ -3,9 +3,9 @@ overrides, changes in earlier passes)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
+from djinn_jupyter.digits import significant
 from djinn_jupyter.wire.positions import at_positions
 from djinn_jupyter.wire.readings import Change, Influences, RuleAtStop
 
@@ -56,14 +56,7 @@ def size_line(size: float | None) -> str:
     """Spell a relative size: `relative size 0.31`, or `changed nothing` for zero."""
     if size is None:
         return "relative size undefined (the value was zero)"
-    return f"relative size {_short(size)}" if size else "changed nothing"
-
-
-def _short(size: float) -> str:
-    """Spell a size with three digits; an exponent only below 1e-4 or from 1e6 on."""
-    if not 1e-4 <= size < 1e6:
-        return f"{size:.2e}"
-    return f"{size:.{max(0, 2 - math.floor(math.log10(size)))}f}"
+    return f"relative size {significant(size)}" if size else "changed nothing"
 
 
 def _edited(told: Influences, edits: Edits) -> Iterator[tuple[str, str]]:

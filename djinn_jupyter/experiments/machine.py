@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.machine import main_memory
 
 PACKAGES = ("djinn-jupyter", "torch", "transformers", "accelerate", "vllm")
@@ -21,7 +22,7 @@ def machine() -> list[tuple[str, str]]:
     return [
         ("processor", processor()),
         ("cores", str(cores())),
-        ("memory", f"{memory_gib():.1f} GiB"),
+        ("memory", spell_bytes(main_memory().total)),
         ("system", f"{platform.system()} {platform.release()}"),
         ("python", platform.python_version()),
         *((name, version or "not installed") for name, version in versions(PACKAGES).items()),
@@ -43,11 +44,6 @@ def cores() -> int:
     if hasattr(psutil.Process, "cpu_affinity"):
         return len(psutil.Process().cpu_affinity())
     return os.cpu_count() or 0
-
-
-def memory_gib() -> float:
-    """Return the main memory that this process may have (its container's limit where it is in one)."""
-    return main_memory().total / 2**30
 
 
 def versions(packages: Iterable[str]) -> dict[str, str | None]:

@@ -13,12 +13,12 @@ from itertools import pairwise
 
 import psutil
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.experiments.nvml import Card, Unseen, card
 from djinn_jupyter.wire.nouns import EngineStatistics
 
 PERIOD_SECONDS = 0.05
-GIB = float(1 << 30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

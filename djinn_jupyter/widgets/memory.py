@@ -8,7 +8,7 @@ from djinn_jupyter.client.memory_trace import Move, Reading
 from djinn_jupyter.widgets.course import Course, course_of
 from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
 from djinn_jupyter.widgets.residency import CAUSES, transfer_line
-from djinn_jupyter.widgets.spelling import columns, figure, megabytes, plural
+from djinn_jupyter.widgets.spelling import amount, columns, figure, plural
 from djinn_jupyter.widgets.svg import AXIS, SOFT, drawn
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.view import View
@@ -45,10 +45,10 @@ def memory_view(model: str, readings: Sequence[Reading], moves: Sequence[Move], 
 
 def _sentence(readings: Sequence[Reading], moves: Sequence[Move]) -> str:
     if len(readings) == 1:
-        return f"{megabytes(readings[0].booked)} of {megabytes(readings[0].budget)}"
+        return f"{amount(readings[0].booked)} of {amount(readings[0].budget)}"
     most = max(reading.booked for reading in readings)
     took = f"{figure(readings[-1].at - readings[0].at, 2)} s"
-    return f"at most {megabytes(most)} of {megabytes(readings[-1].budget)} in {took}, {plural(len(moves), 'move')}"
+    return f"at most {amount(most)} of {amount(readings[-1].budget)} in {took}, {plural(len(moves), 'move')}"
 
 
 def _table(name: str, rows: list[list[str]], *, once: bool) -> tuple[list[str], list[list[str]]]:
@@ -75,7 +75,7 @@ def _books(readings: Sequence[Reading]) -> list[list[str]]:
         rows.append(_row(plural(len(rest), "other session"), others))
     rows.append(_row("empty pages", [r.empty for r in readings]))
     rows.append(_row("on the device", [r.booked for r in readings]))
-    rows.append(["budget", megabytes(readings[-1].budget), ""])
+    rows.append(["budget", amount(readings[-1].budget), ""])
     return [*rows, _row("host", [r.host for r in readings]), _row("disk", [r.disk for r in readings])]
 
 
@@ -91,12 +91,12 @@ def _system(readings: Sequence[Reading]) -> list[list[str]]:
     rows.append(_row("device in use", [r.in_use for r in readings]))
     rows.append(_row("of it, other programs", [r.others for r in readings]))
     total = readings[-1].total
-    return [*rows, ["device in all", megabytes(total), ""]] if total is not None else rows
+    return [*rows, ["device in all", amount(total), ""]] if total is not None else rows
 
 
 def _row(name: str, sizes: Sequence[int | None]) -> list[str]:
     most = max((size for size in sizes if size is not None), default=None)
-    return [name, megabytes(sizes[-1]), "" if most is None else megabytes(most)]
+    return [name, amount(sizes[-1]), "" if most is None else amount(most)]
 
 
 def _move(move: Move) -> list[object]:
@@ -131,7 +131,7 @@ def _chart(course: Course) -> Html:
         *areas,
         _budget(y(course.budget)) if course.budget <= high else None,
         *marks,
-        _text(LEFT - 6, y(high) + 4, megabytes(high), "end"),
+        _text(LEFT - 6, y(high) + 4, amount(high), "end"),
         _text(LEFT - 6, base + 4, "0", "end"),
         _text(LEFT, HEIGHT - 4, "0 s", "start"),
         _text(WIDTH - RIGHT, HEIGHT - 4, f"{figure(spread, 2)} s", "end"),
@@ -163,13 +163,13 @@ def _bar(course: Course) -> Html:
 
 
 def _alt(course: Course) -> str:
-    held = ", ".join(f"{band.name} {megabytes(band.sizes[-1])}" for band in course.bands)
-    return f"memory on the device, at the end: {held}; budget {megabytes(course.budget)}"
+    held = ", ".join(f"{band.name} {amount(band.sizes[-1])}" for band in course.bands)
+    return f"memory on the device, at the end: {held}; budget {amount(course.budget)}"
 
 
 def _legend(course: Course) -> Html:
     inks = [span("", element("span", "\u25a0", style=f"color:{b.ink}"), " ", b.name) for b in course.bands]
-    dashed = [span("", f"- - budget {megabytes(course.budget)}{' (above)' if course.budget > course.high else ''}")]
+    dashed = [span("", f"- - budget {amount(course.budget)}{' (above)' if course.budget > course.high else ''}")]
     marks = [span("", "\u25be left the device, \u25b4 came back")] if course.moves else []
     return div("dj-legend", *inks, *dashed, *marks)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from djinn_jupyter.widgets.markup import table
-from djinn_jupyter.widgets.spelling import columns, duration, megabytes, plural
+from djinn_jupyter.widgets.spelling import amount, columns, duration, plural
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.names import label
@@ -32,7 +32,7 @@ def transfer_line(transfer: Transfer) -> str:
         return f"{'moved to' if out else 'restored from'} {transfer.tier}; nothing had to be copied, " + (
             f"the {transfer.tier} has it" if out else "the device has it"
         )
-    size, took = megabytes(transfer.bytes_moved), duration(transfer.seconds)
+    size, took = amount(transfer.bytes_moved), duration(transfer.seconds)
     if transfer.direction == "in":
         return f"restored {size} from {transfer.tier} in {took}"
     return f"moved {size} to {transfer.tier} in {took}"
@@ -63,23 +63,23 @@ def bytes_where(session: SessionDescription) -> int:
 def copies(session: SessionDescription) -> str:
     """Spell a session's bytes in other tiers, `1.2 MiB on host` for a resident one, and its bytes without a copy."""
     held = [
-        f"{megabytes(size)} on {tier}"
+        f"{amount(size)} on {tier}"
         for tier, size in (("host", session.host_bytes), ("disk", session.disk_bytes))
         if size and whereabouts(session) != tier
     ]
-    return ", ".join([*held, f"{megabytes(session.dirty_bytes)} without a copy"] if session.dirty_bytes else held)
+    return ", ".join([*held, f"{amount(session.dirty_bytes)} without a copy"] if session.dirty_bytes else held)
 
 
 def tier_line(tier: TierStatistics) -> str:
     """Spell the accounting of a tier: bytes in use, the limit, and the bytes moved in and back."""
-    used = f"{megabytes(tier.bytes_used)} of {megabytes(tier.bytes_limit)} in use, {plural(tier.pages, 'page')}"
-    return f"{used}; {megabytes(tier.bytes_out)} came, {megabytes(tier.bytes_in)} went back"
+    used = f"{amount(tier.bytes_used)} of {amount(tier.bytes_limit)} in use, {plural(tier.pages, 'page')}"
+    return f"{used}; {amount(tier.bytes_out)} came, {amount(tier.bytes_in)} went back"
 
 
 def saved_line(saved: CheckpointSaved) -> str:
     """Return the output of `%djinn_checkpoint`."""
     kept = saved.checkpoint
-    return f"checkpoint {kept.name} saved: {_moment(kept)}, {megabytes(kept.bytes_stored)}"
+    return f"checkpoint {kept.name} saved: {_moment(kept)}, {amount(kept.bytes_stored)}"
 
 
 def checkpoints_view(kept: Sequence[CheckpointDescription]) -> View:
@@ -87,7 +87,7 @@ def checkpoints_view(kept: Sequence[CheckpointDescription]) -> View:
     if not kept:
         return View(plain="no checkpoints", html=card(title="Checkpoints", beside="no checkpoints"))
     newest = sorted(kept, key=lambda c: (-c.saved, c.name))
-    rows = [[c.name, label(c.session), _moment(c), c.dtype, megabytes(c.bytes_stored), _when(c)] for c in newest]
+    rows = [[c.name, label(c.session), _moment(c), c.dtype, amount(c.bytes_stored), _when(c)] for c in newest]
     head = ["checkpoint", "of session", "stands at", "dtype", "size", "saved"]
     made = [[mono(name), *rest] for name, *rest in rows]
     return View(plain=columns(rows, head), html=card(part(table(head, made, numeric=(4,))), title="Checkpoints"))

@@ -6,9 +6,11 @@ its text changes.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
+from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.digits import rounded as rounded
+from djinn_jupyter.digits import significant
 from djinn_jupyter.wire.positions import at_positions as at_positions
 from djinn_jupyter.wire.positions import spans as spans
 
@@ -16,27 +18,9 @@ NOT_MEASURED = "not measured"
 _MARKS = {" ": "\u00b7", "\n": "\u21b5", "\t": "\u2192", "\r": "\u240d"}
 
 
-def rounded(value: float, digits: int = 3) -> float:
-    """Round `value` to `digits` significant digits."""
-    if value == 0 or not math.isfinite(value):
-        return value
-    return round(value, digits - 1 - math.floor(math.log10(abs(value))))
-
-
 def figure(value: float | None, digits: int = 3) -> str:
-    """Spell a number with `digits` significant digits; an exponent only below 1e-4 or from 1e9 on."""
-    if value is None:
-        return NOT_MEASURED
-    if not math.isfinite(value):
-        return str(value)
-    short = rounded(value, digits)
-    size = abs(short)
-    if size == 0:
-        return "0"
-    if size < 1e-4 or size >= 1e9:
-        return f"{short:.{digits - 1}e}"
-    decimals = max(0, digits - 1 - math.floor(math.log10(size)))
-    return f"{short:,.{decimals}f}"
+    """Spell a number with `digits` significant digits."""
+    return NOT_MEASURED if value is None else significant(value, digits)
 
 
 def share(probability: float) -> float:
@@ -69,16 +53,9 @@ def nats(divergence: float) -> str:
     return f"{abs(divergence) if abs(divergence) < 0.0005 else divergence:.3f} nats"
 
 
-def megabytes(count: int | None) -> str:
-    """Spell bytes as `1.50 KiB`, `20.0 GiB`, or `9.00 TiB` from 1,000 GiB on."""
-    if count is None:
-        return NOT_MEASURED
-    if count >= 1000 * 2**30:
-        return f"{figure(count / 2**40)} TiB"
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= size:
-            return f"{figure(count / size)} {unit}"
-    return f"{count} B"
+def amount(count: int | None) -> str:
+    """Spell bytes as `1.50 KiB`, `20.0 GiB`."""
+    return NOT_MEASURED if count is None else spell_bytes(count)
 
 
 def duration(seconds: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.widgets.residency import CAUSES, tier_line, transfer_line
-from djinn_jupyter.widgets.spelling import columns, megabytes, plural
+from djinn_jupyter.widgets.spelling import amount, columns, plural
 from djinn_jupyter.widgets.tables import armed
 from djinn_jupyter.widgets.theme import card, facts, mono
 from djinn_jupyter.widgets.view import View
@@ -70,17 +70,17 @@ def status_view(
         ("sessions", f"{books.sessions}, of which {books.sessions_running} running"),
         ("work", f"{plural(books.passes, 'pass', 'passes')}, {plural(books.layers_run, 'layer')} run, "
                  f"{plural(books.tokens_sampled, 'token')} sampled"),
-        ("weights", megabytes(books.weight_bytes) if books.weights is None else weights_line(books.weights)),
+        ("weights", amount(books.weight_bytes) if books.weights is None else weights_line(books.weights)),
         *(streaming_rows(books.weights) if books.weights is not None else ()),
         ("pages", f"{pages - free:,} of {pages:,} in use, {sum(s.pages_shared for s in slabs):,} shared, "
-                  f"{megabytes(sum(s.bytes_allocated for s in slabs))}"),
+                  f"{amount(sum(s.bytes_allocated for s in slabs))}"),
         *((("budget", _budget(books.budget)),) if books.budget else ()),
         *((tier.tier, tier_line(tier)) for tier in books.tiers),
         *((("last move", moved),) if moved else ()),
         *((("journal", books.journal_trouble),) if books.journal_trouble else ()),
         *((("came back", _came_back(books)),) if books.recovered_exact or books.recovered_recomputed else ()),
         *((("faults", faults_line(books.faults, books.last_fault)),) if books.faults else ()),
-        ("process", megabytes(books.process_bytes) + _process(books.process)),
+        ("process", amount(books.process_bytes) + _process(books.process)),
         ("device", _device(books)),
     ]  # fmt: skip
     html = card(facts(rows), title=mono(model.name), beside="engine", dot="done")
@@ -89,19 +89,19 @@ def status_view(
 
 def _budget(budget: BudgetStatistics) -> str:
     """Spell the bytes that sessions hold, their limit, and the kinds of holdings."""
-    held = ", ".join(f"{megabytes(one.bytes_held)} in {one.kind}" for one in budget.holdings if one.bytes_held)
-    over = f"; {megabytes(budget.bytes_overdrawn)} have to leave" if budget.bytes_overdrawn else ""
-    return f"{megabytes(budget.bytes_taken)} of {megabytes(budget.bytes_limit)}{f': {held}' if held else ''}{over}"
+    held = ", ".join(f"{amount(one.bytes_held)} in {one.kind}" for one in budget.holdings if one.bytes_held)
+    over = f"; {amount(budget.bytes_overdrawn)} have to leave" if budget.bytes_overdrawn else ""
+    return f"{amount(budget.bytes_taken)} of {amount(budget.bytes_limit)}{f': {held}' if held else ''}{over}"
 
 
 def _process(process: ProcessMemory | None) -> str:
     """Spell the parts of the process's memory, as far as the system reports them."""
     if process is None or process.anonymous_bytes is None:
         return ""
-    parts = [f"{megabytes(process.mapped_bytes)} parts of files", f"{megabytes(process.booked_bytes)} by the books"]
+    parts = [f"{amount(process.mapped_bytes)} parts of files", f"{amount(process.booked_bytes)} by the books"]
     if process.runtime_bytes is not None:
-        parts.append(f"{megabytes(process.runtime_bytes)} Python and its libraries")
-        parts.append(f"{megabytes(process.beyond_bytes)} beyond")
+        parts.append(f"{amount(process.runtime_bytes)} Python and its libraries")
+        parts.append(f"{amount(process.beyond_bytes)} beyond")
     return f": {', '.join(parts)}"
 
 
@@ -123,11 +123,10 @@ def _came_back(books: EngineStatistics) -> str:
 def _device(books: EngineStatistics) -> str:
     if books.device_bytes_total is None:
         return "not measured (no accelerator)"
-    return (
-        f"{megabytes(books.device_bytes_in_use)} of {megabytes(books.device_bytes_total)} in use, all programs"
-        + _others(books)
+    return f"{amount(books.device_bytes_in_use)} of {amount(books.device_bytes_total)} in use, all programs" + _others(
+        books
     )
 
 
 def _others(books: EngineStatistics) -> str:
-    return "" if books.other_bytes is None else f", {megabytes(books.other_bytes)} by others"
+    return "" if books.other_bytes is None else f", {amount(books.other_bytes)} by others"

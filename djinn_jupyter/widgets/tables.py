@@ -8,7 +8,7 @@ from djinn_jupyter.client.engines.naming import told_apart
 from djinn_jupyter.widgets.markup import table
 from djinn_jupyter.widgets.residency import PLACES, bytes_where, copies, whereabouts
 from djinn_jupyter.widgets.result import rule_line
-from djinn_jupyter.widgets.spelling import columns, megabytes, plural, since
+from djinn_jupyter.widgets.spelling import amount, columns, plural, since
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_line
@@ -85,7 +85,7 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
         str(len(s.breakpoints)),
         str(len(s.rules)),
         PLACES[whereabouts(s)],
-        megabytes(bytes_where(s)),
+        amount(bytes_where(s)),
         copies(s),
         "" if s.state == "running" else since(s.idle_seconds),
         "this notebook" if s.name in mine else "nobody" if s.holder is None else "another kernel",

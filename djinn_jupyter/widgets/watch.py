@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from djinn_jupyter.widgets.markup import folded, table
 from djinn_jupyter.widgets.pictures import as_rows
-from djinn_jupyter.widgets.spelling import columns, figure, megabytes, plural
+from djinn_jupyter.widgets.spelling import amount, columns, figure, plural
 from djinn_jupyter.widgets.svg import line_chart
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
@@ -72,9 +72,7 @@ def watch_line(watch: WatchDescription) -> str:
 
 
 def _books(watch: WatchDescription) -> str:
-    held = f"{plural(watch.passes, 'pass', 'passes')} recorded, {megabytes(watch.bytes_held)}"
+    held = f"{plural(watch.passes, 'pass', 'passes')} recorded, {amount(watch.bytes_held)}"
     if watch.passes_left_out:
-        held += (
-            f"; {plural(watch.passes_left_out, 'pass', 'passes')} left out at the cap of {megabytes(watch.byte_cap)}"
-        )
+        held += f"; {plural(watch.passes_left_out, 'pass', 'passes')} left out at the cap of {amount(watch.byte_cap)}"
     return held

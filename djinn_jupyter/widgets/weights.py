@@ -3,7 +3,8 @@ ring."""
 
 from __future__ import annotations
 
-from djinn_jupyter.widgets.spelling import duration, figure, megabytes, percent, plural
+from djinn_jupyter.amounts import spell_option, spell_rate
+from djinn_jupyter.widgets.spelling import amount, duration, percent, plural
 from djinn_jupyter.wire.nouns import RingSlot, WeightsStatistics
 from djinn_jupyter.wire.replies import WeightsMoved
 
@@ -12,13 +13,13 @@ def weights_line(weights: WeightsStatistics) -> str:
     """Spell the residency of the weights in one line; for streamed weights with the resident bytes and the bytes moved
     per pass."""
     if weights.residency == "asleep":
-        return f"{megabytes(weights.bytes_total)}, asleep: the next request that needs them brings them back"
+        return f"{amount(weights.bytes_total)}, asleep: the next request that needs them brings them back"
     if weights.residency == "resident":
-        return f"{megabytes(weights.bytes_on_device)} on the device"
+        return f"{amount(weights.bytes_on_device)} on the device"
     return (
-        f"{megabytes(weights.bytes_on_device)} of {megabytes(weights.bytes_total)} on the device; "
+        f"{amount(weights.bytes_on_device)} of {amount(weights.bytes_total)} on the device; "
         f"{plural(weights.layers_streamed, 'layer')} stream{'s' if weights.layers_streamed == 1 else ''}, "
-        f"{megabytes(weights.bytes_streamed_per_pass)} a pass through {plural(weights.ring_slots, 'slot')}"
+        f"{amount(weights.bytes_streamed_per_pass)} a pass through {plural(weights.ring_slots, 'slot')}"
     )
 
 
@@ -28,8 +29,8 @@ def expected_line(weights: WeightsStatistics) -> str | None:
         return None
     least = weights.bytes_streamed_per_pass / weights.link_bytes_per_second
     return (
-        f"at least {duration(least)} a token at the measured {figure(weights.link_bytes_per_second / 1e9)} GB/s; "
-        f"with --device-memory {megabytes(weights.bytes_enough).replace(' ', '')} nothing would stream"
+        f"at least {duration(least)} a token at the measured {spell_rate(weights.link_bytes_per_second)}; "
+        f"with --device-memory {spell_option(weights.bytes_enough)} nothing would stream"
     )
 
 
@@ -44,7 +45,7 @@ def streaming_rows(weights: WeightsStatistics) -> list[tuple[str, str]]:
         rows.append(("experts", f"{percent(weights.used_fraction)} of the moved bytes were used, the rest are experts "
                                 "that no token took"))  # fmt: skip
     if weights.bytes_held_on_host:
-        rows.append(("host copy", f"{megabytes(weights.bytes_held_on_host)} of what streams are in host memory, not "
+        rows.append(("host copy", f"{amount(weights.bytes_held_on_host)} of what streams are in host memory, not "
                                   "mapped from a file"))  # fmt: skip
     return rows
 
@@ -60,7 +61,7 @@ def ring_rows(ring: tuple[RingSlot, ...]) -> list[list[object]]:
     """Return one row per slot: number, layer, fillings, size."""
     return [
         [number, "empty" if slot.layer is None else f"layer {slot.layer}", f"{slot.generation:,}",
-         megabytes(slot.bytes_allocated)]
+         amount(slot.bytes_allocated)]
         for number, slot in enumerate(ring)
     ]  # fmt: skip
 
@@ -77,14 +78,14 @@ def sleep_line(name: str, moved: WeightsMoved) -> str:
         return (
             f"the weights of {name} left the device in {duration(moved.seconds)}; nothing was copied, the host has all"
         )
-    size = megabytes(moved.weights.bytes_total)
+    size = amount(moved.weights.bytes_total)
     place = "left the device" if away else "are back on the device"
     return f"the weights of {name} {place}: {size} in {duration(moved.seconds)}"
 
 
 def _speed(weights: WeightsStatistics) -> str:
     speed = weights.copy_gigabytes_per_second
-    return "a speed not measured" if speed is None else f"{figure(speed)} GB/s"
+    return "a speed not measured" if speed is None else f"{spell_rate(speed * 1e9)}"
 
 
 def _waited(weights: WeightsStatistics) -> str:

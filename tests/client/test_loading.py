@@ -279,8 +279,8 @@ def test_vs_codes_notebook_gives_the_name_where_jupyter_does_not(monkeypatch: py
 @pytest.mark.parametrize(
     ("has", "asked", "says"),
     [
-        ({}, {"device_memory": 500 * 2**30}, "device_memory = what is free, not 500 GiB: leave"),
-        ({"host_memory": 3 * 2**29}, {"host_memory": 0}, "host_memory = 1.5 GiB, not 0 B: leave"),
+        ({}, {"device_memory": 500 * 2**30}, "device_memory = what is free, not 500GiB: leave"),
+        ({"host_memory": 3 * 2**29}, {"host_memory": 0}, "host_memory = 1.5GiB, not 0B: leave"),
         ({"page_positions": 16}, {"page_positions": 32}, "page_positions = 16, not 32: leave"),
     ],
 )

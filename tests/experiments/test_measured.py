@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.experiments.absence import absence
-from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.whitebox import meanwhile
 from djinn_jupyter.wire.nouns import Transfer
 from tests.faults.inside import OURS_ALONE, Inside

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 import djinn_jupyter.cli.main as cli
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.architecture import architecture, shipped, split
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile, chosen
 from djinn_jupyter.experiments.course import Unmeasured
-from djinn_jupyter.experiments.memory import GIB, Curve, Sample
+from djinn_jupyter.experiments.memory import Curve, Sample
 from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
 from djinn_jupyter.experiments.validation.opening import AnswerLate, card_for, endpoint, within
 from djinn_jupyter.wire.nouns import LayerCopy

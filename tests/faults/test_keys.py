@@ -207,7 +207,7 @@ WHITEBOX = {
     ),
     f"{V}.require_memory_pressure_success": of_whitebox("true", status, *NOTHING, *PRESSURE),
     "hardware.vram_limit_gb": of_pressure(str(CARD), pressed("capacity_imposed"), *PRESSURE),
-    "hardware.host_limit_gb": of_pressure("0.01", said("there are 0.0100 GiB")),
+    "hardware.host_limit_gb": of_pressure("0.01", said("there are 10.24 MiB")),
     "duration": of_whitebox("0.000000001", said("has reached its limit"), *OTHER),
 }
 RESUME = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from djinn_jupyter import machine
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engines import doctor
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import load_model
@@ -145,10 +146,10 @@ def test_what_an_engine_may_take_when_nobody_said_is_of_the_container(tmp_path: 
 
 @pytest.mark.usefixtures("contained")
 def test_doctor_and_reports_tell_of_the_container() -> None:
-    there_is = psutil.virtual_memory().total / GIB
-    said = f"0.5 of 1.0 GiB host memory available, held to that of {there_is:.1f} GiB by its container."
+    there_is = spell_bytes(psutil.virtual_memory().total)
+    said = f"512 MiB of 1.00 GiB host memory available, held to that of {there_is} by its container."
     assert said in [finding.sentence for finding in doctor._memory()]
-    assert ("memory", "1.0 GiB") in reported()
+    assert ("memory", "1.00 GiB") in reported()
 
 
 @pytest.mark.usefixtures("contained")
@@ -156,7 +157,7 @@ def test_weights_are_not_drawn_where_they_have_no_room(monkeypatch: pytest.Monke
     config = EngineConfig(model="demo", random_weights=True, device="cpu")
     assert load_model(config).model.num_parameters()
     monkeypatch.setattr(machine, "_limits", lambda root: iter([(GIB, 1 << 20)]))
-    with pytest.raises(ModelDoesNotFit, match=r"takes 0.01 GiB of main memory, and 0.00 GiB are available"):
+    with pytest.raises(ModelDoesNotFit, match=r"takes 7.19 MiB of main memory, and 1.00 MiB are available"):
         load_model(config)
 
 

@@ -24,7 +24,7 @@ def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
     loaded = views.loaded_view(samples.model(), samples.session(), samples.streamed())
     streams = "streamed: 8.00 MiB of 26.7 MiB on the device; 10 layers stream, 10.0 MiB a pass through 2 slots"
     costs = (
-        "expected: at least 9.8 ms a token at the measured 1.07 GB/s; with --device-memory 32.0MiB nothing would stream"
+        "expected: at least 9.8 ms a token at the measured 1.07 GB/s; with --device-memory 32MiB nothing would stream"
     )
     assert loaded.plain.splitlines()[1:3] == [streams, costs]
     assert all(line.partition(": ")[2] in loaded.html for line in (streams, costs))

@@ -94,4 +94,4 @@ def test_columns_are_aligned_and_have_no_trailing_blanks() -> None:
     ],
 )
 def test_bytes(count: int | None, text: str) -> None:
-    assert spelling.megabytes(count) == text
+    assert spelling.amount(count) == text

@@ -21,6 +21,7 @@ import psutil
 from jupyter_core.paths import jupyter_config_path
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.amounts import GIB, spell_bytes, spell_rate
 from djinn_jupyter.client.engines import interpreter
 from djinn_jupyter.client.engines.registry import read_entry, registry_folder, running_engines
 from djinn_jupyter.client.engines.versions import refusal_of
@@ -29,7 +30,6 @@ from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.host import host_name, require_supported_platform
 from djinn_jupyter.wire.registry import ENTRY_SUFFIX
 
-GIB = 2**30
 COPY_BYTES = 128 * 2**20
 PACKAGES = ("transformers", "ipykernel", "ipywidgets", "anywidget", "plotly", "pyzmq", "msgspec", "numpy")
 _ASK_TORCH = """
@@ -100,23 +100,23 @@ def _torch() -> Iterator[Finding]:
     found: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     yield _ok(f"torch {found['version']}, {found['threads']} threads.")
     for name, free, total, link in found["devices"]:
-        yield _ok(f"{name}: {free / GIB:.1f} of {total / GIB:.1f} GiB device memory free.")
-        yield _ok(f"{name}: weights that stream get there at {link / 1e9:.1f} GB/s from pinned memory.")
+        yield _ok(f"{name}: {spell_bytes(free)} of {spell_bytes(total)} device memory free.")
+        yield _ok(f"{name}: weights that stream get there at {spell_rate(link)} from pinned memory.")
     if not found["devices"]:
         yield _note("torch sees no CUDA device; models run on the CPU.")
-        yield _ok(f"On the CPU weights that stream are copied at {found['link'] / 1e9:.1f} GB/s from the page cache.")
+        yield _ok(f"On the CPU weights that stream are copied at {spell_rate(found['link'])} from the page cache.")
 
 
 def _memory() -> Iterator[Finding]:
     memory, swap = main_memory(), psutil.swap_memory()
-    within = f", held to that of {memory.machine_total / GIB:.1f} GiB by its container" if memory.contained else ""
-    yield _ok(f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB host memory available{within}.")
+    within = f", held to that of {spell_bytes(memory.machine_total)} by its container" if memory.contained else ""
+    yield _ok(f"{spell_bytes(memory.available)} of {spell_bytes(memory.total)} host memory available{within}.")
     if swap.total and swap.percent > 50:
         yield _note(
-            f"{swap.percent:.0f} % of {swap.total / GIB:.1f} GiB swap is in use: swapped-out sessions may be slow."
+            f"{swap.percent:.0f} % of {spell_bytes(swap.total)} swap is in use: swapped-out sessions may be slow."
         )
     elif swap.total:
-        yield _ok(f"{swap.used / GIB:.1f} of {swap.total / GIB:.1f} GiB swap in use.")
+        yield _ok(f"{spell_bytes(swap.used)} of {spell_bytes(swap.total)} swap in use.")
     else:
         yield _ok("No swap.")
     try:
@@ -127,9 +127,7 @@ def _memory() -> Iterator[Finding]:
     if soft == resource.RLIM_INFINITY:
         yield _ok("Memory may be locked without limit (ulimit -l).")
     else:
-        yield _note(
-            f"Only {soft / 2**20:.0f} MiB of memory may be locked (ulimit -l); pinned host memory may need more."
-        )
+        yield _note(f"Only {spell_bytes(soft)} of memory may be locked (ulimit -l); pinned host memory may need more.")
 
 
 def _copying() -> Finding:
@@ -139,7 +137,7 @@ def _copying() -> Finding:
         begun = time.perf_counter()
         target[:] = source
         seconds.append(time.perf_counter() - begun)
-    return _ok(f"Host memory copies at {COPY_BYTES / min(seconds[1:]) / 1e9:.1f} GB/s on one core.")
+    return _ok(f"Host memory copies at {spell_rate(COPY_BYTES / min(seconds[1:]))} on one core.")
 
 
 def _server() -> Finding:
@@ -187,4 +185,4 @@ def _registry() -> Iterator[Finding]:
     if unreadable:
         yield _bad(f"{unreadable} entries in {folder} cannot be read; remove them if no engine is missing.")
     free = shutil.disk_usage(folder).free
-    yield (_ok if free > GIB else _bad)(f"{free / GIB:.1f} GiB free on the disk of the registry and logs.")
+    yield (_ok if free > GIB else _bad)(f"{spell_bytes(free)} free on the disk of the registry and logs.")

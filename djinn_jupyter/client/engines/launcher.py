@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from djinn_jupyter.amounts import spell_bytes
+from djinn_jupyter.amounts import spell_option
 from djinn_jupyter.client.engines import starting
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.spelling import require_engine_parts
@@ -140,7 +140,7 @@ def _require_listening(entry: Entry, listen: str | None) -> None:
 
 
 def _spelled(option: str, value: object) -> str:
-    """Spell the value of an option for a message: `500 GiB`; None as the engine's default behaviour."""
+    """Spell the value of an option for a message: `500GiB`; None as the engine's default behaviour."""
     if value is None:
         return {"device_memory": "what is free", "card_memory": "the whole card"}.get(option, "the default")
-    return spell_bytes(value) if option in AMOUNTS and isinstance(value, int) else str(value)
+    return spell_option(value) if option in AMOUNTS and isinstance(value, int) else str(value)

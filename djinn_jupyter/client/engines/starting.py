@@ -18,6 +18,7 @@ from typing import Final
 
 import psutil
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engines import interpreter
 from djinn_jupyter.errors import EngineStartFailed, from_code
 from djinn_jupyter.wire.registry import Entry, Notice, Progressed, Ready, Started, StartFailed, decode_notice
@@ -173,7 +174,7 @@ class _Activity:
         if self._last is None:
             return "its process cannot be looked at."
         seconds, moved = self._last
-        return f"its process has computed for {seconds:.0f} s and moved {moved / 2**20:.0f} MiB of files."
+        return f"its process has computed for {seconds:.0f} s and moved {spell_bytes(moved)} of files."
 
 
 def _reading(pid: int) -> tuple[float, int] | None:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from djinn_jupyter.amounts import mebibytes
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
@@ -158,17 +158,17 @@ class Budget:
     def bound(self) -> str:
         """The end of an error message: which limit binds, and the remedy."""
         if self.free < self.limit - self.taken:
-            left = f"main memory has {mebibytes(self.free)} left for them, of a limit of {mebibytes(self.limit)}"
+            left = f"main memory has {spell_bytes(self.free)} left for them, of a limit of {spell_bytes(self.limit)}"
             return f"and {left}. Close a session or another program."
-        return f"and the limit is {mebibytes(self.limit)} for all. Close a session, or allow more device memory."
+        return f"and the limit is {spell_bytes(self.limit)} for all. Close a session, or allow more device memory."
 
     def _make_room(self, asked: int, by: object) -> None:
         idle = {owner: part.idle() for owner, part in self._parts.items() if owner is not by}
         droppable = sum(copy.size for copy in self._copies.values() if copy.session is not by)
         if asked > self.free + sum(idle.values()) + droppable:
             raise SlabFull(
-                f"Asked for {mebibytes(asked)}; {mebibytes(max(0, self.free))} are free and {mebibytes(droppable)} in "
-                f"working copies, {self.bound}"
+                f"Asked for {spell_bytes(asked)}; {spell_bytes(max(0, self.free))} are free and "
+                f"{spell_bytes(droppable)} in working copies, {self.bound}"
             )
         self._give_way(asked, by)
 

@@ -27,6 +27,7 @@ import torch
 import xxhash
 from torch import Tensor
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.persistence.tensor_table import ArrayHead
 from djinn_jupyter.engine.persistence.values import DTYPES
 from djinn_jupyter.errors import CheckpointRefused
@@ -236,7 +237,7 @@ def require_memory(nbytes: int) -> None:
     available = main_memory().available
     if nbytes > available:
         raise CheckpointRefused(
-            f"It needs {nbytes / 2**20:.0f} MiB of main memory, and {available / 2**20:.0f} MiB are available."
+            f"It needs {spell_bytes(nbytes)} of main memory, and {spell_bytes(available)} are available."
         )
 
 

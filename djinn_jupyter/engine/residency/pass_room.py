@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from djinn_jupyter.amounts import mebibytes
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import Blob
 from djinn_jupyter.engine.residency.eviction import Room
@@ -31,7 +31,7 @@ class StopRoom:
         """Drop the session's oldest stop. Raises SlabFull where there is none to drop."""
         history = session.history
         if not history.stops or history.present == 0:
-            raise SlabFull(f"The stop keeps {mebibytes(need)} on the device, {self._budget.bound}")
+            raise SlabFull(f"The stop keeps {spell_bytes(need)} on the device, {self._budget.bound}")
         history.drop_oldest(NO_TIER)
         self._swapping.blobs.purge()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from djinn_jupyter._version import __version__
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.engine import Engine
 from djinn_jupyter.engine.forward.forward import Forward
@@ -168,7 +169,7 @@ def _require_pages(name: str, geometry: CacheGeometry, settled: Settled) -> None
     least = least_page_bytes(geometry)
     if settled.page_bytes < least:
         raise ModelDoesNotFit(
-            f"The weights of {name} leave {settled.page_bytes / 2**20:.1f} MiB of the allowed memory for pages, and "
-            f"{LEAST_PAGES} pages of each kind take {least / 2**20:.1f} MiB; allow more with --device-memory, or make "
+            f"The weights of {name} leave {spell_bytes(settled.page_bytes)} of the allowed memory for pages, and "
+            f"{LEAST_PAGES} pages of each kind take {spell_bytes(least)}; allow more with --device-memory, or make "
             "pages smaller with --page-positions."
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from djinn_jupyter.amounts import amount
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, probe_geometry
 from djinn_jupyter.engine.memory.weights.flat import HOST
@@ -95,8 +95,8 @@ def settle(
     streamed = StreamedWeights(loaded.model, stack.layers, placement, loaded.device)
     if streamed.held_on_host and loaded.device.type == "cpu":
         tell(
-            f"{amount(streamed.held_on_host)} of what streams were converted or drawn while loading, and host memory "
-            "holds them beside the slots; saved once as they are served, by model.save_pretrained(folder, "
+            f"{spell_bytes(streamed.held_on_host)} of what streams were converted or drawn while loading, and "
+            "host memory holds them beside the slots; saved once as they are served, by model.save_pretrained(folder, "
             "save_original_format=False), they are mapped from the file"
         )
     return Settled(identity=identity, weights=streamed, page_bytes=placement.page_bytes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from djinn_jupyter.amounts import amount
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
 
 
@@ -31,11 +31,13 @@ def fraction_of(card_memory: int, *, total: int, taken: int) -> float:
     (by other processes and its own context) the card holds at most `card_memory`. All in bytes. Raises UsageError where
     `card_memory` exceeds `total` or leaves nothing."""
     if card_memory > total:
-        raise UsageError(f"A card of {amount(card_memory)} cannot be imposed: the one there is has {amount(total)}.")
+        raise UsageError(
+            f"A card of {spell_bytes(card_memory)} cannot be imposed: the one there is has {spell_bytes(total)}."
+        )
     if card_memory <= taken:
         raise UsageError(
-            f"A card of {amount(card_memory)} would be full: {amount(taken)} of the one there is are taken; impose a "
-            "larger one, or end what else runs on it."
+            f"A card of {spell_bytes(card_memory)} would be full: {spell_bytes(taken)} of the one there is are taken; "
+            "impose a larger one, or end what else runs on it."
         )
     return (card_memory - taken) / total
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.system.huge_pages import mapped
 
 PIECE_MOST: Final = 64 << 30  # bytes; cudaHostRegister has refused larger pieces
@@ -45,7 +46,7 @@ def pinned(nbytes: int) -> Tensor:
         if code != 0:
             mapping.unregister()
             _hear_it_again()
-            raise MemoryError(f"cudaHostRegister of {size / 2**20:.1f} MiB was refused with code {code}")
+            raise MemoryError(f"cudaHostRegister of {spell_bytes(size)} was refused with code {code}")
         mapping.addresses += (address,)
     return memory
 

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.experiments.baselines import weights
 from djinn_jupyter.experiments.baselines.answering import serve
-
-GIB = float(1 << 30)
 
 
 class Eager:

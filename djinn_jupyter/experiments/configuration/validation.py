@@ -119,7 +119,7 @@ class ValidationFile(Section, frozen=True, kw_only=True):
             raise UsageError("agent_sleep_resume.sleep_duration_seconds has to be longer than idle_threshold_seconds.")
         if self.hardware.enforce_vram_limit and (self.ring_gb or 0) > (self.limit_gb or float("inf")):
             raise UsageError(
-                f"The ring may take {self.ring_gb:g} GB and the imposed card has {self.limit_gb:g} GB; "
+                f"The ring may take {self.ring_gb:g} GiB and the imposed card has {self.limit_gb:g} GiB; "
                 "make pcie_flatline.ring_buffer_gb smaller than vram_limit_gb."
             )
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
-from djinn_jupyter.experiments.memory import GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +31,10 @@ class Arithmetic:
     def sentences(self) -> list[str]:
         card = "imposed" if self.capacity_imposed else "of the device"
         lines = [
-            f"Weights {self.weights / GIB:.4f} GiB + {self.sessions} sessions x {self.per_session / GIB:.4f} GiB of "
-            f"keys and values = {self.demand / GIB:.4f} GiB; capacity {self.capacity / GIB:.4f} GiB ({card}).",
-            f"Writing all of them through takes {self.sessions * self.per_session / GIB:.4f} GiB of host memory"
-            + (f"; there are {self.host / GIB:.4f} GiB, the rest goes to disk." if self.host is not None else "."),
+            f"Weights {_bytes(self.weights)} + {self.sessions} sessions x {_bytes(self.per_session)} of "
+            f"keys and values = {_bytes(self.demand)}; capacity {_bytes(self.capacity)} ({card}).",
+            f"Writing all of them through takes {_bytes(self.sessions * self.per_session)} of host memory"
+            + (f"; there are {_bytes(self.host)}, the rest goes to disk." if self.host is not None else "."),
         ]
         if not self.exceeds:
             lines.append("The demand does not exceed the capacity: this run proves nothing and fails.")
@@ -57,3 +57,8 @@ def arithmetic(
         capacity_imposed=imposed is not None,
         host=host,
     )
+
+
+def _bytes(count: int) -> str:
+    """Spell bytes with the digit more that a sum needs to be followed."""
+    return spell_bytes(count, 4)

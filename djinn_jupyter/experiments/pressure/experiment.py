@@ -7,13 +7,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.whitebox import MemoryPressure, Whitebox
 from djinn_jupyter.experiments.course import NOT_YET, Course, now
-from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, sampled
+from djinn_jupyter.experiments.memory import Curve, bytes_of, sampled
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.experiments.pressure.arithmetic import Arithmetic, arithmetic
 from djinn_jupyter.experiments.pressure.swaps import Swaps, heard
@@ -108,7 +109,7 @@ def _under_pressure(
             gigabytes = curve.take().gigabytes
             progression.append({"session": number + 1, "vram_gb": gigabytes, "timestamp": time.monotonic() - begun})
             course.write_partial(FILE, FIELDS, _so_far(sums, progression, swaps))
-            course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {gigabytes:.4f} GiB")
+            course.tell(f"[Session {number + 1}/{len(prompts)}] stopped, device {spell_bytes(gigabytes * GIB, 4)}")
         alive = len(engine.sessions())
         spawned = curve.samples[-1].seconds
         equal = []

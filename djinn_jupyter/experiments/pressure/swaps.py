@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.experiments.course import Course, Unmeasured
 from djinn_jupyter.wire.nouns import Transfer
@@ -66,4 +67,4 @@ def heard(engine: RemoteEngine, course: Course, begun: float) -> Iterator[Swaps]
 def _rate(moved: Transfer) -> float | Unmeasured:
     if not moved.bytes_moved or not moved.seconds:
         return Unmeasured(reason="nothing had to be copied")
-    return moved.bytes_moved / moved.seconds / 2**30
+    return moved.bytes_moved / moved.seconds / GIB

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from djinn_jupyter.amounts import MIB
 from djinn_jupyter.experiments.report import plots
 
 Fields = Mapping[str, Any]
@@ -95,5 +96,5 @@ def _flatline(fields: Fields) -> str:
         return ""
     begun = samples[0][3]
     chosen = samples[:: max(1, len(samples) // MOST_POINTS)]
-    curve = [(at - begun, nbytes / seconds / 2**20) for _, nbytes, seconds, at, _ in chosen]
+    curve = [(at - begun, nbytes / seconds / MIB) for _, nbytes, seconds, at, _ in chosen]
     return plots.lines({"copies of layers": curve}, x="seconds", y="MiB/s", level=("required", fields["required_mbps"]))

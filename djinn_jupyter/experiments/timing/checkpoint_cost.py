@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.absence import Absence, absence
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, timed
-from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.outcomes import paused
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import Shape, foretold, shape_of

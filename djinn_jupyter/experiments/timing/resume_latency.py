@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_jupyter.amounts import MIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import DjinnError
@@ -19,7 +20,6 @@ from djinn_jupyter.experiments.shape import Shape, foretold, shape_of
 
 LOG = "resume_latency.log"
 THREADS = 1
-MIB = float(1 << 20)
 PLACES = ("resident", "host", "disk")
 SIDES = ("djinn_resume", "recompute", "manual_offload")
 FILES = tuple(f"{side}_latency.json" for side in SIDES)

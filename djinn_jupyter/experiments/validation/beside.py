@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed, baseline
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline
 from djinn_jupyter.experiments.course import Course, Unmeasured
-from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.validation.opening import PAGES_SHARE
 
 PROMPT, NEW = 8, 16

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_jupyter.amounts import GIB, MIB, spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.configuration.validation import PcieFlatline, ValidationFile
 from djinn_jupyter.experiments.course import Course, Unmeasured, now, timed
-from djinn_jupyter.experiments.memory import GIB, Curve, sampled
+from djinn_jupyter.experiments.memory import Curve, sampled
 from djinn_jupyter.experiments.nvml import LinkCounter, counted
 from djinn_jupyter.experiments.serving import engine_for
 from djinn_jupyter.experiments.validation.beside import NEW, PROMPT, Streamed, beside, manual
@@ -23,7 +24,6 @@ from djinn_jupyter.wire.nouns import LayerCopy
 
 FILE = "pcie_flatline_results.json"
 FIELDS = """passed bandwidth_mbps required_mbps metrics gpu_info samples_mbps samples_above_ratio timestamp""".split()
-MIB = float(1 << 20)
 MARGIN = 0.5  # of the sustained manual copies, where they set the bar: a core shared with other processes halves a copy
 FASTER = 1.05  # than the fastest manual copy: the tolerance for clocks
 
@@ -66,7 +66,7 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
     bar = _bar(wanted, by_hand, gpu=gpu)
     fields = judge(wanted, bar, flow, limit_gb=file.limit_gb)
     course.tell(
-        f"flatline: {fields['bandwidth_mbps']:.0f} MiB/s, required {bar.required:.0f}, "
+        f"flatline: {spell_bytes(fields['bandwidth_mbps'] * MIB)}/s, required {spell_bytes(bar.required * MIB)}/s, "
         f"{100 * fields['samples_above_ratio']:.1f} % of {len(flow.copies)} copies above"
     )
     return {

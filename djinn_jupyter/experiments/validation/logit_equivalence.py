@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.experiments.baselines.asking import Baseline, baseline
 from djinn_jupyter.experiments.configuration.validation import LogitEquivalence, ValidationFile
 from djinn_jupyter.experiments.course import Course, now, timed
-from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.validation.opening import card_for, imposed, options_of, within

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile
-from djinn_jupyter.experiments.memory import GIB, bytes_of
+from djinn_jupyter.experiments.memory import bytes_of
 
 Made = TypeVar("Made")
 PAGES_SHARE = 8  # an engine keeps an eighth of its allowance for pages

@@ -7,13 +7,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.errors import MemoryShortage
 from djinn_jupyter.experiments.configuration.validation import AgentSleepResume, ValidationFile
 from djinn_jupyter.experiments.course import NOT_YET, Course, Unmeasured, now, timed
-from djinn_jupyter.experiments.memory import GIB, Curve, bytes_of, sampled
+from djinn_jupyter.experiments.memory import Curve, bytes_of, sampled
 from djinn_jupyter.experiments.outcomes import finished
 from djinn_jupyter.experiments.pressure.swaps import heard
 from djinn_jupyter.experiments.serving import engine_for, prompt_of

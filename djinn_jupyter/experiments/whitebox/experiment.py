@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from djinn_jupyter.amounts import GIB, spell_bytes
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed, any_prompt, baseline
 from djinn_jupyter.experiments.baselines.vllm import not_run
 from djinn_jupyter.experiments.configuration.whitebox import Whitebox
 from djinn_jupyter.experiments.course import Course, Unmeasured
-from djinn_jupyter.experiments.memory import GIB, bytes_of
+from djinn_jupyter.experiments.memory import bytes_of
 from djinn_jupyter.experiments.serving import engine_for, prompt_of
 from djinn_jupyter.experiments.shape import foretold, require_whitebox, shape_of
 from djinn_jupyter.experiments.whitebox import comparison
@@ -192,11 +193,11 @@ def _breakdown(engine: RemoteEngine, positions: int, preallocated: int) -> dict[
 
 
 def _sums(breakdown: dict[str, Any], positions: int) -> list[str]:
-    weights, session = breakdown["model_weights_gb"], breakdown["kv_cache_per_session_gb"]
-    hidden = breakdown["activation_stack_gb"]
+    names = ("model_weights_gb", "kv_cache_per_session_gb", "activation_stack_gb")
+    weights, session, hidden = (spell_bytes(breakdown[name] * GIB, 4) for name in names)
     return [
-        f"Weights {weights:.4g} GiB, once for all sessions. One of {positions} positions has {session:.4g} GiB of "
-        f"keys and values in whole pages, and {hidden:.4g} GiB of hidden state while it is stopped."
+        f"Weights {weights}, once for all sessions. One of {positions} positions has {session} of "
+        f"keys and values in whole pages, and {hidden} of hidden state while it is stopped."
     ]
 
 

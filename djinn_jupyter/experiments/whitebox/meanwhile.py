@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.stops import Finished
 from djinn_jupyter.experiments.configuration.whitebox import Concurrent
 from djinn_jupyter.experiments.course import Course, Unmeasured, timed
-from djinn_jupyter.experiments.memory import GIB, device_gigabytes, sampled
+from djinn_jupyter.experiments.memory import device_gigabytes, sampled
 from djinn_jupyter.experiments.outcomes import paused
 from djinn_jupyter.experiments.whitebox.trials import Reference
 

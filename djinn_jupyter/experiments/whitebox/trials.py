@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import Any
 
+from djinn_jupyter.amounts import MIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused, Stop
@@ -20,7 +21,6 @@ from djinn_jupyter.experiments.configuration.whitebox import Inference, Whitebox
 from djinn_jupyter.experiments.course import Course, timed
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 
-MIB = float(1 << 20)
 RESULTS = "djinn_breakpoint_results.json"
 FIELDS = """token_accuracy activation_steering concurrent_demo memory_breakdown baseline_prompt wire_bytes_stop
     wire_bytes_resume kv_bytes_on_wire""".split()

@@ -63,7 +63,9 @@ def test_the_host_tier_refuses_with_numbers_and_changes_nothing():
     tier = HostTier(10 << 20)
     kept = tier.allocate([6 << 20])
     before = tier.statistics()
-    with pytest.raises(TierFull, match=r"no room for 6.0 MiB: 6.0 MiB are used of a limit of 10.0 MiB.*--host-memory"):
+    with pytest.raises(
+        TierFull, match=r"no room for 6.00 MiB: 6.00 MiB are used of a limit of 10.0 MiB.*--host-memory"
+    ):
         tier.allocate([1 << 20, 5 << 20])
     assert tier.statistics() == before
     tier.check(kept)

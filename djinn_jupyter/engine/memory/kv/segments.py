@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from djinn_jupyter.amounts import mebibytes
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, Run
 from djinn_jupyter.engine.memory.offload.spans import Span
@@ -116,13 +116,14 @@ class Segments:
             self.budget.take(short * size, by=self)
         except SlabFull as error:
             raise SlabFull(
-                f"Asked for {asked} pages of {mebibytes(size)}; {free} are free and {taken} in use, {self.budget.bound}"
+                f"Asked for {asked} pages of {spell_bytes(size)}; {free} are free and {taken} in use, "
+                f"{self.budget.bound}"
             ) from error
         more = self.budget.take_of_the_free(-short % self.segment_slots, size)
         try:
             self._add(short + more)
         except (OSError, RuntimeError) as error:  # torch has no narrower class
-            raise SlabFull(f"The device refused {mebibytes((short + more) * size)} for pages: {error}") from error
+            raise SlabFull(f"The device refused {spell_bytes((short + more) * size)} for pages: {error}") from error
 
     def _add(self, slots: int) -> None:
         """Allocate slots that the budget has granted; return the bytes that the device refuses to the budget."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from djinn_jupyter.amounts import mebibytes
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Copy
 from djinn_jupyter.engine.memory.kv.geometry import Run
 from djinn_jupyter.engine.memory.kv.page_table import PageTable, Piece
@@ -47,7 +47,7 @@ class WorkingCopy:
             self._keys, self._values = self._buffers()
         except (OSError, RuntimeError) as error:  # torch has no narrower class
             slab.reclaim(self)
-            raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a working copy: {error}") from error
+            raise SlabFull(f"The device refused {spell_bytes(self.nbytes)} for a working copy: {error}") from error
         self._layers = [
             (keys[place : place + 1], values[place : place + 1])
             for keys, values in zip(self._keys, self._values, strict=True)

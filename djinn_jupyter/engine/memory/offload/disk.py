@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 import xxhash
 
-from djinn_jupyter.amounts import mebibytes
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.host import Memory
@@ -69,8 +69,8 @@ class DiskTier:
             return all_or_none(sizes, self._allocate, self.free)
         except TierFull as full:
             raise TierFull(
-                f"The disk tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
-                f"{mebibytes(self.limit)}. {full} Close a session, or allow more with --disk-memory."
+                f"The disk tier has no room for {spell_bytes(sum(sizes))}: {spell_bytes(self.used)} are used of a "
+                f"limit of {spell_bytes(self.limit)}. {full} Close a session, or allow more with --disk-memory."
             ) from None
 
     def _allocate(self, size: int) -> DiskPlace:
@@ -109,11 +109,11 @@ class DiskTier:
         """Extend the file to at least `end` bytes, with disk blocks allocated for all of them. Raises TierFull."""
         capacity = min(-(-end // GROWTH_BYTES) * GROWTH_BYTES, self.limit)
         if end > capacity:
-            raise TierFull(f"The file would have {mebibytes(end)}.")
+            raise TierFull(f"The file would have {spell_bytes(end)}.")
         try:
             self._file.resize(capacity)
         except OSError as error:
-            raise TierFull(f"The disk refused a file of {mebibytes(capacity)}: {error.strerror}.") from error
+            raise TierFull(f"The disk refused a file of {spell_bytes(capacity)}: {error.strerror}.") from error
         self._extents.resize(capacity)
 
     def _count(self, size: int, places: int) -> None:
@@ -148,7 +148,7 @@ class DiskTier:
                     target.view()[at : at + size].copy_(self._staging[:size])
         if (found := summed.intdigest()) != checksum:
             raise StorageFailed(
-                f"The disk gave back other bytes than were written: {mebibytes(place.nbytes)} at {place.start} "
+                f"The disk gave back other bytes than were written: {spell_bytes(place.nbytes)} at {place.start} "
                 f"have the checksum {found:016x} and had {checksum:016x}. What they belonged to cannot be restored."
             )
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from djinn_jupyter.amounts import mebibytes
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
 from djinn_jupyter.engine.memory.offload.extents import Extents
@@ -72,8 +72,8 @@ class HostTier:
             return all_or_none(sizes, self._allocate, self.free)
         except TierFull as full:
             raise TierFull(
-                f"The host tier has no room for {mebibytes(sum(sizes))}: {mebibytes(self.used)} are used of a limit of "
-                f"{mebibytes(self.limit)}. {full}"
+                f"The host tier has no room for {spell_bytes(sum(sizes))}: {spell_bytes(self.used)} are used of a "
+                f"limit of {spell_bytes(self.limit)}. {full}"
             ) from None
 
     def _allocate(self, size: int) -> HostPlace:
@@ -111,15 +111,15 @@ class HostTier:
             left = self._left
         size = max(needed, min(SEGMENT_BYTES, left)) // ALIGNMENT * ALIGNMENT
         if needed > left and left < self.limit - self.allocated:
-            raise TierFull(f"Of main memory {mebibytes(left)} are left to it: close a session or another program.")
+            raise TierFull(f"Of main memory {spell_bytes(left)} are left to it: close a session or another program.")
         if needed > left:
             raise TierFull("Close a session, or allow more with --host-memory.")
         if needed > PIECE_MOST:
-            raise TierFull(f"One page or storage may be of {mebibytes(PIECE_MOST)} at most.")
+            raise TierFull(f"One page or storage may be of {spell_bytes(PIECE_MOST)} at most.")
         try:
             memory = self._memory(size)
         except (OSError, MemoryError, RuntimeError) as error:
-            raise TierFull(f"The system refused {mebibytes(size)} of host memory: {error}.") from error
+            raise TierFull(f"The system refused {spell_bytes(size)} of host memory: {error}.") from error
         self._segments.append(HostSegment(memory=memory, extents=Extents(size)))
         self.allocated += size
         return self._segments[-1]

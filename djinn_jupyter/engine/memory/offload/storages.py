@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, UntypedStorage
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from djinn_jupyter.amounts import mebibytes
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget, Part
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.memory.offload.swappable import Item, Stored
@@ -59,7 +59,7 @@ class Blob(Item):
                 storage, offset, tuple(shape), tuple(strides)
             )
         except RuntimeError as error:
-            raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a session's states: {error}") from error
+            raise SlabFull(f"The device refused {spell_bytes(self.nbytes)} for a session's states: {error}") from error
         storage.resize_(0)  # set_ had enlarged it
         return made
 
@@ -82,7 +82,7 @@ class Blob(Item):
             self.storage().resize_(self.nbytes)
         except RuntimeError as error:
             self._uncount()
-            raise SlabFull(f"The device refused {mebibytes(self.nbytes)} for a session's states: {error}") from error
+            raise SlabFull(f"The device refused {spell_bytes(self.nbytes)} for a session's states: {error}") from error
         self.away, self.arriving = False, True
 
     def arrive(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from djinn_jupyter.amounts import amount
+from djinn_jupyter.amounts import spell_bytes, spell_option, spell_rate
 from djinn_jupyter.errors import ModelDoesNotFit
 
 SLOTS = 2
@@ -65,15 +65,15 @@ class Placement:
     def lines(self) -> Iterator[str]:
         staying = len(self.sizes.layers) - len(self.streaming)
         yield (
-            f"{amount(self.sizes.total)} of weights, {amount(self.allowed)} allowed: "
+            f"{spell_bytes(self.sizes.total)} of weights, {spell_bytes(self.allowed)} allowed: "
             f"{staying} of {len(self.sizes.layers)} layers stay, with embeddings, norms and head; "
             f"{len(self.streaming)} layers stream through {self.slots} slots, "
-            f"{amount(self.bytes_per_pass)} in each pass; {amount(self.page_bytes)} are left for pages"
+            f"{spell_bytes(self.bytes_per_pass)} in each pass; {spell_bytes(self.page_bytes)} are left for pages"
         )
         if self.seconds_per_pass is not None and self.link is not None:
             yield (
-                f"at the measured {self.link / 1e9:.1f} GB/s a token takes at least {_time(self.seconds_per_pass)}; "
-                f"with --device-memory {amount(self.enough).replace(' ', '')} nothing would stream"
+                f"at the measured {spell_rate(self.link)} a token takes at least {_time(self.seconds_per_pass)}; "
+                f"with --device-memory {spell_option(self.enough)} nothing would stream"
             )
 
 
@@ -107,12 +107,12 @@ def _too_large(sizes: Sizes, allowed: int, slots: int, pages: int) -> str:
     least = sizes.rest + slots * largest
     with_share = -(-least * PAGES_SHARE // (PAGES_SHARE - 1))
     needed = max(with_share, least + pages)
-    for_pages = "an eighth for pages" if needed == with_share else f"{amount(pages)} for a few pages"
+    for_pages = "an eighth for pages" if needed == with_share else f"{spell_bytes(pages)} for a few pages"
     return (
-        f"The model has {amount(sizes.total)} of weights. Even if all its {len(sizes.layers)} layers stream, "
-        f"{amount(sizes.rest)} outside the layers have to stay and {slots} slots take {amount(slots * largest)}, "
-        f"with {for_pages} {amount(needed)} in all, and --device-memory allows {amount(allowed)}; "
-        "allow more or take a smaller model."
+        f"The model has {spell_bytes(sizes.total)} of weights. Even if all its {len(sizes.layers)} layers stream, "
+        f"{spell_bytes(sizes.rest)} outside the layers have to stay and {slots} slots take "
+        f"{spell_bytes(slots * largest)}, with {for_pages} {spell_bytes(needed)} in all, and --device-memory "
+        f"allows {spell_bytes(allowed)}; allow more or take a smaller model."
     )
 
 

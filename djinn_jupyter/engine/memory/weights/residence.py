@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from djinn_jupyter.amounts import amount
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.weights.flat import flat_buffer, return_freed
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
 from djinn_jupyter.engine.memory.weights.parameters import (
@@ -90,8 +90,8 @@ class ResidentWeights:
         needed = total_bytes(self._weights)
         if self._device.type != "cpu" and self._host is None and not has_room_for(needed):
             raise UsageError(
-                f"The weights would take {amount(needed)} of host memory, of which "
-                f"{amount(main_memory().available)} are free: they stay on the device."
+                f"The weights would take {spell_bytes(needed)} of host memory, of which "
+                f"{spell_bytes(main_memory().available)} are free: they stay on the device."
             )
 
     def sleep(self) -> float:
@@ -129,7 +129,7 @@ class ResidentWeights:
             buffer = flat_buffer(host.layout.nbytes, self._device)
         except torch.OutOfMemoryError as error:
             raise OutOfDeviceMemory(
-                f"The weights ({host.layout.nbytes / 2**30:.1f} GiB) find no room on {self._device} any more: "
+                f"The weights ({spell_bytes(host.layout.nbytes)}) find no room on {self._device} any more: "
                 f"{str(error).splitlines()[0]} They stay asleep; free device memory and retry."
             ) from None
         for source, target in host.transfers(buffer):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.weights.copy_engine import Carrier, carrier_for
 from djinn_jupyter.engine.memory.weights.flat import Layout, flat_buffer, return_freed
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
@@ -141,7 +142,7 @@ class StreamedWeights:
         except torch.OutOfMemoryError as error:
             self.ring.close()
             raise OutOfDeviceMemory(
-                f"{self._device} has no room for the {self._placement.device_bytes / 2**30:.1f} GiB of weights that "
+                f"{self._device} has no room for the {spell_bytes(self._placement.device_bytes)} of weights that "
                 f"stay there: {str(error).splitlines()[0]} Free device memory and try again."
             ) from None
         self.carrier.wait(self.carrier.carry(self._host.transfers(buffer), self.carrier.mark()))

@@ -12,6 +12,7 @@ from typing import Any, Final
 import torch
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.pretrained import attention_wish, read_pretrained
 from djinn_jupyter.engine.model.loading.reasons import missing, on_one_line
@@ -121,8 +122,8 @@ def _draw_in_memory(
     left = main_memory().available
     if size > left:
         raise ModelDoesNotFit(
-            f"To draw weights of this architecture takes {size / 2**30:.2f} GiB of main memory, and "
-            f"{left / 2**30:.2f} GiB are available; take a smaller one, or fewer bytes with --dtype."
+            f"To draw weights of this architecture takes {spell_bytes(size)} of main memory, and "
+            f"{spell_bytes(left)} are available; take a smaller one, or fewer bytes with --dtype."
         )
     return _draw(config, source, configuration, dtype)
 

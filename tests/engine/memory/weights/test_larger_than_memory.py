@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from djinn_jupyter.amounts import amount
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.weights.flat import raw_bytes
 from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
@@ -58,7 +58,7 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:
     with pytest.raises(ModelDoesNotFit) as refused:
         place(SIZES, 45 * MIB)
     text = str(refused.value)
-    for part in ("100.0 MiB of weights", "20.0 MiB outside the layers", "2 slots take 20.0 MiB", "45.7 MiB in all"):
+    for part in ("100 MiB of weights", "20.0 MiB outside the layers", "2 slots take 20.0 MiB", "45.7 MiB in all"):
         assert part in text
     assert "\n" not in text
 
@@ -66,9 +66,10 @@ def test_what_cannot_fit_is_refused_with_the_arithmetic() -> None:
 def test_the_plan_is_told_in_two_lines() -> None:
     lines = list(place(SIZES, 80 * MIB, link=5e9).lines())
     assert lines == [
-        "100.0 MiB of weights, 80.0 MiB allowed: 3 of 8 layers stay, with embeddings, norms and head; "
+        "100 MiB of weights, 80.0 MiB allowed: 3 of 8 layers stay, with embeddings, norms and head; "
         "5 layers stream through 2 slots, 50.0 MiB in each pass; 10.0 MiB are left for pages",
-        "at the measured 5.0 GB/s a token takes at least 10.5 ms; with --device-memory 114.3MiB nothing would stream",
+        "at the measured 5.00 GB/s a token takes at least 10.5 ms; with --device-memory 114.286MiB nothing would "
+        "stream",
     ]
     assert len(list(place(SIZES, 80 * MIB).lines())) == 1
 
@@ -76,7 +77,7 @@ def test_the_plan_is_told_in_two_lines() -> None:
 def test_weights_that_leave_no_room_for_pages_are_refused() -> None:
     model = build("llama")
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    with pytest.raises(ModelDoesNotFit, match=r"4 pages of each kind take 0\.1 MiB; allow more"):
+    with pytest.raises(ModelDoesNotFit, match=r"4 pages of each kind take 64\.0 KiB; allow more"):
         build_desk(model, device_memory=weights + 3 * 16 * 1024)
 
 
@@ -120,7 +121,7 @@ def test_weights_that_were_converted_are_told_to_be_in_host_memory(wide: Path) -
     desk = desk_from(wide, told.append, device_memory=4 * MIB, dtype="bfloat16")
     held = desk.engine.weights.statistics()
     converted = next(line for line in told if "converted or drawn" in line)
-    assert converted.startswith(f"{amount(held.bytes_streamed_per_pass)} of what streams")
+    assert converted.startswith(f"{spell_bytes(held.bytes_streamed_per_pass)} of what streams")
     assert held.bytes_held_on_host == held.bytes_streamed_per_pass
 
 

@@ -117,7 +117,7 @@ def test_a_refusal_registers_nothing_and_is_heard_here(runtime: Runtime, monkeyp
     monkeypatch.setattr(pinning, "PIECE_MOST", 4 * PAGE)
     monkeypatch.setattr(torch, "zeros", runtime.start_kernel)
     runtime.most = 9 * PAGE
-    with pytest.raises(MemoryError, match=r"cudaHostRegister of 0\.0 MiB was refused with code 2"):
+    with pytest.raises(MemoryError, match=r"cudaHostRegister of 8\.00 KiB was refused with code 2"):
         pinned(10 * PAGE)
     assert (runtime.ranges, runtime.pending) == ({}, 0)
 

@@ -1,0 +1,76 @@
+"""Bytes are spelled by one room, `djinn_jupyter/amounts.py`: the same count is the same text wherever it is read."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from djinn_jupyter.amounts import parse_bytes, spell_bytes, spell_option, spell_rate
+
+PACKAGE = Path(__file__).parents[2] / "djinn_jupyter"
+UNIT = re.compile(r"\s?([kKMGT]i?B|bytes/s)\b")
+ALLOWED = {
+    # a number of the user's own file, repeated as it was written
+    ("experiments/configuration/validation.py", "self.ring_gb"),
+    ("experiments/configuration/validation.py", "self.limit_gb"),
+}
+
+
+def spelled_by_hand(source: str) -> Iterator[str]:
+    """The values in formatted texts that are followed by a unit of bytes."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            for value, after in zip(node.values, node.values[1:], strict=False):
+                unit = isinstance(after, ast.Constant) and UNIT.match(str(after.value))
+                if unit and isinstance(value, ast.FormattedValue):
+                    yield ast.unparse(value.value)
+
+
+def everywhere() -> set[tuple[str, str]]:
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "amounts.py"]
+    return {
+        (path.relative_to(PACKAGE).as_posix(), value) for path in paths for value in spelled_by_hand(path.read_text())
+    }
+
+
+def test_bytes_are_spelled_in_one_room() -> None:
+    assert everywhere() == ALLOWED
+
+
+def test_a_second_spelling_is_found() -> None:
+    source = 'say(f"{n / 2**20:.1f} MiB of {all_of_it}GB at {speed:.0f} kB/s, {count} Bytes, {files} B")'
+    assert list(spelled_by_hand(source)) == ["n / 2 ** 20", "all_of_it", "speed"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.00 KiB"),
+        (1000 * 2**10 - 1, "1,000 KiB"),
+        (1000 * 2**10, "0.977 MiB"),
+        (20 * 2**30, "20.0 GiB"),
+        (9 * 2**40, "9.00 TiB"),
+        (3000 * 2**40, "3,000 TiB"),
+    ],
+)
+def test_bytes_have_three_digits_and_the_largest_unit(count: int, text: str) -> None:
+    assert spell_bytes(count) == text
+
+
+@given(st.integers(0, 2**50))
+def test_an_option_that_was_proposed_allows_as_much_and_hardly_more(count: int) -> None:
+    given_back = parse_bytes(spell_option(count))
+    assert given_back is not None
+    assert count <= given_back <= count * 1.002 + 1
+
+
+def test_a_link_is_as_fast_as_its_vendor_says() -> None:
+    assert spell_rate(12_400_000_000) == "12.4 GB/s"
