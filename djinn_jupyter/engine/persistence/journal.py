@@ -307,9 +307,8 @@ class Journal:
                 self._settle(self._ended.get())
         if self.trouble is not None:
             log.error("%s", self.trouble)
-        for account in self._accounts.values():
-            account.files.close()
         self._thread.close()
+        self._release()
         if self.pages is not None and (forget or not sessions):
             self.pages.remove()
         self._locked.release()
@@ -317,9 +316,14 @@ class Journal:
     def abandon(self) -> None:
         """Return when what was written is forced. The files stay for the next engine."""
         self._thread.close()
+        self._release()
+        self._locked.release()
+
+    def _release(self) -> None:
+        """Close the files that stay, and forget the tensors that the last images refer to."""
         for account in self._accounts.values():
             account.files.close()
-        self._locked.release()
+        self._accounts.clear()
 
     def _wait(self) -> None:
         """Wait until the thread has done its queued work."""

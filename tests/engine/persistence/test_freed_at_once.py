@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, tokens
+from tests.engine.persistence.crashes import journal, written
 from tests.engine.persistence.roundtrip import pair_of
 
 
@@ -48,20 +50,49 @@ def held(desk: Desk) -> list[weakref.ref[torch.Tensor]]:
     return [weakref.ref(t) for one in sessions for t in (*own_tensors(one), *past_tensors(one))]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_what_a_verb_made_is_freed_when_the_session_is_closed(verb: str) -> None:
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    """A desk at a stop, while no collector of cycles comes by."""
     desk, _ = pair_of("llama")
+    gc.collect()
+    gc.disable()
+    yield desk
+    gc.enable()
+
+
+def stopped(desk: Desk) -> None:
     desk.open()
     desk.stop_at("resid_post.4")
     desk.run(tokens(9), 2)
-    gc.collect()
-    gc.disable()
-    try:
-        VERBS[verb](desk)
-        tensors = held(desk)
-        assert tensors
-        desk.close_all()
-        assert [alive.shape for one in tensors if (alive := one()) is not None] == []
-        assert list(desk.engine.blobs) == []
-    finally:
-        gc.enable()
+
+
+def closed_and_freed(desk: Desk) -> None:
+    tensors = held(desk)
+    assert tensors
+    desk.close_all()
+    assert [alive.shape for one in tensors if (alive := one()) is not None] == []
+    assert list(desk.engine.blobs) == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_a_verb_made_is_freed_when_the_session_is_closed(desk: Desk, verb: str) -> None:
+    stopped(desk)
+    VERBS[verb](desk)
+    closed_and_freed(desk)
+
+
+@pytest.mark.parametrize("end", ["close", "abandon", "go on"])
+def test_what_a_journal_wrote_is_freed_when_the_session_is_closed(desk: Desk, end: str, tmp_path: Path) -> None:
+    """An ended journal holds nothing of the sessions whose images it leaves, a working one nothing of a closed one."""
+    keeping = desk.engine.keeping
+    journal(desk, tmp_path)
+    stopped(desk)
+    written(desk)
+    if end == "close":
+        keeping.close(desk.engine.sessions)
+    elif end == "abandon":
+        keeping.abandon()
+    closed_and_freed(desk)
+    assert desk.engine.tiers.disk is not None
+    assert desk.engine.tiers.disk.places == 0
+    keeping.close(desk.engine.sessions)
