@@ -105,7 +105,13 @@ def test_every_pass_moves_exactly_what_streams(moved: tuple[int, ...], streamed:
 
 
 def flow(
-    rates: list[float], *, seconds: float = 10.0, passes: int = 1, streamed: int | None = None, used: int = 0
+    rates: list[float],
+    *,
+    seconds: float = 10.0,
+    passes: int = 1,
+    streamed: int | None = None,
+    used: int = 0,
+    runs: tuple[tuple[int, ...], ...] = ((1,), (1,)),
 ) -> Any:
     streamed = len(rates) * MIB // passes if streamed is None else streamed
     copies = tuple(
@@ -114,7 +120,7 @@ def flow(
     )
     curve = Curve([Sample(seconds=0.0, device=None, process=0, books=used, used=used)])
     return flatline.Flow(
-        copies=copies, passes=passes, seconds=seconds, streamed=streamed, curve=curve, tokens=(1,), rates=(1.0,)
+        copies=copies, passes=passes, seconds=seconds, streamed=streamed, curve=curve, runs=runs, rates=(1.0,)
     )
 
 
@@ -140,6 +146,7 @@ def test_the_share_of_copies_above_the_bar_decides() -> None:
         ({"passes": 3, "streamed": 2 * MIB}, "other bytes than those that stream"),
         ({"passes": 2, "streamed": MIB}, "other bytes than those that stream"),
         ({"fastest": 150.0}, "faster than the fastest by hand"),
+        ({"runs": ((1, 2), (1, 3))}, "made different tokens"),
         ({"used": 2 * MIB, "limit_gb": 1 / 1024}, "more than its limit"),
     ],
 )

@@ -30,7 +30,9 @@ from tests.experiments.test_validation import flow, night_of, sample
 
 SMALL, WEIGHTS = "validation_small.yaml", 7 << 20
 LOGITS, FLAT, SLEEP = "logit_equivalence", "pcie_flatline", "agent_sleep_resume"
-BY_HAND = Streamed(weights=WEIGHTS, copies=((1 << 20, 0.001), (1 << 20, 0.01)), rounds=(1.0,), tokens=(1,))
+BY_HAND = Streamed(
+    weights=WEIGHTS, copies=((1 << 20, 0.001), (1 << 20, 0.01)), alone=((1 << 20, 0.0005),), rounds=(1.0,), tokens=(1,)
+)
 Patch = pytest.MonkeyPatch
 Seen = Callable[[list[str], Patch, Path], Any]
 

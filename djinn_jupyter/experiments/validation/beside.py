@@ -20,19 +20,20 @@ ROUNDS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streamed:
-    """Manual offload: bytes of all weights; bytes and seconds of each copy of a layer; new tokens; tokens a second of
-    each round."""
+    """A model streamed by manual offload."""
 
-    weights: int
-    copies: tuple[tuple[int, float], ...]
-    rounds: tuple[float, ...]
-    tokens: tuple[int, ...]
+    weights: int  # bytes of all
+    copies: tuple[tuple[int, float], ...]  # bytes and seconds of each copy of a layer, while another is computed
+    alone: tuple[tuple[int, float], ...]  # the same of copies while nothing is computed, some in each round
+    rounds: tuple[float, ...]  # tokens a second of each
+    tokens: tuple[int, ...]  # new ones
 
 
 def manual(course: Course, model: str, dtype: str, seconds: float) -> Streamed:
     """Stream the model by manual offload for at least `seconds`, and at least three rounds."""
     course.tell("Manual pinned offload, beside which ours is held")
     copies: list[tuple[int, float]] = []
+    alone: list[tuple[int, float]] = []
     rounds: list[float] = []
     with baseline("offload") as offload:
         loaded = offload.ask("load", model=model, dtype=dtype, threads=1, **course.place.words())
@@ -44,9 +45,14 @@ def manual(course: Course, model: str, dtype: str, seconds: float) -> Streamed:
             course.check_time()
             made = offload.ask("generate", tokens=prompt, new=NEW)
             copies += [(nbytes, taken) for nbytes, taken in made["copies"]]
+            alone += [(nbytes, taken) for nbytes, taken in offload.ask("copy")["copies"]]
             rounds.append(NEW / made["seconds"])
     return Streamed(
-        weights=loaded["weight_bytes"], copies=tuple(copies), rounds=tuple(rounds), tokens=tuple(made["tokens"])
+        weights=loaded["weight_bytes"],
+        copies=tuple(copies),
+        alone=tuple(alone),
+        rounds=tuple(rounds),
+        tokens=tuple(made["tokens"]),
     )
 
 
