@@ -45,29 +45,37 @@ def readout(model: nn.Module, norm: Tap | str, lens: Callable[[Tensor], Tensor],
     if isinstance(norm, str) or norm.module is None or not isinstance(head, nn.Linear):
         raise UnknownSite(NOT_LINEAR.format(why="this model does not end in one norm and one linear head"))
     weight_VD, bias = head.weight, head.bias
-    gain_D, mean, shift_D = _norm(norm.module, x_D)
-    normed_D = (on_host(x_D) - (on_host(x_D).mean() if mean else 0.0)) * gain_D + shift_D
-    scale = _scale(lens(x_D[None])[0], head(normed_D.to(x_D.device, x_D.dtype)))
+    normed_D = norm.module(x_D[None, None])[0, 0]
+    gain_D, mean, shift_D = _norm(norm.module, x_D, on_host(normed_D))
+    scale = _scale(lens(x_D[None])[0], head(normed_D))  # of the same bits, so that no rounding is taken for a scale
     row_D = on_host(weight_VD[token])
     direction_D = row_D * gain_D * scale
     constant = float(row_D @ shift_D) + (0.0 if bias is None else float(bias[token]))
     return Readout(direction_D=direction_D - (direction_D.mean() if mean else 0.0), constant=constant * scale)
 
 
-def _norm(norm: nn.Module, x_D: Tensor) -> tuple[Tensor, bool, Tensor]:
-    """Return gain_D, whether the mean is subtracted first, and shift_D: the norm at x_D with its factor held fixed."""
+def _norm(norm: nn.Module, x_D: Tensor, y: Tensor) -> tuple[Tensor, bool, Tensor]:
+    """Return gain_D, whether the mean is subtracted first, and shift_D: the norm at x_D, where it gives y, with its
+    factor held fixed."""
     x = on_host(x_D)
-    y = on_host(norm(x_D[None, None])[0, 0])
-    if isinstance(norm, nn.LayerNorm):
-        shift = torch.zeros_like(x) if norm.bias is None else on_host(norm.bias)
-        gain = torch.ones_like(x) if norm.weight is None else on_host(norm.weight)
-        return gain / torch.sqrt(x.var(unbiased=False) + norm.eps), True, shift
-    # the same root mean square as x, with no zero feature
-    even = torch.full_like(x_D, float(x.square().mean().sqrt()), dtype=torch.float32)
-    gain = on_host(norm(even[None, None])[0, 0]) / on_host(even)
-    if not _alike(y, gain * x):
+    mean = isinstance(norm, nn.LayerNorm)
+    gain, shift = _layer_norm(norm, x) if isinstance(norm, nn.LayerNorm) else _rms_norm(norm, x_D)
+    if not _alike(y, gain * (x - x.mean() if mean else x) + shift):
         raise UnknownSite(NOT_LINEAR.format(why=f"{type(norm).__name__} is neither a LayerNorm nor an RMS norm"))
-    return gain, False, torch.zeros_like(x)
+    return gain, mean, shift
+
+
+def _layer_norm(norm: nn.LayerNorm, x: Tensor) -> tuple[Tensor, Tensor]:
+    gain = torch.ones_like(x) if norm.weight is None else on_host(norm.weight)
+    shift = torch.zeros_like(x) if norm.bias is None else on_host(norm.bias)
+    return gain / torch.sqrt(x.var(unbiased=False) + norm.eps), shift
+
+
+def _rms_norm(norm: nn.Module, x_D: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gain that the norm has at a value of the same root mean square as x_D, with no zero feature."""
+    x = on_host(x_D)
+    even = torch.full_like(x_D, float(x.square().mean().sqrt()), dtype=torch.float32)
+    return on_host(norm(even[None, None])[0, 0]) / on_host(even), torch.zeros_like(x)
 
 
 def _scale(logits_V: Tensor, plain_V: Tensor) -> float:

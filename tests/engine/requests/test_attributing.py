@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from tests.engine.desk import Desk, desk_of, tokens
+from tests.engine.memory.weights.streaming import streamed_desk
 from tests.engine.plain import plain_of
+from tests.engine.requests.plain_attribution import Part, plain_attribution
 
 PROMPT = tokens(9)
 A, B = 17, 42
@@ -40,49 +41,42 @@ def at_the_end(desk: Desk) -> None:
     desk.run(PROMPT)
 
 
-def plain_parts(desk: Desk) -> dict[tuple[str, int], Tensor]:
-    """Return each attention's and MLP's output at the plain model's last position, the norm's input, and the logits."""
-    model: Any = plain_of(str(desk.engine.model.config.model_type))
-    inner = model.transformer if hasattr(model, "transformer") else model.model
-    blocks = inner.h if hasattr(inner, "h") else inner.layers
-    norm = inner.ln_f if hasattr(inner, "ln_f") else inner.norm
-    seen: dict[tuple[str, int], Tensor] = {}
-
-    def keep(key: tuple[str, int]) -> Any:
-        def hook(module: Any, args: Any, output: Any) -> None:
-            seen[key] = (output[0] if isinstance(output, tuple) else output)[0, -1].detach().double()
-
-        return hook
-
-    hooks = [norm.register_forward_pre_hook(lambda m, args: seen.update({("x", 0): args[0][0, -1].detach().double()}))]
-    for layer, block in enumerate(blocks):
-        attention = block.attn if hasattr(block, "attn") else block.self_attn
-        hooks += [attention.register_forward_hook(keep(("attn_out", layer)))]
-        hooks += [block.mlp.register_forward_hook(keep(("mlp_out", layer)))]
-    with torch.no_grad():
-        seen["logits", 0] = model(torch.tensor([PROMPT])).logits[0, -1].double()
-    for hook in hooks:
-        hook.remove()
-    weight, x = norm.weight.detach().double(), seen["x", 0]
-    if hasattr(inner, "ln_f"):
-        centred = weight / torch.sqrt(x.var(unbiased=False) + norm.eps)
-        row = lambda token: model.lm_head.weight[token].detach().double() * centred  # noqa: E731
-        seen["u", 0] = torch.stack([row(t) - row(t).mean() for t in range(model.config.vocab_size)])
-    else:
-        factor = weight / torch.sqrt((x * x).mean() + norm.variance_epsilon)
-        seen["u", 0] = model.lm_head.weight.detach().double() * factor
-    return seen
+def largest_error(told: Any, plain: dict[Part, float]) -> float:
+    """The largest difference of a told contribution from the plain one, as part of the largest contribution."""
+    wanted = [plain[one.point, one.layer, one.head] for one in told.contributions if one.point != "bias"]
+    errors = [
+        abs(one.value - plain[one.point, one.layer, one.head]) for one in told.contributions if one.point != "bias"
+    ]
+    return max(errors) / max(map(abs, wanted))
 
 
-def test_each_module_adds_what_plain_hooks_give(desk: Desk) -> None:
+FULL, HALF = torch.float32, torch.bfloat16
+ROUNDED = {FULL: 1e-6, HALF: 2**-8}
+"""Rounding of a head's share, and of what is not explained, as part of the largest contribution."""
+SOME = (("llama", FULL, True), ("gpt2", HALF, False), ("mixtral", HALF, True))
+CASES = [
+    pytest.param(family, dtype, streams, marks=[] if (family, dtype, streams) in SOME else pytest.mark.slow)
+    for family in ("llama", "gpt2", "mixtral")
+    for dtype in (FULL, HALF)
+    for streams in (False, True)
+]
+
+
+@pytest.mark.parametrize(("family", "dtype", "streams"), CASES)
+def test_parts_are_those_of_plain_hooks_and_gradients(family: str, dtype: torch.dtype, streams: bool) -> None:
+    """In any dtype a module's output is given bit for bit, and what it adds is exact to 1e-6 of the largest."""
+    desk = streamed_desk(family, dtype=dtype) if streams else desk_of(family, dtype)
+    desk.open()
     at_the_end(desk)
-    told, plain = attribute(desk, A, B), plain_parts(desk)
-    direction = plain["u", 0][A] - plain["u", 0][B]
+    plain = plain_attribution(plain_of(family, dtype), PROMPT, A, B)
+    told, by_head = attribute(desk, A, B), attribute(desk, A, B, heads=True)
     assert len(told.contributions) == 2 * desk.layers
-    for one in told.contributions:
-        expected = float(direction @ plain[one.point, one.layer])
-        assert one.value == pytest.approx(expected, rel=1e-3, abs=1e-5), (one.point, one.layer)
-    assert told.logit == pytest.approx(float(plain["logits", 0][A] - plain["logits", 0][B]), abs=1e-5)
+    assert told.logit == plain.logit
+    assert largest_error(told, plain.parts) < 1e-6
+    assert largest_error(by_head, plain.parts) < ROUNDED[dtype]
+    assert told.embedding == pytest.approx(plain.embedding, abs=1e-6)
+    assert abs(told.rest) < 4 * ROUNDED[dtype] * max(map(abs, plain.parts.values()))
+    desk.close_all()
 
 
 def test_all_of_it_sums_to_the_logit(desk: Desk) -> None:
