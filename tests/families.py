@@ -12,7 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForMultimodalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForMultimodalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+)
 
 from tests.family_parts import (
     COMMON,
@@ -268,7 +274,8 @@ def build(
     config = configuration(name, layers)
     options = {} if attention is None else {"attn_implementation": attention}
     torch.manual_seed(seed)
-    builder = AutoModelForMultimodalLM if name in _TOWERS else AutoModelForCausalLM
+    builders = (AutoModelForMultimodalLM, AutoModelForSeq2SeqLM) if name in _TOWERS else (AutoModelForCausalLM,)
+    builder: Any = next(auto for auto in builders if type(config) in auto._model_mapping)
     model: Any = builder.from_config(config, dtype=dtype, **options)
     randomise(model, seed)
     model.tie_weights()

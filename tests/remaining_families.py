@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.family_parts import GATED_DELTA, INDEXED, LATENT, MOE, ROUTED, Overrides, every, sliding, sparse
-from tests.more_families import decoder, half
+from tests.more_families import SERVED, decoder, half
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 _MROPE = {"rope_parameters": {**_ROPE, "mrope_section": [1, 1, 2]}}
@@ -136,6 +136,9 @@ WITH_PARTS: dict[str, Overrides] = {
     "cohere_compass": lambda n: {"text_config": _compass(n), "vision_config": {"deepstack_visual_indexes": [0, 1]}},
     "cosmos3_edge": lambda n: {"text_config": {"rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1]}}},
     "fun_asr_nano": lambda n: {"adaptor_config": {"intermediate_size": 8}},
+    "audioflamingo3": plain,
+    "musicflamingo": plain,
+    "qwen4_exp": lambda n: {"text_config": SERVED["qwen4_exp_text"](n)},
 }
 ALONE_REFUSED: dict[str, Overrides] = {
     "reformer": lambda n: {
@@ -192,12 +195,11 @@ NOT_BUILT: dict[str, str] = {
     "musicgen": _ENCODER,
     "musicgen_melody": _ENCODER,
     "kyutai_speech_to_text": "its tokens are of text and of several codebooks",
-    "qwen4_exp": "its text alone is qwen4_exp_text",
     "dots3_note": "its text alone is dots3_note_text",
     "inkling2": "its text alone is inkling2_text",
     "inkling_mm_model": "needs scipy, which the tests do without; its text alone is inkling_text",
-    "qwen2_5_omni": "its text alone is qwen2_5_omni_thinker",
-    "qwen3_omni_moe": "its text alone is qwen3_omni_moe_thinker",
+    "qwen2_5_omni": "its thinker is read out of it, and served as qwen2_5_omni_thinker",
+    "qwen3_omni_moe": "its thinker is read out of it, and served as qwen3_omni_moe_thinker",
     "vibevoice_asr": _LARGE,
     "nemo_speechlm": _LARGE,
     "deepseek_ocr2": _LARGE,

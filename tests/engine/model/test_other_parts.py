@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMultimodalLM, Qwen2_5OmniConfig
 
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.model.loading.load import LoadedModel, load_model
 from djinn_jupyter.engine.model.loading.other_parts import LeftOut, leave_out, other_parts
 from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.errors import ModelRefused
-from tests.families import build
+from tests.families import build, configuration
 
 
 def saved(name: str, where: Path, **more: torch.Tensor) -> LoadedModel:
@@ -33,18 +34,34 @@ def saved(name: str, where: Path, **more: torch.Tensor) -> LoadedModel:
         ("qwen2_audio", "Qwen2AudioForConditionalGeneration", r"model\.audio_tower \(\d+ weights\)"),
         ("llama4", "Llama4ForCausalLM", r"multi_modal_projector \(1 weight\), vision_model \(\d+ weights\)"),
         ("qwen3_5", "Qwen3_5ForCausalLM", r"model\.visual \(\d+ weights\)"),
+        ("audioflamingo3", "AudioFlamingo3ForConditionalGeneration", r"model\.audio_tower \(\d+ weights\)"),
         ("emu3", "Emu3ForConditionalGeneration", r"model\.vqmodel \(\d+ weights\)"),
     ],
 )
 def test_a_checkpoint_with_a_tower_is_read_whole_and_says_what_is_left_out(
     tmp_path: Path, name: str, read_as: str, left_out: str
 ) -> None:
-    """Llama 4's tower is unexpected to its causal class, Qwen 3.5's is declared as ignored, and Emu3's causal class
-    finds none of its weights by their names."""
+    """Llama 4's tower is unexpected to its causal class, Qwen 3.5's is declared as ignored, Audio Flamingo is built as
+    if it were an encoder-decoder, and Emu3's causal class finds none of its weights by their names."""
     loaded = saved(name, tmp_path)
     assert type(loaded.model).__name__ == read_as
     (note,) = loaded.notes
     assert re.search(left_out, note)
+
+
+def test_of_a_thinker_and_a_talker_the_thinker_is_served(tmp_path: Path) -> None:
+    """Their class has no forward of its own; and it wants a file of speakers, which a text does not need."""
+    thinker = configuration("qwen2_5_omni_thinker")
+    whole = AutoModelForMultimodalLM.from_config(
+        Qwen2_5OmniConfig(thinker_config=thinker.to_dict(), enable_audio_output=False)
+    )
+    spoken = {"talker.model.embed_tokens.weight": torch.ones(4, 4), "token2wav.code2wav_bigvgan_model.w": torch.ones(1)}
+    whole.save_pretrained(tmp_path, state_dict={**whole.state_dict(), **spoken})
+    loaded = load_model(EngineConfig(model=str(tmp_path), device="cpu"))
+    assert type(loaded.model).__name__ == "Qwen2_5OmniThinkerForConditionalGeneration"
+    weights = whole.thinker.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in loaded.model.state_dict().items())
+    assert re.search(r"model\.visual \(\d+ weights\), talker \(1 weight\), token2wav \(1 weight\)", loaded.notes[0])
 
 
 def test_what_is_left_over_beside_the_text_is_left_out_and_within_it_refused(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def unloadable(config: EngineConfig, folder: Path | None, error: Exception) -> D
         return ModelRefused(f"The weights of {config.model} cannot be read: {fault}.")
     if isinstance(error, ImportError):
         return missing(config, error)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and not (folder is not None and weight_files(folder)):
         return not_found(config, error)
     if "allocate memory" in str(error) or isinstance(error, MemoryError):
         return ModelDoesNotFit(f"There is no main memory for {config.model} as its config.json describes it.")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM
 from transformers.utils.hub import cached_file
 
 from djinn_jupyter.engine.config import EngineConfig
@@ -21,6 +21,8 @@ from djinn_jupyter.errors import ModelNotFound, ModelRefused
 from djinn_jupyter.model_files import folder_called
 
 DEMO = Path(__file__).parents[3] / "demo" / "model"
+# The third is of encoder-decoders, which are refused by name, and of a few decoders that are given sound.
+AUTO_CLASSES: Final = (AutoModelForCausalLM, AutoModelForMultimodalLM, AutoModelForSeq2SeqLM)
 TOKENIZER_FILES: Final = (
     "tokenizer.json",
     "tokenizer.model",
@@ -46,8 +48,8 @@ def find_source(config: EngineConfig) -> str:
 
 
 def read_configuration(config: EngineConfig, source: str) -> Any:
-    """Return the configuration of a decoder-only language model, or raise ModelNotFound, ModelRefused,
-    MissingDependency."""
+    """Return the configuration of a decoder-only language model, or of the part of a model of several models that is
+    one. Raises ModelNotFound, ModelRefused, MissingDependency."""
     if not Path(source).is_dir():
         hub.notice_absence()
     try:
@@ -66,9 +68,23 @@ def read_configuration(config: EngineConfig, source: str) -> Any:
     if not auto_classes(found):
         raise ModelRefused(
             f"{config.model} is a {found.model_type} model, which is not a causal language model to transformers: "
-            "neither AutoModelForCausalLM nor AutoModelForMultimodalLM builds it."
+            f"none of {', '.join(auto.__name__ for auto in AUTO_CLASSES)} builds it."
         )
-    return found
+    return _part_of_text(found)
+
+
+def _part_of_text(configuration: Any) -> Any:
+    """Return the section that a class of its own builds around the text model, as the thinker beside a talker in
+    Qwen's Omni models; without one the configuration itself. transformers reads such a part from the whole's files."""
+    text = configuration.get_text_config(decoder=True)
+    for name in getattr(type(configuration), "sub_configs", None) or {}:
+        section = getattr(configuration, name, None)
+        if section is None or section is text or section.get_text_config(decoder=True) is not text:
+            continue
+        if auto_classes(section):
+            section._commit_hash = getattr(configuration, "_commit_hash", None)
+            return section
+    return configuration
 
 
 def runs_own_code(configuration: Any) -> bool:
@@ -78,7 +94,7 @@ def runs_own_code(configuration: Any) -> bool:
 def auto_classes(configuration: Any) -> tuple[Any, ...]:
     """Return the auto classes of transformers that build a configuration: as a plain language model where possible, and
     as one with images or sound, whose language part is served."""
-    known = [auto for auto in (AutoModelForCausalLM, AutoModelForMultimodalLM) if _builds(auto, configuration)]
+    known = [auto for auto in AUTO_CLASSES if _builds(auto, configuration)]
     if not known and runs_own_code(configuration):
         return (AutoModelForCausalLM,)
     return tuple(known)
