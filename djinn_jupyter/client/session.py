@@ -231,8 +231,8 @@ class RemoteSession:
         self, *tokens: str | int, heads: bool = False, position: Positions = -1, ahead: bool = False
     ) -> Attribution:
         """Direct logit attribution: the contribution of each module that has run to the logit of one token, or to the
-        difference of two; `heads` splits attention into its heads, `ahead` adds the layers after the stop. Exact to 1e-6
-        of the largest contribution; in bfloat16 a head's share to 2**-8, and `rest` holds as much rounding."""
+        difference of two; `heads` splits attention into its heads, `ahead` adds the layers after the stop. A part is
+        exact to 1e-6 of the largest one; in bfloat16 a head's to 2**-8, and `rest` has up to 2**-6 of rounding."""
         at = self._spelled(position)
         if at is None or len(at) != 1 or not 1 <= len(tokens) <= 2:
             raise UsageError("An attribution is of one token or of two, at one position; by default at the last.")

@@ -82,7 +82,7 @@ def _part_of_text(configuration: Any) -> Any:
         if section is None or section is text or section.get_text_config(decoder=True) is not text:
             continue
         if auto_classes(section):
-            section._commit_hash = getattr(configuration, "_commit_hash", None)
+            section.update({"_commit_hash": getattr(configuration, "_commit_hash", None)})
             return section
     return configuration
 
