@@ -89,7 +89,7 @@ def _readings(
 def _engine(folder: str, data: Path) -> Iterator[tuple[Engine, list[float]]]:
     """Yield an engine in this process, and the CPU seconds of its thread for each image written before a reply."""
     engine = open_engine(EngineConfig(model=folder, device="cpu", data_folder=data, no_journal=False))
-    journal, spent = engine.keeping.journal, []
+    journal, spent = engine.persistence.journal, []
     assert journal is not None
     write = journal.write
 

@@ -18,7 +18,7 @@ from typing import Final, Literal, Protocol
 
 from benchmarks.replay.trace import Event, Trace
 from djinn_jupyter.engine.residency.eviction_policy import Candidate, victims
-from djinn_jupyter.engine.residency.idle_times import Rests
+from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.prefetch import (
     PATIENCE,
     PrefetchBooks,
@@ -114,7 +114,7 @@ class Stage:
         self.trace, self.costs, self.policy = trace, costs, policy
         self._prefetch, self._idle_seconds = prefetch, idle_seconds
         self.actors = {name: Actor(name=name) for name in trace.sessions}
-        self.rests, self.prefetching, self.score = Rests(), Prefetching(), Score()
+        self.rests, self.prefetching, self.score = IdleTimes(), Prefetching(), Score()
         self._agenda: list[tuple[float, int, Step]] = []
         self._numbers = count()
         self._link_free = 0.0

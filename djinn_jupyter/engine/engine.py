@@ -32,7 +32,7 @@ class Engine:
         self.model, self.anatomy, self.geometry = self.forward.model, self.forward.anatomy, self.forward.geometry
         self.budget, self.slabs, self.mover, self.tiers = parts.budget, parts.slabs, parts.mover, parts.tiers
         self.sessions, self.blobs, self.residency = parts.sessions, parts.blobs, parts.residency
-        self.keeping, self.state_publisher = parts.keeping, parts.state_publisher
+        self.persistence, self.state_publisher = parts.persistence, parts.state_publisher
 
     # --- from any thread -------------------------------------------------------------------------------------------
 
@@ -60,11 +60,11 @@ class Engine:
     @property
     def keeps_sessions(self) -> bool:
         """True where the next engine will recover the sessions."""
-        return self.keeping.journal is not None
+        return self.persistence.journal is not None
 
     def forget_sessions(self) -> None:
         """Have the engine leave no journal at its end."""
-        self.keeping.forget_all()
+        self.persistence.forget_all()
 
     # --- on the engine's thread ------------------------------------------------------------------------------------
 
@@ -120,10 +120,10 @@ class Engine:
         with ExitStack() as end:  # last first
             end.callback(self.tiers.stop)
             end.callback(self.parts.tokenizing.close)
-            end.callback(self.keeping.close, self.sessions)
-            if self.keeps_sessions and not self.keeping.forgets:
+            end.callback(self.persistence.close, self.sessions)
+            if self.keeps_sessions and not self.persistence.forgets:
                 self.parts.orderly_shutdown.put_away()
 
     def abandon(self) -> None:
         """End a broken engine: only the writes that it has handed over are completed."""
-        self.keeping.abandon()
+        self.persistence.abandon()

@@ -12,7 +12,7 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Mover
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
 from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
@@ -50,7 +50,7 @@ class Parts:
     # the sessions
     sessions: SessionTable
     residency: Residency
-    keeping: Keeping
+    persistence: Persistence
 
     # requests, from their arrival to their replies
     mailbox: Mailbox

@@ -8,7 +8,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from djinn_jupyter.engine.accounting import Accounting
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.scheduling.mailbox import QueuedRequest
@@ -30,12 +30,12 @@ class Promises:
         state_publisher: StatePublisher,
         *,
         sessions: SessionTable,
-        keeping: Keeping,
+        persistence: Persistence,
         faults: Faults,
     ) -> None:
         self._answers, self._needs, self._accounting = answers, needs, accounting
         self._state_publisher, self._sessions = state_publisher, sessions
-        self._keeping, self._faults = keeping, faults
+        self._persistence, self._faults = persistence, faults
 
     def send(self, idle: bool = False) -> None:
         """Send the replies that are ready; `idle` describes untouched sessions too. Raises EngineBroken."""
@@ -44,7 +44,7 @@ class Promises:
         with self._faults.during("it wrote the journal"):
             ready = self._kept(ready)
         with self._faults.during("it described its sessions"):
-            self._state_publisher.heed_journal(self._keeping.trouble, self._keeping.unkept)
+            self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
             if ready or self._state_publisher.due:
                 self._state_publisher.publish(all_sessions=idle)
         for queued, reply in ready:
@@ -54,12 +54,12 @@ class Promises:
     def _kept(self, ready: Ready) -> Ready:
         """Write the sessions that the answered requests changed to the journal. Return the replies, marked `not_kept`
         where that failed."""
-        self._keeping.write(
+        self._persistence.write(
             self._sessions, [name for queued, _ in ready for name in self._needs.changed_by(queued.request)]
         )
-        unkept = self._keeping.unkept
+        unkept = self._persistence.unkept
         return [(queued, self._noted(reply, queued.request, unkept)) for queued, reply in ready] if unkept else ready
 
     def _noted(self, reply: Reply, request: ask.Request, unkept: frozenset[str]) -> Reply:
         changed = self._needs.changed_by(request)
-        return replace(reply, not_kept=self._keeping.trouble) if unkept.intersection(changed) else reply
+        return replace(reply, not_kept=self._persistence.trouble) if unkept.intersection(changed) else reply

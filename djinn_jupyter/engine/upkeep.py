@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from djinn_jupyter.engine.accounting import Accounting
 from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.session.table import SessionTable
@@ -22,13 +22,13 @@ class Upkeep:
         state_publisher: StatePublisher,
         *,
         sessions: SessionTable,
-        keeping: Keeping,
+        persistence: Persistence,
         residency: Residency,
         scheduler: Scheduler,
         faults: Faults,
     ) -> None:
         self._accounting, self.idle_sleep, self._state_publisher = accounting, idle_sleep, state_publisher
-        self._sessions, self._keeping, self._residency = sessions, keeping, residency
+        self._sessions, self._persistence, self._residency = sessions, persistence, residency
         self._scheduler, self._faults = scheduler, faults
         self._checked = True  # the accounting, since the last work
 
@@ -36,7 +36,7 @@ class Upkeep:
     def watchful(self) -> bool:
         """True while some session could be evicted, evicted ones left memory to give back, or a session is not yet in
         the journal; the daemon then ticks every second instead of every five."""
-        return bool(self._keeping.unkept) or self._residency.has_to_look
+        return bool(self._persistence.unkept) or self._residency.has_to_look
 
     def rest(self) -> None:
         """Do what an idle engine does."""
@@ -58,6 +58,6 @@ class Upkeep:
             self._residency.heed(self._state_publisher.outside)
         self._accounting.require_sound()
         with self._faults.during("it wrote the journal"):
-            self._keeping.attend(self._sessions, idle=not busy)
+            self._persistence.attend(self._sessions, idle=not busy)
         with self._faults.during("it told of the journal"):
-            self._state_publisher.heed_journal(self._keeping.trouble, self._keeping.unkept)
+            self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.model.loading.load import LoadedModel
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.session import Session
@@ -200,7 +200,7 @@ def engine_like(desk: Desk, *, description: ModelDescription, tokenizer: TokenTe
         description=description,
         budget=budget,
         slabs=tuple(Slab(group, forward.device, budget) for group in forward.geometry.groups),
-        keeping=Keeping(config, desk.engine.keeping.identity, forward.device),
+        persistence=Persistence(config, desk.engine.persistence.identity, forward.device),
         publish=lambda event: desk.hears(event),
     )
     return assemble(given)

@@ -8,7 +8,7 @@ import pytest
 
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
-from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull, UnknownSession
 from tests.engine.desk import Desk, tokens
@@ -49,7 +49,7 @@ def test_demand_that_fits_proves_nothing(inside: Inside) -> None:
 def test_no_eviction_under_pressure(inside: Inside, monkeypatch: Patch) -> None:
     """The card is full, and no session is evicted; or it is reported full and is not."""
     with monkeypatch.context() as patch:
-        patch.setattr(Room, "find", lambda self, wanting, need: False)
+        patch.setattr(Eviction, "find", lambda self, wanting, need: False)
         ran = pressure(inside)
         assert ran.status == 1
         assert "the limit is" in ran.said
@@ -83,7 +83,7 @@ def rest_for_a_while(desk: Desk) -> None:
 def test_what_rests_is_destroyed(desk: Desk, monkeypatch: Patch) -> None:
     rest_for_a_while(desk)
     desk.close_all()
-    monkeypatch.setattr(Room, "_let_go", lambda self, session: desk.engine.parts.lifecycle.end(session))
+    monkeypatch.setattr(Eviction, "_let_go", lambda self, session: desk.engine.parts.lifecycle.end(session))
     with pytest.raises(KeyError, match="'a'"):
         rest_for_a_while(desk)
     with pytest.raises(UnknownSession):

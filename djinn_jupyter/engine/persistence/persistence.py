@@ -26,7 +26,7 @@ CHECKPOINTS: Final = "checkpoints"
 JOURNALS: Final = "journals"
 
 
-class Keeping:
+class Persistence:
     """`checkpoints` may be used from any thread; jobs of the engine use `file_worker`. `journal` is set once the engine
     has adopted what earlier processes left; with `forgets` its files are deleted at the end."""
 

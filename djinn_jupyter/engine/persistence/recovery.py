@@ -16,7 +16,7 @@ from djinn_jupyter.engine.persistence.image import SessionImage
 from djinn_jupyter.engine.persistence.journal import Journal
 from djinn_jupyter.engine.persistence.left_behind import LeftBehind
 from djinn_jupyter.engine.persistence.load import load_session
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -35,13 +35,13 @@ class Recovery:
         config: EngineConfig,
         runtime: Runtime,
         *,
-        keeping: Keeping,
+        persistence: Persistence,
         sessions: SessionTable,
         tiers: Tiers,
         blobs: Blobs,
         wake: Callable[[], None],
     ) -> None:
-        self._config, self._runtime, self._keeping, self._sessions = config, runtime, keeping, sessions
+        self._config, self._runtime, self._persistence, self._sessions = config, runtime, persistence, sessions
         self._tiers, self._blobs, self._wake = tiers, blobs, wake
 
     @torch.inference_mode()
@@ -50,7 +50,7 @@ class Recovery:
 
         Sets aside what does not fit this engine. Raises StorageFailed.
         """
-        journal = self._keeping.open_journal(self._config.identity.slug(), self._wake)
+        journal = self._persistence.open_journal(self._config.identity.slug(), self._wake)
         journal.values = partial(values_of, self._blobs)
         left = journal.recover()
         open_file = partial(open_disk, self._config, self._runtime.forward.device)
@@ -58,7 +58,7 @@ class Recovery:
         brought_back = [one for found in left if (one := self._bring_back(journal, found)) is not None]
         if journal.pages is not None:
             self._adopt(journal.pages, brought_back)
-        self._keeping.journal = journal
+        self._persistence.journal = journal
         recomputed = sum(session.needs_recompute for session, _ in brought_back)
         self._runtime.counters.count_recovered(exact=len(brought_back) - recomputed, recomputed=recomputed)
         return tuple(self._sessions)

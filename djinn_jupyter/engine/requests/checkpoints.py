@@ -14,7 +14,7 @@ from djinn_jupyter.engine.memory.kv.rows import Rows, put_rows, take_rows
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.persistence import checkpoint_files, dump, load
 from djinn_jupyter.engine.persistence.image import SessionImage
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
@@ -46,20 +46,20 @@ class CheckpointRequests:
         sessions: SessionTable,
         life: Lifecycle,
         runtime: Runtime,
-        keeping: Keeping,
+        persistence: Persistence,
         residency: Residency,
         blobs: Blobs,
         until_done: UntilDone,
         stops_kept: int,
     ) -> None:
         self._sessions, self._life, self._runtime, self._residency = sessions, life, runtime, residency
-        self._keeping, self._blobs, self._until_done, self._stops_kept = keeping, blobs, until_done, stops_kept
+        self._persistence, self._blobs, self._until_done, self._stops_kept = persistence, blobs, until_done, stops_kept
         self._forward, self._description = runtime.forward, runtime.description
 
     @handles(ask.SaveCheckpoint, changes=False)
     def save_checkpoint(self, request: ask.SaveCheckpoint, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
-        folder = self._keeping.checkpoints
+        folder = self._persistence.checkpoints
         folder.file_of(request.name)
         if not request.replace:
             folder.require_free(request.name)
@@ -80,8 +80,8 @@ class CheckpointRequests:
     def _write(
         self, request: ask.SaveCheckpoint, image: SessionImage, told: CheckpointDescription
     ) -> Generator[Blocked | None, None, tuple[CheckpointDescription, Path]]:
-        folder, abandoned = self._keeping.checkpoints, threading.Event()
-        write = self._keeping.file_worker.start(
+        folder, abandoned = self._persistence.checkpoints, threading.Event()
+        write = self._persistence.file_worker.start(
             lambda: folder.save(request.name, image, told, replace=request.replace, abandoned=abandoned)
         )
         try:
@@ -94,7 +94,7 @@ class CheckpointRequests:
     def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
         """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
         self._check_place(request, holder)
-        path = self._keeping.checkpoints.find(request.name)
+        path = self._persistence.checkpoints.find(request.name)
         empty = Session(
             name=request.session,
             owner=holder.user,
@@ -105,8 +105,8 @@ class CheckpointRequests:
         return Underway(session=empty, steps=self._restore(request, holder, path, empty))
 
     def _restore(self, request: ask.RestoreCheckpoint, holder: Holder, path: Path, waits: Session) -> Steps:
-        folder = self._keeping.checkpoints
-        kept = yield from self._until_done(self._keeping.file_worker.start(lambda: folder.read(path)))
+        folder = self._persistence.checkpoints
+        kept = yield from self._until_done(self._persistence.file_worker.start(lambda: folder.read(path)))
         session = load.load_session(
             self._runtime,
             kept.image,

@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.storages import Blobs
-from djinn_jupyter.engine.residency.bandwidth import Rates
+from djinn_jupyter.engine.residency.bandwidth import Bandwidth
 from djinn_jupyter.engine.residency.eviction_policy import (
     Candidate,
     Order,
     in_order,
     victims,
 )
-from djinn_jupyter.engine.residency.idle_times import Rests
+from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching, Signal
 from djinn_jupyter.engine.residency.priority import (
     QUIET,
@@ -35,8 +35,9 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics, Tier, Transfer
 
 
-class Notebooks:
-    """One for an engine. `order` sorts the candidates, the first to be evicted first."""
+class SessionActivity:
+    """Learns from notebooks' activity when sessions come back. `order` sorts the candidates, the first to be evicted
+    first."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Notebooks:
         self._sessions, self._order, self._clock = sessions, order, clock
         self._slabs, self._budget = slabs, budget
         self._signals: dict[str, Signals] = {}
-        self._rests, self._rates, self._prefetching = Rests(), Rates(), Prefetching()
+        self._rests, self._rates, self._prefetching = IdleTimes(), Bandwidth(), Prefetching()
         self.swapping = swapping
 
     def claim(self, session: Session) -> Claim:

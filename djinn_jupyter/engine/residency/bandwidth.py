@@ -11,7 +11,7 @@ WEIGHED: Final = 64 << 20  # bytes: the weight of that guess
 MEMORY: Final = 0.9  # factor on past moves, at each move
 
 
-class Rates:
+class Bandwidth:
     """Bytes and seconds of the moves from each tier, older ones weighted less. A move's seconds include its wait for
     room, as a session that comes back would wait for room as well."""
 

@@ -30,7 +30,7 @@ def longest_unused(candidates: Sequence[Session], need: int) -> list[Session]:
     return by_last_use(candidates)
 
 
-class Room:
+class Eviction:
     """Finds room on the device. `choose` orders the sessions to evict for so many bytes; sessions in `waiting` have
     queued requests, and `others_go_on` is True where another session's job has work."""
 

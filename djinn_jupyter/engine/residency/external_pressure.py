@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.device import Usage
@@ -16,12 +16,12 @@ from djinn_jupyter.engine.system.device import Usage
 HEADROOM: Final = 20  # a twentieth of the device is to be free when other programs have grown
 
 
-class Neighbours:
+class ExternalPressure:
     """Only memory that other programs took since the engine's start counts as their need: an engine that was allowed
     nearly all of the device does not evict its sessions for want of headroom."""
 
-    def __init__(self, sessions: Mapping[str, Session], room: Room, swapping: Swapping, begun: Usage) -> None:
-        self._sessions, self._room, self._swapping = sessions, room, swapping
+    def __init__(self, sessions: Mapping[str, Session], eviction: Eviction, swapping: Swapping, begun: Usage) -> None:
+        self._sessions, self._eviction, self._swapping = sessions, eviction, swapping
         self._last = begun
         self._least = begun.other_bytes or 0
         self._gave_back = False
@@ -35,7 +35,7 @@ class Neighbours:
         if need <= 0:
             self._gave_back = False
         elif self._gave_back:
-            self._room.clear(need)
+            self._eviction.clear(need)
             self._gave_back = False
         else:
             self._give_back()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from djinn_jupyter.engine.residency.reuse_model import HORIZON, Pauses
+from djinn_jupyter.engine.residency.reuse_model import HORIZON, ReuseModel
 
 Kind = bool | None
 """True where the session's notebook has the focus, None where that is unknown: pauses of a kind are alike. Telling
@@ -20,13 +20,13 @@ class Rest:
     learned: float
 
 
-class Rests:
+class IdleTimes:
     """A table of pauses for each kind and one for all, and the rests under way. `now` never goes backwards."""
 
     def __init__(self) -> None:
         self._rests: dict[str, Rest] = {}
-        self._all = Pauses()
-        self._pauses: dict[Kind, Pauses] = {kind: Pauses(self._all) for kind in (None, False, True)}
+        self._all = ReuseModel()
+        self._pauses: dict[Kind, ReuseModel] = {kind: ReuseModel(self._all) for kind in (None, False, True)}
 
     def rests(self, session: str, kind: Kind, now: float) -> None:
         """Note that the session rests from now on, or that its rest is now of another kind."""

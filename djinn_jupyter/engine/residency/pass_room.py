@@ -9,7 +9,7 @@ from typing import Final
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget
 from djinn_jupyter.engine.memory.offload.storages import Blob
-from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_tensors
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
@@ -21,8 +21,8 @@ NO_TIER: Final = "There was no room for them on the device, nor in a tier (--hos
 
 
 class StopRoom:
-    def __init__(self, budget: Budget, swapping: Swapping, room: Room) -> None:
-        self._budget, self._swapping, self._room = budget, swapping, room
+    def __init__(self, budget: Budget, swapping: Swapping, eviction: Eviction) -> None:
+        self._budget, self._swapping, self._eviction = budget, swapping, eviction
 
     def pass_room(self, owner: object, *, always: int, expected: int) -> PassRoom:
         return PassRoom(self._budget, owner, always, expected)
@@ -58,7 +58,7 @@ class StopRoom:
                 self.set_aside_now(size)
                 return
             except SlabFull:
-                blocked = self._room.wait_for(session, size)
+                blocked = self._eviction.wait_for(session, size)
                 if blocked is None:
                     raise
             yield blocked
@@ -66,4 +66,4 @@ class StopRoom:
     def fetched(self, session: Session, storages: Sequence[Blob]) -> Pieces:
         """Run steps until the pinned storages of a stop are on the device. Raises SlabFull and StorageFailed."""
         older = self._swapping.older_stops
-        return older.fetch(storages, lambda need: self._room.wait_for(session, need))
+        return older.fetch(storages, lambda need: self._eviction.wait_for(session, need))

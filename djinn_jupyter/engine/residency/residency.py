@@ -12,10 +12,10 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.memory.offload.storages import Blob, Blobs
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.residency.activity import Notebooks
-from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.residency.activity import SessionActivity
+from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.eviction_policy import Order, in_order
-from djinn_jupyter.engine.residency.external_pressure import Neighbours
+from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
 from djinn_jupyter.engine.residency.pass_room import StopRoom
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
@@ -50,45 +50,45 @@ class Residency:
         self.swapping = Swapping(
             sessions, slabs, tiers, blobs, waiting=waiting, swapped=self._swapped, find_room=self.find
         )
-        self.notebooks = Notebooks(sessions, slabs, budget, self.swapping, order)
-        self.room = Room(
+        self.activity = SessionActivity(sessions, slabs, budget, self.swapping, order)
+        self.eviction = Eviction(
             sessions,
             budget,
             self.swapping,
             idle_seconds=idle_seconds,
-            choose=self.notebooks.choose,
+            choose=self.activity.choose,
             waiting=waiting,
             others_go_on=others_go_on,
         )
-        self.neighbours = Neighbours(sessions, self.room, self.swapping, begun)
+        self.external_pressure = ExternalPressure(sessions, self.eviction, self.swapping, begun)
         self.older_stops = self.swapping.older_stops
-        self.stop_room = StopRoom(budget, self.swapping, self.room)
+        self.stop_room = StopRoom(budget, self.swapping, self.eviction)
 
     def _swapped(self, session: Session, transfer: Transfer | None) -> None:
-        self.notebooks.swapped(session, transfer)
+        self.activity.swapped(session, transfer)
         self._told(session, transfer)
 
     # --- what sessions do ------------------------------------------------------------------------------------------
 
     def note(self, session: Session, activity: Activity) -> None:
         """Note an activity of the session's notebook. May begin to bring the session back."""
-        self.notebooks.note(session, activity)
+        self.activity.note(session, activity)
 
     def asked(self, session: Session) -> None:
         """Note a request that needs the session's bytes."""
-        self.notebooks.asked(session)
+        self.activity.asked(session)
 
     def left_alone(self, session: Session) -> None:
         """Note that the session's requests are done, for now. Stops may have waited for the end of its work to be sent
         to the disk."""
-        self.notebooks.left_alone(session)
+        self.activity.left_alone(session)
         if session.history.beyond and session.work is None:
             self.bound(session)
 
     def closed(self, session: Session) -> None:
         session.residence.give_up_move()
         self.let_go()
-        self.notebooks.closed(session.name)
+        self.activity.closed(session.name)
 
     # --- moves -----------------------------------------------------------------------------------------------------
 
@@ -140,10 +140,10 @@ class Residency:
 
     def find(self, wanting: Session, need: int) -> bool:
         """Evict other sessions. Return True when there is room now or waiting for the next change helps."""
-        return self.room.find(wanting, need)
+        return self.eviction.find(wanting, need)
 
     def wait_for(self, wanting: Session, need: int) -> Blocked | None:
-        return self.room.wait_for(wanting, need)
+        return self.eviction.wait_for(wanting, need)
 
     def note_tensors(self, tensors: Iterable[Tensor]) -> None:
         self._blobs.note(tensors)
@@ -194,16 +194,16 @@ class Residency:
 
     def relieve(self) -> None:
         """Evict sessions where stops and edits have overdrawn the budget."""
-        self.room.relieve()
+        self.eviction.relieve()
 
     def rest(self) -> None:
         """Do the work of an idle engine: purge, write through, swap out, give memory back."""
         self._blobs.purge()
-        self.room.attend()
+        self.eviction.attend()
 
     def heed(self, usage: Usage) -> None:
         """Act on a reading of the device's memory in use by other programs."""
-        self.neighbours.heed(usage)
+        self.external_pressure.heed(usage)
 
     def statistics(self) -> PrefetchStatistics:
-        return self.notebooks.statistics()
+        return self.activity.statistics()

@@ -22,11 +22,11 @@ UNSEEN: Final = 0.25  # of a return in every interval, at a hazard of 1 / elapse
 LIKE_OTHERS: Final = 2.0  # returns in every interval, at the hazard of all pauses
 
 
-class Pauses:
+class ReuseModel:
     """The pauses of one kind. All times in seconds; a pause lasts 0 .. HORIZON. `among`: the pauses of all kinds, the
     prior for this kind."""
 
-    def __init__(self, among: Pauses | None = None) -> None:
+    def __init__(self, among: ReuseModel | None = None) -> None:
         self._among = among
         self._returns = [0.0] * (len(EDGES) - 1)
         self._waited = [0.0] * (len(EDGES) - 1)

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.residency.eviction_policy import by_last_use
 from djinn_jupyter.engine.residency.older_stops import OlderStops
 from djinn_jupyter.engine.session.footprint import items_of, own_items_of, storages_of
-from djinn_jupyter.engine.session.residence import Cause, Moving
+from djinn_jupyter.engine.session.residence import Cause, Swap
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, StorageFailed, TierFull
@@ -90,7 +90,7 @@ class Swapping:
             here.move("leave", session.name)
         elif here.state == "disk" or tier == "host":
             return
-        here.begin_move(Moving(goal=tier, cause=cause, items=items_of(session, self.blobs)))
+        here.begin_move(Swap(goal=tier, cause=cause, items=items_of(session, self.blobs)))
         self.advance(session)
         session.cache.drop_working()  # while its pages are copied
 
@@ -106,7 +106,7 @@ class Swapping:
         items = wanted(session, self.blobs)
         here.move("come", session.name)
         from_disk = any(not item.resident and "host" not in item.copies for item in items)
-        here.begin_move(Moving(goal=None, cause=cause, items=items, from_disk=from_disk))
+        here.begin_move(Swap(goal=None, cause=cause, items=items, from_disk=from_disk))
         self.advance(session)
 
     def begin_anew(self, session: Session) -> None:
@@ -197,7 +197,7 @@ class Swapping:
             self._fail(session, _unforeseen(session, error))
             raise
 
-    def _take_away(self, session: Session, moving: Moving, goal: Tier) -> None:
+    def _take_away(self, session: Session, moving: Swap, goal: Tier) -> None:
         missing = [item for item in moving.items if _has_to_go(item, goal)]
         if missing:
             self._store(session, moving, [item for item in missing if not item.moving])
@@ -220,7 +220,7 @@ class Swapping:
                     item.drop_copy("host")
         self._end(session, moving)
 
-    def _store(self, session: Session, moving: Moving, items: list[Item]) -> None:
+    def _store(self, session: Session, moving: Swap, items: list[Item]) -> None:
         assert moving.goal is not None
         if not items:
             return
@@ -262,7 +262,7 @@ class Swapping:
         self.swap_out(by_last_use(rested)[0], "disk", "pressure")
         return True
 
-    def _store_further_down(self, session: Session, moving: Moving) -> None:
+    def _store_further_down(self, session: Session, moving: Swap) -> None:
         """Store on the disk because the host is full. Raises TierFull where there is no disk tier."""
         if self.tiers.disk is None:
             raise TierFull(f"The host tier has no room for session {session.name!r}, and there is no disk tier.")
@@ -280,7 +280,7 @@ class Swapping:
                         dropped = True
         return dropped
 
-    def _bring(self, session: Session, moving: Moving) -> None:
+    def _bring(self, session: Session, moving: Swap) -> None:
         missing = [item for item in moving.items if not item.resident]
         if missing:
             self._load(session, moving, [item for item in missing if not item.moving])
@@ -288,7 +288,7 @@ class Swapping:
         session.residence.arrive(session.name)
         self._end(session, moving)
 
-    def _load(self, session: Session, moving: Moving, items: list[Item]) -> None:
+    def _load(self, session: Session, moving: Swap, items: list[Item]) -> None:
         moving.note_room(True)
         while True:
             before = self.changes
@@ -302,7 +302,7 @@ class Swapping:
                     moving.note_room(False)
                     return
 
-    def _end(self, session: Session, moving: Moving) -> None:
+    def _end(self, session: Session, moving: Swap) -> None:
         transfer = moving.transfer()
         session.residence.end_move(transfer)
         self.note_change()
@@ -330,7 +330,7 @@ class Swapping:
         self.note_change()
         self._swapped(session, None)
 
-    def _do_without_rows(self, session: Session, moving: Moving) -> None:
+    def _do_without_rows(self, session: Session, moving: Swap) -> None:
         """Bring the session in without the rows an earlier process had on disk, which cannot be read; they are
         recomputed."""
         here = session.residence

@@ -5,11 +5,11 @@ from __future__ import annotations
 from djinn_jupyter.engine.scheduling.jobs import Job
 from djinn_jupyter.engine.scheduling.mailbox import Mailbox
 from djinn_jupyter.engine.scheduling.scheduler import Scheduler
-from djinn_jupyter.engine.system.prefill_throttle import Pace
+from djinn_jupyter.engine.system.prefill_throttle import PrefillThrottle
 
 
 class GivingWay:
-    def __init__(self, mailbox: Mailbox, scheduler: Scheduler, pace: Pace) -> None:
+    def __init__(self, mailbox: Mailbox, scheduler: Scheduler, pace: PrefillThrottle) -> None:
         self._mailbox, self._scheduler, self.pace = mailbox, scheduler, pace
         self._prefilling = self._in_step = False
 

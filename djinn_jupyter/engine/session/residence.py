@@ -27,8 +27,8 @@ class Storages:
 
 
 @dataclass(slots=True, kw_only=True)
-class Moving:
-    """A move under way, to a tier or (None) back to the device. `waits_for_room`: it cannot proceed until another
+class Swap:
+    """A swap under way, to a tier or (None) back to the device. `waits_for_room`: it cannot proceed until another
     session has been evicted."""
 
     goal: Tier | None
@@ -78,7 +78,7 @@ class Residence:
     state: Residency = "resident"
     busy: int = 0
     version: int = 0
-    moving: Moving | None = None
+    moving: Swap | None = None
     last_transfer: Transfer | None = None
     error: DjinnError | None = None
     written_through: int = -1
@@ -96,13 +96,13 @@ class Residence:
     def move(self, move: residence_states.Move, name: str) -> None:
         self.state = residence_states.after(self.state, move, name)
 
-    def begin_move(self, moving: Moving) -> None:
+    def begin_move(self, moving: Swap) -> None:
         self.error, self.moving = None, moving
 
     def end_move(self, transfer: Transfer) -> None:
         self.moving, self.last_transfer = None, transfer
 
-    def fail_move(self, error: DjinnError) -> Moving | None:
+    def fail_move(self, error: DjinnError) -> Swap | None:
         """End the move with an error. Return the move."""
         moving, self.moving, self.error = self.moving, None, error
         return moving
@@ -110,7 +110,7 @@ class Residence:
     def give_up_move(self) -> None:
         self.moving = None
 
-    def go_on_with(self, moving: Moving) -> None:
+    def go_on_with(self, moving: Swap) -> None:
         """Go on with a move that failed, without the rows of an earlier process."""
         self.moving, self.error, self.inherited = moving, None, False
 

@@ -25,7 +25,7 @@ from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
 from djinn_jupyter.engine.parts import Parts
 from djinn_jupyter.engine.persistence.file_worker import until_done
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.shutdown import OrderlyShutdown
 from djinn_jupyter.engine.process_memory import Footprint
 from djinn_jupyter.engine.promises import Promises
@@ -60,7 +60,7 @@ from djinn_jupyter.engine.state_publisher import StatePublisher
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.engine.system.prefill_throttle import Pace
+from djinn_jupyter.engine.system.prefill_throttle import PrefillThrottle
 from djinn_jupyter.engine.turns import Turns
 from djinn_jupyter.engine.upkeep import Upkeep
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -92,7 +92,7 @@ class Foundation:
     description: ModelDescription
     budget: Budget
     slabs: tuple[Slab, ...]
-    keeping: Keeping
+    persistence: Persistence
     publish: Callable[[Event], None]  # gets every event, on the engine's thread
     host: HostTier | None = None
     disk: DiskTier | None = None
@@ -115,7 +115,7 @@ def assemble(given: Foundation) -> Engine:
         accounting=tied.accounting,
         sessions=tied.sessions,
         residency=tied.residency,
-        keeping=tied.keeping,
+        persistence=tied.persistence,
         mailbox=tied.mailbox,
         tokenizing=tied.tokenizing,
         intake=tied.intake,
@@ -140,7 +140,8 @@ class _Assembly:
 
     def __init__(self, given: Foundation) -> None:
         self.given = given
-        self.config, self.budget, self.slabs, self.keeping = given.config, given.budget, given.slabs, given.keeping
+        self.config, self.budget, self.slabs = given.config, given.budget, given.slabs
+        self.persistence = given.persistence
         self.mailbox, self.faults, self.counters = Mailbox(), Faults(), Counters()
         self.waiting, self.answers = Waiting(), Answers(self.counters)
         self.device, self.weights = given.forward.device, given.forward.weights
@@ -167,7 +168,7 @@ class _Assembly:
 
     @cached_property
     def sessions(self) -> SessionTable:
-        return SessionTable(self.blobs, changed=self.keeping.touch, forgotten=self.keeping.forget)
+        return SessionTable(self.blobs, changed=self.persistence.touch, forgotten=self.persistence.forget)
 
     @cached_property
     def residency(self) -> Residency:
@@ -221,7 +222,7 @@ class _Assembly:
 
     @cached_property
     def stateless(self) -> StatelessRequests:
-        return StatelessRequests(self.runtime, self.tokenizing, self.keeping.checkpoints, self.faults)
+        return StatelessRequests(self.runtime, self.tokenizing, self.persistence.checkpoints, self.faults)
 
     @cached_property
     def intake(self) -> Intake:
@@ -244,7 +245,7 @@ class _Assembly:
             TreeRequests(sessions, runtime),
             SwapRequests(sessions, residency),
             WeightRequests(sessions, self.weights),
-            CheckpointRequests(sessions, self.lifecycle, runtime, self.keeping, residency, self.blobs, until, kept),
+            CheckpointRequests(sessions, self.lifecycle, runtime, self.persistence, residency, self.blobs, until, kept),
         )
 
     @cached_property
@@ -298,7 +299,7 @@ class _Assembly:
             self.accounting,
             self.state_publisher,
             sessions=self.sessions,
-            keeping=self.keeping,
+            persistence=self.persistence,
             faults=self.faults,
         )
 
@@ -310,7 +311,7 @@ class _Assembly:
 
     @cached_property
     def giving_way(self) -> GivingWay:
-        return GivingWay(self.mailbox, self.scheduler, Pace.of(self.device))
+        return GivingWay(self.mailbox, self.scheduler, PrefillThrottle.of(self.device))
 
     @cached_property
     def runtime(self) -> Runtime:
@@ -346,7 +347,7 @@ class _Assembly:
             IdleSleep(self.weights, self.config.sleep_seconds, self.device),
             self.state_publisher,
             sessions=self.sessions,
-            keeping=self.keeping,
+            persistence=self.persistence,
             residency=self.residency,
             scheduler=self.scheduler,
             faults=self.faults,

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel, choose_device, 
 from djinn_jupyter.engine.model.loading.other_parts import leave_out
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.model.loading.tokenizer_process import TokenizerProcess
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.recovery import Recovery
 from djinn_jupyter.engine.process_memory import Footprint, footprint_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
@@ -74,7 +74,7 @@ def open_journal(engine: Engine) -> tuple[str, ...]:
     recovery = Recovery(
         engine.config,
         engine.runtime,
-        keeping=engine.keeping,
+        persistence=engine.persistence,
         sessions=engine.sessions,
         tiers=engine.tiers,
         blobs=engine.blobs,
@@ -119,7 +119,7 @@ def build_engine(
             description=description,
             budget=budget,
             slabs=tuple(Slab(group, where, budget) for group in geometry.groups),
-            keeping=Keeping(config, settled.identity, where),
+            persistence=Persistence(config, settled.identity, where),
             publish=publish,
             host=open_host(config, where, growth) if serves else None,
             disk=open_disk(config, where) if serves else None,

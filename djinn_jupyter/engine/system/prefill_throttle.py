@@ -22,7 +22,7 @@ class Mark(Protocol):
         """Return once the device has reached the position."""
 
 
-class Pace:
+class PrefillThrottle:
     """Call `keep` between two layers; it returns once the device is at most two layers behind. Where a call returns
     only after its computing is done (the CPU), `mark` is None and `keep` returns at once."""
 
@@ -31,7 +31,7 @@ class Pace:
         self._marks: deque[Mark] = deque()
 
     @classmethod
-    def of(cls, device: torch.device) -> Pace:
+    def of(cls, device: torch.device) -> PrefillThrottle:
         return cls((lambda: _event(device)) if device.type == "cuda" else None)
 
     def keep(self) -> None:

@@ -16,13 +16,13 @@ from tests.engine.desk import Desk
 
 def journal(desk: Desk, folder: Path) -> tuple[str, ...]:
     """Let an engine keep a journal in `folder`; the sessions that it found there."""
-    desk.engine.keeping._journals = folder / "journals"
+    desk.engine.persistence._journals = folder / "journals"
     return open_journal(desk.engine)
 
 
 def written(desk: Desk) -> None:
     """Return when the journal has all that happened, also changes reported to no client, and has forced it."""
-    kept = desk.engine.keeping.journal
+    kept = desk.engine.persistence.journal
     assert kept is not None
     while True:
         kept.attend(desk.engine.sessions)
@@ -52,7 +52,7 @@ def last_image(path: Path) -> dict[str, Any]:
 def forget(desk: Desk) -> None:
     """End the journal of an engine that other tests use as well."""
     desk.close_all()
-    kept = desk.engine.keeping.journal
+    kept = desk.engine.persistence.journal
     assert kept is not None
     kept.close(desk.engine.sessions, forget=True)
-    desk.engine.keeping.journal = None
+    desk.engine.persistence.journal = None

@@ -159,7 +159,7 @@ def test_all_fields_of_a_session_are_there_again(way: str, tmp_path: Path) -> No
     assert before.rules
     assert all(watch.values for watch in before.watches.values())
     if way == "journal":
-        one.engine.keeping.touch("a")
+        one.engine.persistence.touch("a")
         written(one)
         assert journal(other, crashed(tmp_path / "alive", tmp_path / "dead")) == ("a",)
     else:

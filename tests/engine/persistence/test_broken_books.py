@@ -26,7 +26,7 @@ def break_books(desk: Desk) -> None:
 
 
 def kept(desk: Desk) -> int:
-    journal = desk.engine.keeping.journal
+    journal = desk.engine.persistence.journal
     assert journal is not None
     return journal.books.images
 
@@ -74,14 +74,14 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
     engine = desk.engine
     parts = [
         (engine.parts.upkeep.idle_sleep, "tell"),
-        (engine.residency.neighbours, "heed"),
-        (engine.keeping, "attend"),
+        (engine.residency.external_pressure, "heed"),
+        (engine.persistence, "attend"),
         (engine.residency.room, "attend"),
     ]
     parts += [(engine.state_publisher, "heed_journal"), (engine.blobs, "tidy"), (engine.blobs, "purge")]
     parts += [
         (engine.residency.swapping, "advance_all"),
-        (engine.residency.notebooks, "left_alone"),
+        (engine.residency.activity, "left_alone"),
         (engine.state_publisher, "publish"),
     ]
     for owner, name in parts:

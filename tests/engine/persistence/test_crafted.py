@@ -173,7 +173,7 @@ def test_neither_does_what_is_no_file_of_pages_or_lock(kind: str, name: str, lef
 
 @pytest.mark.parametrize("kind", [kind for kind in STRANGE if "GiB" not in kind])
 def test_what_is_no_checkpoint_is_neither_listed_nor_waited_for(kind: str, left: Left) -> None:
-    folder = left.other.engine.keeping.checkpoints.folder
+    folder = left.other.engine.persistence.checkpoints.folder
     strange = folder / "strange.djinn"
     STRANGE[kind](strange)
     try:

@@ -73,7 +73,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[CheckpointFolder,
     desk.stop_at(4)
     desk.run(PROMPT, new=2)
     path = save(desk, "whole")
-    return desk.engine.keeping.checkpoints, path.read_bytes(), tmp_path_factory.mktemp("damaged") / "x.djinn"
+    return desk.engine.persistence.checkpoints, path.read_bytes(), tmp_path_factory.mktemp("damaged") / "x.djinn"
 
 
 many = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -278,7 +278,7 @@ def test_a_session_that_is_closed_meanwhile_leaves_no_file(stopped: Desk, monkey
         stopped.engine.tick()
     stopped.close("a")
     disk.set()
-    stopped.engine.keeping.file_worker.start(lambda: None).result()
+    stopped.engine.persistence.file_worker.start(lambda: None).result()
     with pytest.raises(UnknownCheckpoint):
         restore(stopped, "never")
 
@@ -308,7 +308,7 @@ def test_a_running_session_is_not_saved(stopped: Desk) -> None:
 
 def test_a_file_whose_name_is_no_text_is_listed_found_and_dropped_by_what_stands_for_it(stopped: Desk) -> None:
     stopped.ask(ask.SaveCheckpoint(session="a", name="noon", replace=True))
-    folder = stopped.engine.keeping.checkpoints.folder
+    folder = stopped.engine.persistence.checkpoints.folder
     (folder / "noon.djinn").rename(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.djinn"))
     told = stopped.ask(ask.ListCheckpoints())
     assert codec.decode_reply(codec.encode(1, told)).body == told

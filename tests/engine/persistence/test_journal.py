@@ -193,7 +193,7 @@ def test_a_full_disk_leaves_the_last_image_and_is_made_good(
 
     monkeypatch.setattr(records.Writer, "_write", write)
     done = desk.run((), new=3, extend=True)
-    kept = desk.engine.keeping.journal
+    kept = desk.engine.persistence.journal
     assert kept is not None
     for _ in range(4):
         desk.settle()
@@ -246,7 +246,7 @@ def test_a_clean_end_leaves_the_last_image_and_forgetting_leaves_none(desk: Desk
         one.open()
         one.run(PROMPT, new=3)
         made = list(one.session().tokens)
-        one.engine.keeping.forgets = forgets
+        one.engine.persistence.forgets = forgets
         one.engine.close()
         if not forgets:
             other = build_desk(build("llama"))

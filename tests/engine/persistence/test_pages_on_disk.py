@@ -42,7 +42,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
     yield one
     for desk in made:
-        if desk.engine.keeping.journal is not None:
+        if desk.engine.persistence.journal is not None:
             forget(desk)
         desk.engine.check_books()
 

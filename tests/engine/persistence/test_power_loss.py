@@ -32,7 +32,7 @@ from djinn_jupyter.engine.persistence.image import (
 )
 from djinn_jupyter.engine.persistence.journal import Journal
 from djinn_jupyter.engine.persistence.journal_file import JournalFiles
-from djinn_jupyter.engine.persistence.persistence import Keeping
+from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.values import keep
 from tests.engine.persistence.power import Cut, Disk, Said, after_cut, not_waited_for
 from tests.engine.persistence.test_journal import CPU, MODEL
@@ -188,9 +188,9 @@ class Office:
 
 def open_journal(root: Path) -> Journal:
     """Open a journal as an engine does."""
-    keeping = object.__new__(Keeping)
-    keeping.identity, keeping._device, keeping._journals = MODEL, CPU, root / "djinn" / "journals"
-    return keeping.open_journal(MODELS, lambda: None)
+    persistence = object.__new__(Persistence)
+    persistence.identity, persistence._device, persistence._journals = MODEL, CPU, root / "djinn" / "journals"
+    return persistence.open_journal(MODELS, lambda: None)
 
 
 @contextmanager

@@ -32,13 +32,13 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     journal(desk, tmp_path / "alive")
     yield desk
     forget(desk)
-    if other.engine.keeping.journal is not None:
+    if other.engine.persistence.journal is not None:
         forget(other)
 
 
 def the_next(folder: Path) -> Desk:
     _, other = pair_of("llama")
-    if other.engine.keeping.journal is not None:
+    if other.engine.persistence.journal is not None:
         forget(other)
     journal(other, folder)
     return other
@@ -47,7 +47,7 @@ def the_next(folder: Path) -> Desk:
 @contextmanager
 def nothing_forced(desk: Desk) -> Iterator[None]:
     """The disk takes as long as it likes to confirm."""
-    kept, slow = desk.engine.keeping.journal, threading.Event()
+    kept, slow = desk.engine.persistence.journal, threading.Event()
     assert kept is not None
     kept._thread.start(slow.wait)
     yield
@@ -89,7 +89,7 @@ Told = tuple[Path, list[Any]]
 def asked(desk: Desk, request: ask.Request, into: Path) -> Told:
     """Return the journal at the moment in which the reply goes out, and the session's state by then."""
     told: list[Told] = []
-    folder = desk.engine.keeping.journal.folder.parent.parent
+    folder = desk.engine.persistence.journal.folder.parent.parent
 
     def reply(reply: Any) -> None:
         told.append((crashed(folder, into / "journals").parent, seen(desk)))
@@ -163,7 +163,7 @@ def test_what_could_not_be_kept_is_said_in_each_reply_and_written_when_there_is_
             assert desk.edit(name=name).not_kept is not None
             assert desk.ask(ask.ReadHistory(session=name)).not_kept is None, "it did nothing"
     # room for pages comes first, and the journal's turn when the sessions have left
-    kept = desk.engine.keeping.journal
+    kept = desk.engine.persistence.journal
     with full_only_for(kept):
         for name in ("host", "disk"):
             desk.swap_out(name, name)
@@ -201,7 +201,7 @@ def test_an_ordered_end_keeps_what_had_left_while_the_disk_was_full(tmp_path: Pa
     journal(one, tmp_path / "alive")
     one.open()
     one.run(PROMPT, 2)
-    with full_only_for(one.engine.keeping.journal):
+    with full_only_for(one.engine.persistence.journal):
         assert one.run((), 30, extend=True).not_kept is not None
         one.swap_out()
     made = list(one.session().tokens)
@@ -220,7 +220,7 @@ def test_a_closed_session_is_gone_when_its_reply_goes_out(desk: Desk, tmp_path: 
         desk.open(name)
         desk.run(PROMPT, 2, name)
     with nothing_forced(desk):
-        kept = desk.engine.keeping.journal
+        kept = desk.engine.persistence.journal
         kept._write(desk.session("a"), compact=True)
         assert len(list(tmp_path.rglob("*.session"))) == 3
         folder, _ = asked(desk, ask.Close(session="a"), tmp_path / "closed")
@@ -231,7 +231,7 @@ def test_a_new_file_that_was_not_finished_does_no_harm(desk: Desk, tmp_path: Pat
     desk.open()
     desk.run(PROMPT, 2)
     written(desk)
-    kept = desk.engine.keeping.journal
+    kept = desk.engine.persistence.journal
     with nothing_forced(desk):
         kept._write(desk.session(), compact=True)
         whole = crashed(tmp_path / "alive", tmp_path / "whole")
@@ -245,7 +245,7 @@ def test_a_new_file_that_was_not_finished_does_no_harm(desk: Desk, tmp_path: Pat
             assert seen(found) == seen(desk)
             assert not list(dead.rglob("aside"))
             assert len(list(dead.rglob("*.session"))) == (2 if cut == len(content) else 1)
-        found.engine.keeping.journal._wait()
+        found.engine.persistence.journal._wait()
         used = newer if cut == len(content) else older
         assert [path.name for path in dead.rglob("*.session")] == [used.name], "the older goes when the newer is forced"
         forget(found)

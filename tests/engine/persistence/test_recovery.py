@@ -45,7 +45,7 @@ def pair(tmp_path: Path) -> Any:
     one, other = pair_of("llama")
     journal(one, tmp_path / "alive")
     yield one, other
-    if other.engine.keeping.journal is not None:
+    if other.engine.persistence.journal is not None:
         forget(other)
     forget(one)
 
@@ -96,7 +96,7 @@ def test_a_running_session_is_found_at_a_committed_step(pair: tuple[Desk, Desk],
     one.open()
     replies: list[Any] = []
     one.post(ask.Run(session="a", tokens=PROMPT, max_new_tokens=24, sampling=drawn, ignore_eos=True), replies)
-    kept = one.engine.keeping.journal
+    kept = one.engine.persistence.journal
     assert kept is not None
     while len(one.session().tokens) < len(PROMPT) + 12:
         one.engine.tick()

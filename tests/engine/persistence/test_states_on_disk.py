@@ -56,7 +56,7 @@ def pair(engines: tuple[Desk, Desk], tmp_path: Path) -> Iterator[tuple[Desk, Des
     journal(one, tmp_path / "alive")
     yield one, other
     for desk in (one, other):
-        if desk.engine.keeping.journal is not None:
+        if desk.engine.persistence.journal is not None:
             forget(desk)
         desk.engine.blobs.purge()  # images held some of their tensors until the journal ended
         desk.engine.check_books()
@@ -222,7 +222,7 @@ def test_what_lines_have_kept_is_named_once_for_all_images(
     one.open()
     one.run(tokens(16), new=100)
     one.swap_out("a", "disk")
-    kept = one.engine.keeping.journal
+    kept = one.engine.persistence.journal
     assert kept is not None
     assert kept.pages is not None
     assert len(one.session().generation.states) > 5

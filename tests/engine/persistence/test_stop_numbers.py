@@ -37,7 +37,7 @@ def rebuilt(desk: Desk, image: SessionImage) -> Session:
 def test_a_recovered_session_stands_where_it_stood_and_counts_on(stopped: Desk, tmp_path: Path) -> None:
     _, other = pair_of("llama")
     journal(stopped, tmp_path / "alive")
-    stopped.engine.keeping.touch("a")
+    stopped.engine.persistence.touch("a")
     written(stopped)
     journal(other, crashed(tmp_path / "alive", tmp_path / "dead"))
     stood = stopped.session().standing

@@ -45,7 +45,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
 
 def said(desk: Desk) -> str | None:
     """Return the journal's trouble as the user sees it, once the writing thread is through."""
-    kept = desk.engine.keeping.journal
+    kept = desk.engine.persistence.journal
     assert kept is not None
     kept._wait()
     desk.engine.tick()
@@ -131,7 +131,7 @@ def test_no_memory_for_an_image_ends_neither_the_engine_nor_the_session(
         raise error
 
     with monkeypatch.context() as broken:
-        broken.setattr(desk.engine.keeping.journal, "values", values)
+        broken.setattr(desk.engine.persistence.journal, "values", values)
         desk.resume()
         told = said(desk)
         assert told is not None
@@ -240,7 +240,7 @@ def test_a_session_that_runs_on_is_forced_to_the_disk_from_time_to_time(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The clock advances a second with each image."""
-    kept = desk.engine.keeping.journal
+    kept = desk.engine.persistence.journal
     assert isinstance(kept, Journal)
     desk.open()
     written(desk)

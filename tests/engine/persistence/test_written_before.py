@@ -112,7 +112,7 @@ def test_its_journal_is_taken_over_and_goes_on(old: Old) -> None:
 
 def test_its_checkpoints_are_restored_bit_for_bit_and_go_on(old: Old) -> None:
     desk = old.desk
-    assert {one.name for one in desk.engine.keeping.checkpoints.list()} == set(old.works.checkpoints)
+    assert {one.name for one in desk.engine.persistence.checkpoints.list()} == set(old.works.checkpoints)
     exactly = old.computes_the_same()
     for name in old.works.checkpoints:
         restored = f"restored {name}"

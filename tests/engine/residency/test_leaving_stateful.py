@@ -25,7 +25,7 @@ from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.memory.offload.swappable import Item
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.residency.eviction import Room
+from djinn_jupyter.engine.residency.eviction import Eviction
 from djinn_jupyter.engine.residency.swapping import Swapping
 from djinn_jupyter.engine.session.footprint import own_items_of, tensors_of_stop
 from djinn_jupyter.engine.session.generation import Generation
@@ -64,11 +64,11 @@ class Leaving(Caches):
         self.swapping = Swapping(
             self.sessions, self.slabs, self.tiers, self.blobs, swapped=lambda *_: None, find_room=self.find_room
         )
-        self.room = Room(self.sessions, self.budget, self.swapping, idle_seconds=60.0)
+        self.eviction = Eviction(self.sessions, self.budget, self.swapping, idle_seconds=60.0)
         self.open()
 
     def find_room(self, wanting: Session, need: int) -> bool:
-        return self.room.find(wanting, need)
+        return self.eviction.find(wanting, need)
 
     def memory(self, nbytes: int) -> torch.Tensor:
         if self.refusing:
@@ -167,7 +167,7 @@ class Leaving(Caches):
         self.swapping.older_stops.bound(line.session)
         self.blobs.note(tensors_of_stop(history.stops[-1]))
         del line.stops[: len(line.stops) - len(history.stops)]
-        self.room.relieve()
+        self.eviction.relieve()
 
     @rule(which=WHICH, scale=st.sampled_from([2.0, 3.0]))
     def edit(self, which, scale):
@@ -190,7 +190,7 @@ class Leaving(Caches):
                 self.something_was_done_to(line)
 
     def fetch(self, line: Any, stop: StopRecord) -> bool:
-        older, find = self.swapping.older_stops, self.room.find
+        older, find = self.swapping.older_stops, self.eviction.find
         with older.pinned(tensors_of_stop(stop)) as storages:
             try:
                 for _ in older.fetch(storages, lambda need: (lambda: False) if find(line.session, need) else None):
@@ -219,7 +219,7 @@ class Leaving(Caches):
         """With tiers that work, the excess is gone when all copies have ended, or no session is left to evict."""
         self.no_more_faults()
         for _ in range(50):
-            may_leave = self.room.relieve()
+            may_leave = self.eviction.relieve()
             self.all_copies_end()
             if not may_leave or not self.budget.overdrawn:
                 break

@@ -15,7 +15,7 @@ from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.mover import perform
 from djinn_jupyter.engine.memory.offload.page_file import DirectFile
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.residency.external_pressure import Neighbours
+from djinn_jupyter.engine.residency.external_pressure import ExternalPressure
 from djinn_jupyter.engine.system.device import Usage
 from tests.engine.desk import Desk, tokens
 from tests.engine.residency.doubles import HeldMover
@@ -45,7 +45,7 @@ def away(desk: Desk) -> list[str]:
 
 
 def test_others_that_grow_get_what_nobody_uses_and_then_what_the_longest_unused_have(desk: Desk) -> None:
-    ours = Neighbours(
+    ours = ExternalPressure(
         desk.engine.sessions,
         desk.engine.residency.room,
         desk.engine.residency.swapping,
@@ -66,7 +66,7 @@ def test_others_that_grow_get_what_nobody_uses_and_then_what_the_longest_unused_
 
 
 def test_little_memory_that_others_did_not_take_is_no_reason_to_leave(desk: Desk) -> None:
-    ours = Neighbours(
+    ours = ExternalPressure(
         desk.engine.sessions,
         desk.engine.residency.room,
         desk.engine.residency.swapping,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from djinn_jupyter.engine.residency.idle_times import Rests
+from djinn_jupyter.engine.residency.idle_times import IdleTimes
 from djinn_jupyter.engine.residency.prefetch import PATIENCE, Prefetching
 from djinn_jupyter.engine.residency.priority import Claim
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -54,8 +54,8 @@ def small(tight: Desk) -> Iterator[Desk]:
 
 
 def anew(desk: Desk) -> Iterator[Desk]:
-    books = desk.engine.residency.notebooks
-    books._rests, books._prefetching, books._clock = Rests(), Prefetching(), time.monotonic
+    books = desk.engine.residency.activity
+    books._rests, books._prefetching, books._clock = IdleTimes(), Prefetching(), time.monotonic
     yield desk
     desk.engine.tiers.mover = desk.engine.mover
     desk.close_all()
@@ -73,7 +73,7 @@ def settle(desk: Desk) -> None:
 
 
 def books(desk: Desk) -> PrefetchStatistics:
-    return desk.engine.residency.notebooks.statistics()
+    return desk.engine.residency.activity.statistics()
 
 
 def counted(desk: Desk) -> tuple[int, int, int, int]:
@@ -142,7 +142,7 @@ def test_a_prefetch_that_fails_hurts_nobody(desk: Desk) -> None:
 
 
 def test_what_is_fetched_and_not_used_is_wasted(desk: Desk) -> None:
-    clock = desk.engine.residency.notebooks._clock = Clock()
+    clock = desk.engine.residency.activity._clock = Clock()
     desk.swap_out()
     note(desk, "focused")
     settle(desk)
@@ -153,7 +153,7 @@ def test_what_is_fetched_and_not_used_is_wasted(desk: Desk) -> None:
 
 
 def test_glances_teach_to_distrust_the_focus(desk: Desk) -> None:
-    clock = desk.engine.residency.notebooks._clock = Clock()
+    clock = desk.engine.residency.activity._clock = Clock()
     before = books(desk).trust_in_focus
     for _ in range(30):
         note(desk, "focused")
@@ -197,7 +197,7 @@ def test_under_pressure_the_session_of_a_kernel_that_is_gone_leaves_first(small:
     fill(small, "b")
     small.engine.depart(Holder(name="tester", user="tester"))
     until_idle(small)
-    assert small.engine.residency.notebooks.claim(small.session("b")) is Claim.DETACHED
+    assert small.engine.residency.activity.claim(small.session("b")) is Claim.DETACHED
     fill(small, "c")
     assert away(small) == {"b"}
 
@@ -222,7 +222,7 @@ def test_who_is_in_use_does_not_leave_for_a_prefetch(small: Desk) -> None:
 
 
 def test_a_prefetch_sends_away_who_rests_for_long(small: Desk) -> None:
-    clock = small.engine.residency.notebooks._clock = Clock()
+    clock = small.engine.residency.activity._clock = Clock()
     fill(small, "a", "b")
     clock.now += 5000.0
     fill(small, "c")

@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.residency.idle_times import Rests
-from djinn_jupyter.engine.residency.reuse_model import EDGES, HORIZON, Pauses
+from djinn_jupyter.engine.residency.idle_times import IdleTimes
+from djinn_jupyter.engine.residency.reuse_model import EDGES, HORIZON, ReuseModel
 
 QUICK = settings(max_examples=40, deadline=None)
 LENGTHS = st.floats(0.0, 2 * HORIZON)
 HISTORIES = st.lists(st.tuples(LENGTHS, LENGTHS, st.booleans()), max_size=20)
 
 
-def after(history: list[tuple[float, float, bool]]) -> Pauses:
+def after(history: list[tuple[float, float, bool]]) -> ReuseModel:
     """A kind with this history, among others with the same in reverse."""
-    among = Pauses()
-    pauses = Pauses(among)
+    among = ReuseModel()
+    pauses = ReuseModel(among)
     for (one, other, returned), (first, last, ended) in zip(history, reversed(history), strict=True):
         pauses.learn(min(one, other), max(one, other), returned=returned)
         among.learn(min(first, last), max(first, last), returned=ended)
@@ -53,13 +53,13 @@ def test_a_chance_is_one_and_grows_with_the_time_allowed(
 
 
 def test_before_anything_was_seen_the_longer_it_lasted_the_longer_it_lasts() -> None:
-    remaining = [Pauses().remaining(t) for t in EDGES[4:-6]]
+    remaining = [ReuseModel().remaining(t) for t in EDGES[4:-6]]
     assert remaining == sorted(remaining)
 
 
 @pytest.mark.parametrize("mean", [2.0, 30.0, 900.0])
 def test_pauses_without_a_memory_have_the_same_left_at_any_time(mean: float) -> None:
-    rand, pauses = random.Random(0), Pauses()
+    rand, pauses = random.Random(0), ReuseModel()
     for _ in range(3000):
         pauses.learn(0.0, rand.expovariate(1.0 / mean), returned=True)
     for lasted in (0.0, mean / 2, mean):
@@ -68,7 +68,7 @@ def test_pauses_without_a_memory_have_the_same_left_at_any_time(mean: float) -> 
 
 
 def test_a_mixture_of_short_and_long_is_told_apart_by_its_age() -> None:
-    rand, pauses = random.Random(0), Pauses()
+    rand, pauses = random.Random(0), ReuseModel()
     for _ in range(2000):
         pauses.learn(0.0, rand.choice((1.0, 1.0, 1.0, 4000.0)) * rand.uniform(0.8, 1.2), returned=True)
     assert pauses.remaining(0.0) < pauses.remaining(60.0)
@@ -76,7 +76,7 @@ def test_a_mixture_of_short_and_long_is_told_apart_by_its_age() -> None:
 
 
 def test_a_pause_that_has_not_ended_teaches_too() -> None:
-    seen, unseen = Pauses(), Pauses()
+    seen, unseen = ReuseModel(), ReuseModel()
     for pauses in (seen, unseen):
         for _ in range(20):
             pauses.learn(0.0, 10.0, returned=True)
@@ -86,8 +86,8 @@ def test_a_pause_that_has_not_ended_teaches_too() -> None:
 
 
 def test_a_kind_of_which_nothing_is_known_is_like_all_pauses() -> None:
-    among = Pauses()
-    unknown, known, rand = Pauses(among), Pauses(among), random.Random(0)
+    among = ReuseModel()
+    unknown, known, rand = ReuseModel(among), ReuseModel(among), random.Random(0)
     for _ in range(200):
         among.learn(0.0, rand.expovariate(1 / 40.0), returned=True)
         known.learn(0.0, rand.expovariate(1 / 4.0), returned=True)
@@ -97,7 +97,7 @@ def test_a_kind_of_which_nothing_is_known_is_like_all_pauses() -> None:
 
 
 def test_what_changes_is_learned_anew() -> None:
-    pauses, rand = Pauses(), random.Random(0)
+    pauses, rand = ReuseModel(), random.Random(0)
     for mean in (5.0, 500.0):
         for _ in range(3000):
             pauses.learn(0.0, rand.expovariate(1 / mean), returned=True)
@@ -105,7 +105,7 @@ def test_what_changes_is_learned_anew() -> None:
 
 
 def test_an_impossible_part_of_a_pause_is_refused_and_changes_nothing() -> None:
-    pauses = Pauses()
+    pauses = ReuseModel()
     before = pauses.remaining(1.0)
     with pytest.raises(ValueError, match="ends after it begins"):
         pauses.learn(5.0, 1.0, returned=True)
@@ -113,7 +113,7 @@ def test_an_impossible_part_of_a_pause_is_refused_and_changes_nothing() -> None:
 
 
 def test_what_is_learned_of_one_kind_is_used_for_the_next_of_that_kind() -> None:
-    rests, now = Rests(), 0.0
+    rests, now = IdleTimes(), 0.0
     for _ in range(30):
         rests.rests("a", True, now)
         rests.rests("b", False, now)
@@ -129,7 +129,7 @@ def test_what_is_learned_of_one_kind_is_used_for_the_next_of_that_kind() -> None
 @QUICK
 @given(st.lists(st.floats(0.01, 1e4), min_size=1, max_size=8), st.lists(st.sampled_from([True, False]), min_size=8))
 def test_a_rest_is_learned_once_however_often_one_looked(waits: list[float], kinds: list[bool]) -> None:
-    looked, unseen, now = Rests(), Rests(), 0.0
+    looked, unseen, now = IdleTimes(), IdleTimes(), 0.0
     for wait, kind in zip(waits, kinds, strict=False):
         for rests in (looked, unseen):
             rests.rests("a", kind, now)
@@ -142,7 +142,7 @@ def test_a_rest_is_learned_once_however_often_one_looked(waits: list[float], kin
 
 
 def test_who_acts_does_not_rest_and_who_is_closed_is_forgotten() -> None:
-    rests = Rests()
+    rests = IdleTimes()
     assert (rests.lasted("a", 9.0), rests.remaining("a", 9.0), rests.chance("a", 9.0, 1.0)) == (0.0, 0.0, 1.0)
     rests.rests("a", True, 10.0)
     assert rests.lasted("a", 12.0) == 2.0

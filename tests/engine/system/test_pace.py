@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from djinn_jupyter.engine.system.prefill_throttle import LAYERS_AHEAD, Pace
+from djinn_jupyter.engine.system.prefill_throttle import LAYERS_AHEAD, PrefillThrottle
 from tests.engine.desk import desk_of, tokens
 
 
@@ -30,7 +30,7 @@ class _Mark:
 
 def test_the_device_is_two_layers_behind_at_most() -> None:
     queue = Queue()
-    pace = Pace(queue.mark)
+    pace = PrefillThrottle(queue.mark)
     for layer in range(1, 10):
         pace.keep()
         assert queue.made - len(queue.passed) <= LAYERS_AHEAD
@@ -38,7 +38,7 @@ def test_the_device_is_two_layers_behind_at_most() -> None:
 
 
 def test_on_the_cpu_there_is_nothing_to_wait_for() -> None:
-    pace = Pace.of(torch.device("cpu"))
+    pace = PrefillThrottle.of(torch.device("cpu"))
     pace.keep()
     assert pace._mark is None
 
@@ -46,7 +46,7 @@ def test_on_the_cpu_there_is_nothing_to_wait_for() -> None:
 def test_it_is_kept_in_a_prefill_between_all_layers_and_not_in_decode_steps() -> None:
     desk = desk_of("llama")
     queue = Queue()
-    desk.engine.parts.giving_way.pace = Pace(queue.mark)
+    desk.engine.parts.giving_way.pace = PrefillThrottle(queue.mark)
     desk.open()
     desk.run(tokens(13), 0)
     between = desk.layers - 1

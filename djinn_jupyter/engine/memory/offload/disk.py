@@ -29,7 +29,7 @@ from djinn_jupyter.wire.nouns import TierStatistics
 GROWTH_BYTES: Final = 64 << 20
 STAGING_BYTES: Final = 4 << 20  # a chunk is checksummed and written while it is in the processor's cache
 
-Transfer = Callable[[memoryview, int], int]
+FileCall = Callable[[memoryview, int], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ class DiskTier:
                 f"have the checksum {found:016x} and had {checksum:016x}. What they belonged to cannot be restored."
             )
 
-    def _exactly(self, chunk: memoryview, verb: Transfer, offset: int, word: str) -> None:
+    def _exactly(self, chunk: memoryview, verb: FileCall, offset: int, word: str) -> None:
         try:
             done = verb(chunk, offset)
         except OSError as error:
