@@ -22,23 +22,6 @@ ALLOWED = {
     ("session/sampling.py", "config.do_sample"),
     ("session/sampling.py", "config.temperature"),
     ("startup/selftest.py", "model.generation_config"),
-    # records of the neighbouring module that are filled in the inner loop of a copy
-    ("memory/kv/rows.py", "group.written"),
-    ("memory/kv/rows.py", "group.known_from"),
-    ("memory/offload/storages.py", "blob.nbytes"),
-    ("memory/offload/tiers.py", "entry.item.moving"),
-    ("memory/offload/tiers.py", "keeper.bytes_out"),
-    ("memory/offload/tiers.py", "self.keeper(entry.tier).bytes_in"),
-    ("memory/weights/copy_engine.py", "arrival.copy.stalled"),
-    ("memory/weights/copy_engine.py", "wait.copy.stalled"),
-    # an image is put back into what it was taken from, once, before any other object knows the session
-    ("persistence/adopted_pages.py", "session.exactness"),
-    ("persistence/adopted_pages.py", "session.residence.inherited"),
-    ("persistence/adopted_pages.py", "session.residence.state"),
-    # the journal is tied at the end of the recovery that it belongs to
-    ("persistence/recovery.py", "journal.pages"),
-    ("persistence/recovery.py", "journal.values"),
-    ("persistence/recovery.py", "self._keeping.journal"),
 }
 
 

@@ -108,9 +108,7 @@ class KeptPages:
             blobs.purge()  # states adopted before one was refused
             return False
         cache.stand_at(image.committed)
-        session.take_rows(cache)
-        session.exactness = image.exactness
-        session.residence.state, session.residence.inherited = "disk", True
+        session.inherit_rows(cache, image.exactness)
         return True
 
     def _fill(self, cache: PagedCache, runtime: Runtime, blobs: Blobs, session: Session, image: SessionImage) -> bool:

@@ -105,6 +105,14 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------- at the start
 
+    def read_values(self, values: Callable[[Tensor], Tensor]) -> None:
+        """Read tensors by `values`, also those that are not on the device."""
+        self.values = values
+
+    def name_places_in(self, pages: KeptPages | None) -> None:
+        """Let images name the places of rows in the file of `pages`; None where there is none."""
+        self.pages = pages
+
     def recover(self) -> list[LeftBehind]:
         """Return what earlier processes left, oldest first. Unusable files are set aside and logged."""
         return take_stock(self._locked, self._model, self._device)

@@ -50,6 +50,10 @@ class Persistence:
             ) from error
         return Journal(locked, self.identity, self._device, wake)
 
+    def write_to(self, journal: Journal) -> None:
+        """Write every session to this journal from now on."""
+        self.journal = journal
+
     @property
     def trouble(self) -> str | None:
         """The journal's problem in words for the user (it cannot be written, why, and what that means), or None."""

@@ -51,16 +51,17 @@ class Recovery:
         Sets aside what does not fit this engine. Raises StorageFailed.
         """
         journal = self._persistence.open_journal(self._config.identity.slug(), self._wake)
-        journal.values = partial(values_of, self._blobs)
+        journal.read_values(partial(values_of, self._blobs))
         left = journal.recover()
         open_file = partial(open_disk, self._config, self._runtime.forward.device)
-        journal.pages = keep_pages(self._tiers, self._blobs, open_file, journal.folder, journal.files(SUFFIX))
+        pages = keep_pages(self._tiers, self._blobs, open_file, journal.folder, journal.files(SUFFIX))
+        journal.name_places_in(pages)
         brought_back = [one for found in left if (one := self._bring_back(journal, found)) is not None]
-        if journal.pages is not None:
-            self._adopt(journal.pages, brought_back)
-        self._persistence.journal = journal
+        if pages is not None:
+            self._adopt(pages, brought_back)
+        self._persistence.write_to(journal)
         recomputed = sum(session.needs_recompute for session, _ in brought_back)
-        self._runtime.counters.count_recovered(exact=len(brought_back) - recomputed, recomputed=recomputed)
+        self._runtime.counters.note_recovered(exact=len(brought_back) - recomputed, recomputed=recomputed)
         return tuple(self._sessions)
 
     def _bring_back(self, journal: Journal, found: LeftBehind) -> tuple[Session, SessionImage] | None:

@@ -96,6 +96,10 @@ class Residence:
     def move(self, move: residence_states.Move, name: str) -> None:
         self.state = residence_states.after(self.state, move, name)
 
+    def inherit(self) -> None:
+        """Begin on disk, where an earlier process put the rows."""
+        self.state, self.inherited = "disk", True
+
     def begin_move(self, moving: Swap) -> None:
         self.error, self.moving = None, moving
 

@@ -318,6 +318,12 @@ class Session:
         cache, self.cache, self.needs_recompute = self.cache, cache, False
         return cache
 
+    def inherit_rows(self, cache: PagedCache, exactness: Exactness) -> None:
+        """Take the rows and states that an earlier process left on disk in place of the lost ones."""
+        self.take_rows(cache)
+        self.exactness = exactness
+        self.residence.inherit()
+
     def next_number(self) -> int:
         """Return a number for a breakpoint, never used twice."""
         self.numbers_given += 1

@@ -31,10 +31,9 @@ class Counters:
     def count_answer(self) -> None:
         self.requests_answered += 1
 
-    def count_recovered(self, *, exact: int, recomputed: int) -> None:
-        """Count the sessions that came back from earlier processes."""
-        self.recovered_exact += exact
-        self.recovered_recomputed += recomputed
+    def note_recovered(self, *, exact: int, recomputed: int) -> None:
+        """Note the sessions that the last start brought back; an engine that begins anew keeps its counters."""
+        self.recovered_exact, self.recovered_recomputed = exact, recomputed
 
     def count_preemption(self) -> None:
         self.preemptions += 1

@@ -76,7 +76,7 @@ def test_an_error_that_leaves_the_books_sound_is_told_and_the_engine_goes_on(
         (engine.parts.upkeep.idle_sleep, "tell"),
         (engine.residency.external_pressure, "heed"),
         (engine.persistence, "attend"),
-        (engine.residency.room, "attend"),
+        (engine.residency.eviction, "attend"),
     ]
     parts += [(engine.state_publisher, "heed_journal"), (engine.blobs, "tidy"), (engine.blobs, "purge")]
     parts += [

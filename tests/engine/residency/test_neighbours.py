@@ -47,7 +47,7 @@ def away(desk: Desk) -> list[str]:
 def test_others_that_grow_get_what_nobody_uses_and_then_what_the_longest_unused_have(desk: Desk) -> None:
     ours = ExternalPressure(
         desk.engine.sessions,
-        desk.engine.residency.room,
+        desk.engine.residency.eviction,
         desk.engine.residency.swapping,
         reading(free=500 * PAGE, others=PAGE),
     )
@@ -68,7 +68,7 @@ def test_others_that_grow_get_what_nobody_uses_and_then_what_the_longest_unused_
 def test_little_memory_that_others_did_not_take_is_no_reason_to_leave(desk: Desk) -> None:
     ours = ExternalPressure(
         desk.engine.sessions,
-        desk.engine.residency.room,
+        desk.engine.residency.eviction,
         desk.engine.residency.swapping,
         reading(free=PAGE, others=50 * PAGE),
     )

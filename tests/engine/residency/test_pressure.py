@@ -189,7 +189,7 @@ def test_a_session_without_use_leaves_by_itself() -> None:
     for name in "ab":
         desk.open(name)
         desk.run(tokens(60), 1, name)
-    room = desk.engine.residency.room
+    room = desk.engine.residency.eviction
     room._clock = lambda: clock[0]
     clock[0] = desk.session("b").residence.touched + 30.0
     desk.session("a").residence.touched = clock[0] - 61.0

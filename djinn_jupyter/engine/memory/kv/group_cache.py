@@ -117,10 +117,14 @@ class GroupCache:
             self.working.release()
             self.working = None
 
+    def expect_rows(self, first: int, end: int) -> None:
+        """Count the rows [first, end), which are about to be put into its pages, as written."""
+        self.known_from, self.written = first, end
+
     def adopt(self, pages: Sequence[int], *, behind: int, written: int, known_from: int) -> None:
         """Fill an empty group with `pages`, which hold the rows [known_from, written)."""
         self.table.adopt(pages, behind)
-        self.written, self.known_from = written, known_from
+        self.expect_rows(known_from, written)
 
     def fork(self, session: object) -> GroupCache:
         """Return the same rows for another session, by reference to the same pages."""

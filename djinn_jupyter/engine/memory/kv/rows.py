@@ -61,7 +61,7 @@ def put_rows(cache: PagedCache, taken: Sequence[Rows], length: int) -> Generator
         for group, rows in zip(cache.groups, taken, strict=True):
             group.table.begin_at(rows.first)
             group.table.allocate(rows.end)
-            group.written, group.known_from = rows.end, rows.first
+            group.expect_rows(rows.first, rows.end)
     except SlabFull:
         cache.free()
         raise

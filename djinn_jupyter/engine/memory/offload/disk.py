@@ -20,7 +20,7 @@ from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.host import Memory
 from djinn_jupyter.engine.memory.offload.page_file import BLOCK, PageFile
 from djinn_jupyter.engine.memory.offload.spans import Span
-from djinn_jupyter.engine.memory.offload.swappable import Place
+from djinn_jupyter.engine.memory.offload.swappable import Place, Traffic
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import pageable
 from djinn_jupyter.errors import StorageFailed, TierFull
@@ -54,7 +54,7 @@ class DiskTier:
         self.limit = limit_bytes // BLOCK * BLOCK
         self.used = 0
         self.places = 0
-        self.bytes_out = self.bytes_in = 0
+        self.traffic = Traffic()
         self._file = file
         self._extents = Extents(0)
         self._staging = memory(STAGING_BYTES)
@@ -182,8 +182,8 @@ class DiskTier:
             bytes_used=self.used,
             bytes_allocated=self._extents.capacity,
             bytes_limit=self.limit,
-            bytes_out=self.bytes_out,
-            bytes_in=self.bytes_in,
+            bytes_out=self.traffic.bytes_out,
+            bytes_in=self.traffic.bytes_in,
         )
 
     def check(self, held: Iterable[DiskPlace]) -> None:

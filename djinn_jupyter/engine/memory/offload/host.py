@@ -13,7 +13,7 @@ from djinn_jupyter.engine.memory.growth import Growth
 from djinn_jupyter.engine.memory.offload.all_or_none import all_or_none
 from djinn_jupyter.engine.memory.offload.extents import Extents
 from djinn_jupyter.engine.memory.offload.spans import Span
-from djinn_jupyter.engine.memory.offload.swappable import Place
+from djinn_jupyter.engine.memory.offload.swappable import Place, Traffic
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import pageable
 from djinn_jupyter.engine.system.pinned import PIECE_MOST
@@ -60,7 +60,7 @@ class HostTier:
         self.allocated = 0
         self.used = 0
         self.places = 0
-        self.bytes_out = self.bytes_in = 0
+        self.traffic = Traffic()
         self._memory = memory
         self._segments: list[HostSegment] = []
 
@@ -146,8 +146,8 @@ class HostTier:
             bytes_used=self.used,
             bytes_allocated=self.allocated,
             bytes_limit=self.limit,
-            bytes_out=self.bytes_out,
-            bytes_in=self.bytes_in,
+            bytes_out=self.traffic.bytes_out,
+            bytes_in=self.traffic.bytes_in,
         )
 
     def check(self, held: Iterable[HostPlace]) -> None:

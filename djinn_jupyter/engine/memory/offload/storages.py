@@ -35,6 +35,12 @@ class Blob(Item):
         self.counted = self.nbytes
         budget.record(self.counted)
 
+    def lie_on_disk(self, stored: Stored, epoch: int | None) -> None:
+        """Take a copy on disk in place of an empty storage's own bytes."""
+        self.resize(stored.place.nbytes)
+        self.away, self.epoch = True, epoch
+        self.keep("disk", stored)
+
     @property
     def identity(self) -> int:
         return int(self._weak.cdata)
@@ -172,8 +178,7 @@ class Blobs:
         the storage is freed. `epoch` is given where passes will write it."""
         storage = UntypedStorage(0, device=self.device)
         blob = Blob(storage, self._budget)
-        blob.nbytes, blob.away, blob.epoch = stored.place.nbytes, True, epoch
-        blob.keep("disk", stored)
+        blob.lie_on_disk(stored, epoch)
         self._blobs[blob.identity] = blob
         return blob, storage
 

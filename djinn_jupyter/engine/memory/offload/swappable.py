@@ -21,7 +21,24 @@ class Place(Protocol):
 class Keeper(Protocol):
     """A tier, as a copy sees it."""
 
+    @property
+    def traffic(self) -> Traffic: ...
+
     def free(self, place: Place) -> None: ...
+
+
+@dataclass(slots=True)
+class Traffic:
+    """The bytes that were copied out of the device to a tier, and back in."""
+
+    bytes_out: int = 0
+    bytes_in: int = 0
+
+    def count_out(self, size: int) -> None:
+        self.bytes_out += size
+
+    def count_in(self, size: int) -> None:
+        self.bytes_in += size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,6 +93,16 @@ class Item:
         """Free the device bytes: they were stored, did not arrive, or the item is gone."""
 
     # -------------------------------------------------------------------------------------------- verbs
+
+    def begin_move(self) -> None:
+        self.moving = True
+
+    def end_move(self) -> None:
+        self.moving = False
+
+    def resize(self, nbytes: int) -> None:
+        """Count as many bytes, of which no copy exists yet."""
+        self.nbytes = nbytes
 
     def wrote(self) -> None:
         """Note that the device bytes were written: increment the version and drop all copies."""

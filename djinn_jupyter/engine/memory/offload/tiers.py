@@ -116,7 +116,7 @@ class Tiers:
         entries = self._under_way.pop(moved.batch)
         checksums = moved.checksums if moved.error is None else (None,) * len(entries)
         for entry, checksum in zip(entries, checksums, strict=True):
-            entry.item.moving = False
+            entry.item.end_move()
             if isinstance(entry, Store):
                 self._settle_store(entry, checksum, failed=moved.error is not None)
             else:
@@ -128,7 +128,7 @@ class Tiers:
     def _settle_store(self, entry: Store, checksum: int | None, *, failed: bool) -> None:
         keeper, item = self.keeper(entry.tier), entry.item
         if not failed:
-            keeper.bytes_out += item.nbytes
+            keeper.traffic.count_out(item.nbytes)
         if failed or item.gone or item.version != entry.version:
             keeper.free(entry.place)
             return
@@ -138,7 +138,7 @@ class Tiers:
         if failed:
             entry.item.give_up_place()
             return
-        self.keeper(entry.tier).bytes_in += entry.item.nbytes
+        self.keeper(entry.tier).traffic.count_in(entry.item.nbytes)
         entry.item.arrive()
 
     # -------------------------------------------------------------------------------------------- moves
@@ -151,7 +151,7 @@ class Tiers:
             ready.record(torch.cuda.current_stream(self._device))
         batch = Batch(moves=moves, urgent=urgent, ready=ready)
         for entry in entries:
-            entry.item.moving = True
+            entry.item.begin_move()
         self._under_way[batch] = tuple(entries)
         self.mover.submit(batch)
         return batch

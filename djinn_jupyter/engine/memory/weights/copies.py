@@ -20,6 +20,11 @@ class Copy:
     stalled: float | None = None
     number: int = 0
 
+    def note_stall(self, seconds: float) -> None:
+        """Note the time that the first computation with it waited."""
+        if self.stalled is None:
+            self.stalled = seconds
+
 
 class Copies:
     """The last `kept` copies that have arrived, numbered from 1 in order of arrival. One thread adds; another may read

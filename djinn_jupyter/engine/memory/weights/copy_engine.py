@@ -109,8 +109,8 @@ class ThreadCarrier:
             arrival.arrived.wait()
             waited = time.perf_counter() - begun
         self._waited += waited
-        if arrival.copy is not None and arrival.copy.stalled is None:
-            arrival.copy.stalled = waited
+        if arrival.copy is not None:
+            arrival.copy.note_stall(waited)
         if arrival.error is not None:
             raise StorageFailed(f"Weights could not be copied to where they are computed with: {arrival.error}")
 
@@ -248,8 +248,8 @@ class StreamCarrier:
                 passage.copy.begun = self._opened + self._opening.elapsed_time(passage.begun) / 1e3
                 self._arrived.add(passage.copy)
         for wait in waits:
-            if wait.copy is not None and wait.copy.stalled is None:
-                wait.copy.stalled = wait.begun.elapsed_time(wait.done) / 1e3
+            if wait.copy is not None:
+                wait.copy.note_stall(wait.begun.elapsed_time(wait.done) / 1e3)
 
     def _timed(self, stream: Any) -> Any:
         event = torch.cuda.Event(enable_timing=True)
