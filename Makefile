@@ -6,14 +6,15 @@
 #   make check    lint, format, types, import contracts, of Python and TypeScript (a minute)
 #   make explore  the property tests on other examples than those of `make test`
 #   make bench    measure; writes benchmarks/results/*.json
-#   make gpu      what is worth knowing of one GPU, in steps (LIST=1, STEP=...); without one, small, on the CPU
+#   make gpu      what is worth knowing of one GPU, in steps (LIST=1, STEP=..., SIZE=...); without one, tiny, on the CPU
+#   make wheels   what `make gpu` needs besides PyTorch, for a machine without a network
 #   make pictures put the screenshots of the last `make test` into docs/pictures
 #   make setup    the environment in .venv alone
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup node lab demo test check fast sidebar alone chromium explore bench gpu pictures clean
+.PHONY: help setup node lab demo test check fast sidebar alone chromium explore bench gpu wheels pictures clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,7 +28,7 @@ SIDEBAR := $(shell find labextension/src labextension/style labextension/schema 
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 help:
-	@sed -n '3,11s/^# *//p' Makefile
+	@sed -n '3,12s/^# *//p' Makefile
 
 setup: $(STAMP)
 
@@ -95,11 +96,17 @@ bench: setup
 
 # With the Python that is there (PYTHON=...) where no environment was set up: an image of PyTorch's has what it needs.
 gpu:
-	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(if $(LIST),--list) $(STEP)
+	$(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m benchmarks.gpu $(if $(LIST),--list) $(if $(SIZE),--size $(SIZE)) $(STEP)
+
+# What `make gpu` needs besides PyTorch, to carry to a machine without a network: Python 3.12, Linux, x86-64.
+wheels: setup
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp --abi cp312 --abi abi3 --abi none \
+	  $$(for n in $$(seq 17 35); do echo --platform manylinux_2_$${n}_x86_64; done) --platform manylinux2014_x86_64 \
+	  --dest wheels --requirement benchmarks/gpu/requirements.txt
 
 pictures: setup
 	$(BIN)/python docs/copy_pictures.py
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache tests/artifacts build dist wheels benchmarks/.models
 	rm -rf labextension/node_modules labextension/lib djinn_jupyter/labextension

@@ -18,8 +18,11 @@ class NotRun(Exception):
 
 
 def python_of(tool: str) -> Path:
-    """Return the interpreter of a tool's environment, with the torch and transformers versions that Djinn has; create
-    the environment if it is not there. NotRun where it cannot be installed."""
+    """Return the interpreter of a tool's environment, with the torch and transformers versions that Djinn has: this one
+    where the tool is there in its version, else one of its own, made at first use. NotRun where it cannot be
+    installed."""
+    if _has(Path(sys.executable), TOOLS[tool]):
+        return Path(sys.executable)
     python = FOLDER / tool / "bin" / "python"
     if not python.exists():
         venv.create(FOLDER / tool, with_pip=True)

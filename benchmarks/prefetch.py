@@ -3,11 +3,11 @@ use it, and with one from the notebook's focus some time before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from time import perf_counter
+from collections.abc import Callable, Sequence
+from time import monotonic, perf_counter
 
 from benchmarks.measuring import Spread, differences, take_turns
-from benchmarks.results import Checks, Figure, Result
+from benchmarks.results import Checks, Disagreement, Figure, Result
 from benchmarks.serving_engine import engine_of
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
@@ -18,7 +18,9 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, Tier
 
 POSITIONS = 900
+TIERS: tuple[Tier, ...] = ("host", "disk")
 ROUNDS = 7
+PATIENCE_SECONDS = 60
 MILLISECONDS = 1e3
 
 
@@ -27,18 +29,32 @@ def run(setting: Setting) -> Result:
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
     with engine_of(folder, setting) as engine:
-        user = _User(engine, engine.session("wanted", fresh=True), checks)
-        user.session.run(random_tokens(POSITIONS, shape.vocabulary), max_new_tokens=1, ignore_eos=True)
-        sides: dict[str, Callable[[], float]] = {"here": user.stays}
-        for tier in ("host", "disk"):
-            sides |= _of(user, tier)
-        times = take_turns(sides, rounds=rounds)
+        session = engine.session("wanted", fresh=True)
+        figures = waits(engine, session, random_tokens(POSITIONS, shape.vocabulary), TIERS, rounds, checks)
     return Result(
         benchmark="prefetch",
         settings={"shape": shape, "positions": POSITIONS, "rounds": rounds},
-        figures=tuple(_figure(name, times[name], times["here"]) for name in times if name != "here"),
+        figures=figures,
         checks=checks.counts,
     )
+
+
+def waits(
+    engine: RemoteEngine,
+    session: RemoteSession,
+    prompt: list[int],
+    tiers: Sequence[Tier],
+    rounds: int,
+    checks: Checks,
+) -> tuple[Figure, ...]:
+    """Continue a session of this prompt after each preparation; return by how much it was waited for."""
+    user = _User(engine, session, checks)
+    session.run(prompt, max_new_tokens=1, ignore_eos=True)
+    sides: dict[str, Callable[[], float]] = {"here": user.stays}
+    for tier in tiers:
+        sides |= _of(user, tier)
+    times = take_turns(sides, rounds=rounds)
+    return tuple(_figure(name, times[name], times["here"]) for name in times if name != "here")
 
 
 def _of(user: _User, tier: Tier) -> dict[str, Callable[[], float]]:
@@ -68,8 +84,10 @@ class _User:
         self._checks.same("where it is before", self.session.describe().residency, tier)
         if signal is not None:
             self._say(signal)
+        deadline = monotonic() + PATIENCE_SECONDS
         while in_time and self.session.describe().residency != "resident":
-            pass
+            if monotonic() > deadline:
+                raise Disagreement(f"A session of the focused notebook was not back after {PATIENCE_SECONDS} s.")
         return self._goes_on()
 
     def _goes_on(self) -> float:

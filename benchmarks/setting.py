@@ -34,12 +34,14 @@ TINY = Shape(layers=8, width=64, heads=4, vocabulary=512, positions=1024)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """`quick` runs everything on a tiny model in few rounds: to see that a benchmark works, never for a figure. A
-    benchmark that continues in another run keeps its state in `results`."""
+    benchmark that continues in another run keeps its state in `results`. `factor` is the size of the models that only
+    a GPU holds, of their usual one."""
 
     quick: bool
     threads: int
     home: Path
     results: Path | None = None
+    factor: float = 1.0
 
     def shape(self, usual: Shape = GPT2) -> Shape:
         return TINY if self.quick else usual
@@ -55,7 +57,9 @@ class Setting:
 
 
 @contextmanager
-def setting(*, quick: bool, threads: int, device: str, results: Path | None = None) -> Iterator[Setting]:
+def setting(
+    *, quick: bool, threads: int, device: str, results: Path | None = None, factor: float = 1.0
+) -> Iterator[Setting]:
     """Set the environment that engines, kernels and workers inherit. Engines of the user are neither seen nor used."""
     variables = {
         DEVICE_VARIABLE: device,
@@ -65,4 +69,4 @@ def setting(*, quick: bool, threads: int, device: str, results: Path | None = No
     }
     os.environ.pop("JPY_SESSION_NAME", None)
     with private_jupyter(FOLDERS, **variables) as home:
-        yield Setting(quick=quick, threads=threads, home=home, results=results)
+        yield Setting(quick=quick, threads=threads, home=home, results=results, factor=factor)

@@ -16,7 +16,6 @@ import msgspec
 
 import djinn_jupyter as dj
 from benchmarks.environments import TOOLS, NotRun, python_of
-from benchmarks.layer_copies import on_gpu
 from benchmarks.measuring import Spread, ratios, take_turns
 from benchmarks.results import Checks, Figure, Result, at_least, at_most
 from benchmarks.serving_engine import pid_of
@@ -74,7 +73,7 @@ def run(setting: Setting) -> Result:
         "versions": {"accelerate": TOOLS["accelerate"]},
     }
     a_copy = Figure(name="a layer copy", unit="GB/s", value=Spread.of(copies))
-    figures = (*_figures(readings, moved[-rounds:], absent), a_copy, *_of_sessions(together), *on_gpu())
+    figures = (*_figures(readings, moved[-rounds:], absent), a_copy, *_of_sessions(together))
     return Result(benchmark="streaming", settings=settings, figures=figures, checks=checks.counts)
 
 

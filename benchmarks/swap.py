@@ -27,7 +27,7 @@ ROUNDS = 7
 
 
 def run(setting: Setting) -> Result:
-    shape, checks, rounds = setting.shape(WINDOW), Checks(), setting.rounds(ROUNDS)
+    shape, checks = setting.shape(WINDOW), Checks()
     with worker("plain") as plain:
         folder = setting.saved(plain, shape)
     figures: list[Figure] = []
@@ -35,16 +35,24 @@ def run(setting: Setting) -> Result:
     lengths = {name: min(length, shape.positions - 24) for name, length in LENGTHS.items()}
     with engine_of(folder, setting) as engine:
         for name, length in lengths.items():
-            mover = _Mover(engine.session(name, fresh=True), random_tokens(length, shape.vocabulary), checks)
-            times = _times(mover, TIERS[name], setting, rounds)
-            nbytes[name] = mover.nbytes
-            figures += _figures(f"{length:,} positions", times, mover.nbytes, TIERS[name])
+            prompt = random_tokens(length, shape.vocabulary)
+            found, nbytes[name] = moves(engine.session(name, fresh=True), prompt, TIERS[name], setting, checks)
+            figures += found
     return Result(
         benchmark="swap",
-        settings={"shape": shape, "positions": lengths, "bytes": nbytes, "rounds": rounds},
+        settings={"shape": shape, "positions": lengths, "bytes": nbytes, "rounds": setting.rounds(ROUNDS)},
         figures=tuple(figures),
         checks=checks.counts,
     )
+
+
+def moves(
+    session: RemoteSession, prompt: list[int], tiers: Sequence[Tier], setting: Setting, checks: Checks
+) -> tuple[list[Figure], int]:
+    """Move a session of this prompt to each tier and back; return the figures and the bytes of a move."""
+    mover = _Mover(session, prompt, checks)
+    times = _times(mover, tiers, setting, setting.rounds(ROUNDS))
+    return _figures(f"{len(prompt):,} positions", times, mover.nbytes, tiers), mover.nbytes
 
 
 def _times(mover: _Mover, tiers: Sequence[Tier], setting: Setting, rounds: int) -> dict[str, list[float]]:

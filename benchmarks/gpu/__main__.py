@@ -1,4 +1,4 @@
-"""`python -m benchmarks.gpu [STEP ...] [--list] [--small]`: run the steps that have no result yet, then the report.
+"""`python -m benchmarks.gpu [STEP ...] [--list] [--size FACTOR]`: run the steps without a result, then the report.
 
 A step that is named runs again. The report lists the steps that fail or take too long, and the others still run.
 """
@@ -21,6 +21,7 @@ from benchmarks.worker import ROOT
 from djinn_jupyter.experiments.devices import card_of, computed_on
 
 REASONS = "not_measured.json"
+SIZE_WITHOUT_A_GPU = 1e-4
 GRACE_SECONDS = 30  # for a turn whose time is over to stop its engines
 
 
@@ -30,11 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _list()
         return 0
     device = computed_on()
-    small = options.small or not device.startswith("cuda")
-    folder = folder_of(card_of(device), small=small)
+    size = options.size or (1.0 if device.startswith("cuda") else SIZE_WITHOUT_A_GPU)
+    folder = folder_of(card_of(device), small=size < 1)
     folder.mkdir(parents=True, exist_ok=True)
-    print(f"On {card_of(device)}{', small' if small else ''}: results in {folder.relative_to(results.HERE.parent)}/")
-    reasons = run(options.steps or missing(folder), folder, small=small)
+    of = "" if size == 1 else f", {size:g} of the usual size"
+    print(f"On {card_of(device)}{of}: results in {folder.relative_to(results.HERE.parent)}/")
+    reasons = run(options.steps or missing(folder), folder, size=size)
     told = report(folder, reasons)
     (folder / "report.md").write_text(told)
     print(told)
@@ -51,14 +53,14 @@ def missing(folder: Path) -> list[Step]:
     return [step for step in STEPS if not (folder / f"{step.name}.json").exists()]
 
 
-def run(steps: Sequence[Step], folder: Path, *, small: bool) -> dict[str, str]:
+def run(steps: Sequence[Step], folder: Path, *, size: float) -> dict[str, str]:
     """Run each step; return the reasons why steps have no result, these and those that failed before."""
     path = folder / REASONS
     reasons: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     for step in steps:
         print(f"{step.name}: {step.learns}", flush=True)
         (folder / f"{step.name}.json").unlink(missing_ok=True)
-        why = _turns(step, folder, small=small)
+        why = _turns(step, folder, size=size)
         reasons.pop(step.name, None)
         if why is not None:
             reasons[step.name] = why
@@ -67,9 +69,9 @@ def run(steps: Sequence[Step], folder: Path, *, small: bool) -> dict[str, str]:
     return reasons
 
 
-def _turns(step: Step, folder: Path, *, small: bool) -> str | None:
+def _turns(step: Step, folder: Path, *, size: float) -> str | None:
     """Run as many turns as the step needs; return why it has no result, None where it has one."""
-    command = [sys.executable, "-m", "benchmarks.gpu.one", step.name, str(folder), *(["--small"] if small else [])]
+    command = [sys.executable, "-m", "benchmarks.gpu.one", step.name, str(folder), f"--size={size}"]
     while True:
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as turn:
             try:
@@ -108,11 +110,23 @@ def _named(name: str) -> Step:
         raise argparse.ArgumentTypeError(f"there is no step {name}; --list says which there are") from None
 
 
+def _factor(written: str) -> float:
+    found = float(written)
+    if not 0 < found <= 1:
+        raise argparse.ArgumentTypeError(f"{written} is no size; write a number above 0, at most 1")
+    return found
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("steps", nargs="*", metavar="STEP", type=_named)
     parser.add_argument("--list", action="store_true", help="say which steps there are, and run none")
-    parser.add_argument("--small", action="store_true", help="tiny models, few rounds; without a GPU always")
+    parser.add_argument(
+        "--size",
+        type=_factor,
+        metavar="FACTOR",
+        help=f"of the models' bytes, of the usual ones; below 1 with few rounds; without a GPU {SIZE_WITHOUT_A_GPU:g}",
+    )
     return parser
 
 

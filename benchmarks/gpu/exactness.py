@@ -6,30 +6,29 @@ cannot compute or the engine refuses are counted as such and never as exact.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any, Final, Literal
 
 import torch
-import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from benchmarks.gpu.kept import Kept
 from benchmarks.gpu.steps import SECONDS, Unfinished
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import Setting
-from benchmarks.worker import ROOT
 from djinn_jupyter.errors import ModelRefused
 from djinn_jupyter.wire import requests as ask
 from tests.device import DEVICE
-from tests.engine.desk import Desk, build_desk, tokens
+from tests.engine.desk import Desk, build_desk, engine_like, tokens
+from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.plain import generate
 from tests.families import FAMILIES, MORE, build
 
@@ -48,6 +47,9 @@ class Case:
     dtype: str
     attention: str
 
+    def __str__(self) -> str:
+        return f"{self.family}, {self.dtype}, {self.attention}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -58,46 +60,22 @@ class Verdict:
     why: str | None = None
 
 
-class Kept:
-    """Verdicts in a file, a line each, keyed by `depends_on()`; lines with another key are of another version."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._under = path, depends_on()
-        lines = path.read_text().splitlines() if path.exists() else []
-        found = [json.loads(line) for line in lines]
-        of_now = [entry for entry in found if entry["under"] == self._under]
-        self.verdicts = {(made := _verdict(entry["verdict"])).case: made for entry in of_now}
-
-    def add(self, verdict: Verdict) -> None:
-        self.verdicts[verdict.case] = verdict
-        with self._path.open("a") as file:
-            file.write(json.dumps({"under": self._under, "verdict": asdict(verdict)}) + "\n")
-
-
-def depends_on() -> str:
-    """Return a digest of the engine's sources and of the libraries' versions: after a fix, cases are decided again."""
-    found = hashlib.sha256(f"{torch.__version__} {transformers.__version__}".encode())
-    for path in sorted((ROOT / "djinn_jupyter").glob("engine/**/*.py")):
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
-
-
-def _verdict(fields: dict[str, Any]) -> Verdict:
-    return Verdict(**{**fields, "case": Case(**fields["case"])})
-
-
 def run(setting: Setting) -> Result:
     torch.set_num_threads(setting.threads)
     deadline = monotonic() + SECONDS - RESERVE
     wanted = list(cases(quick=setting.quick))
     kept = Kept((setting.results or setting.home) / "exactness.jsonl")
     for case in wanted:
-        if case in kept.verdicts:
+        if str(case) in kept.found:
             continue
         if monotonic() > deadline:
-            raise Unfinished(f"{len(kept.verdicts)} of {len(wanted)} cases")
-        kept.add(decide(case))
-    return result_of([kept.verdicts[case] for case in wanted])
+            raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases")
+        kept.add(str(case), asdict(decide(case)))
+    return result_of([_verdict(kept.found[str(case)]) for case in wanted])
+
+
+def _verdict(fields: dict[str, Any]) -> Verdict:
+    return Verdict(**{**fields, "case": Case(**fields["case"])})
 
 
 def cases(*, quick: bool) -> Iterator[Case]:
@@ -181,12 +159,28 @@ def _swap(desk: Desk) -> Any:
 
 
 def _checkpoint(desk: Desk) -> Any:
-    """Save to a file and restore, as a session of the journal is restored."""
+    """Save to a file and restore."""
     _stopped(desk)
     desk.ask(ask.SaveCheckpoint(session="a", name="exactness", replace=True))
     desk.close("a")
     desk.ask(ask.RestoreCheckpoint(session="a", name="exactness"))
     return desk.outcome(desk.resume())
+
+
+def _killed(desk: Desk) -> Any:
+    """Let an engine's process end at the stop, as if it was killed, and another find its session in the journal."""
+    with TemporaryDirectory(prefix="djinn-journal-") as name:
+        alive, dead = Path(name) / "alive", Path(name) / "dead"
+        journal(desk, alive)
+        _stopped(desk)
+        written(desk)
+        other = Desk(engine_like(desk, description=desk.engine.description))
+        journal(other, crashed(alive, dead))
+        other.ask(ask.Open(session="a"))
+        found = other.outcome(other.resume())
+        forget(other)
+        forget(desk)
+        return found
 
 
 DEEDS: Final[dict[str, Callable[[Desk], Any]]] = {
@@ -196,6 +190,7 @@ DEEDS: Final[dict[str, Callable[[Desk], Any]]] = {
     "an edit taken back": _edit,
     "leaving the device and coming back": _swap,
     "a checkpoint restored": _checkpoint,
+    "a session found in the journal of a killed engine": _killed,
 }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, results
+from benchmarks.environments import NotRun
 from benchmarks.gpu.steps import Unfinished, step_of
 from benchmarks.setting import setting
 from djinn_jupyter.experiments.devices import computed_on
@@ -24,15 +25,20 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the blocks that stop engines and workers
     step, device = step_of(options.step), computed_on()
     begun = machine.describe(threads=options.threads, device=device)
-    with setting(quick=options.small, threads=options.threads, device=device, results=options.folder) as place:
+    small = {"quick": options.size < 1, "factor": options.size}
+    with setting(threads=options.threads, device=device, results=options.folder, **small) as place:
         try:
             found = importlib.import_module(step.module).run(place)
         except Unfinished as how_far:
             print(f"  {how_far}", flush=True)
             return UNFINISHED
+        except NotRun as why:
+            sys.exit(str(why))
     for figure in found.figures:
         print(f"  {figure}", flush=True)
-    found = replace(found, benchmark=step.name, settings={**found.settings, "card": _facts(device)})
+    found = replace(
+        found, benchmark=step.name, settings={**found.settings, "card": _facts(device), "size": options.size}
+    )
     results.write(found, machine.ended(begun), options.folder)
     return 0
 
@@ -49,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.one")
     parser.add_argument("step")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--small", action="store_true", help="tiny models and few rounds; not for quoting")
+    parser.add_argument("--size", type=float, default=1.0, help="below 1: tiny models, few rounds")
     parser.add_argument("--threads", type=int, default=1)
     return parser
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from djinn_jupyter.cli.commands import Commands
-from djinn_jupyter.errors import UsageError
+from djinn_jupyter.cli.commands import Commands, Parser
+from djinn_jupyter.errors import DjinnError, UsageError
 
+PROFILES = ("small", "gpu")
 TWO_MODELS = "Give --model or --random-weights, not both."
 
 
@@ -36,12 +37,51 @@ def add_to(commands: Commands) -> None:
         _add_common(parser)
         offer.flags(parser)
         parser.set_defaults(command=lambda options, offer=offer: _command(options, offer))
+    _add_all(names)
+
+
+def _add_all(names: Commands) -> None:
+    every = names.add_parser("all", help="every experiment, each into a folder of its own; the others go on after one")
+    every.add_argument("--profile", choices=PROFILES, required=True, help="the shipped configurations of this name")
+    every.add_argument("--model", metavar="M", help="the model of all of them, in place of the configured ones")
+    every.add_argument("--only", choices=[offer.name for offer in OFFERS], action="append", help="this one; repeatable")
+    every.add_argument("--output-dir", type=Path, metavar="DIR", help="by default results/all_PROFILE")
+    every.set_defaults(command=_every)
+
+
+def _every(options: argparse.Namespace) -> int:
+    folder = options.output_dir or Path("results") / f"all_{options.profile}"
+    chosen = [offer for offer in OFFERS if options.only is None or offer.name in options.only]
+    verdicts = {offer.name: _one_of_all(offer, options, folder / offer.name.replace("-", "_")) for offer in chosen}
+    for name, verdict in verdicts.items():
+        print(f"{name:<16}{verdict}")
+    return int(set(verdicts.values()) != {"PASS"})
+
+
+def _one_of_all(offer: Offer, options: argparse.Namespace, folder: Path) -> str:
+    """Run one experiment; return its verdict, or the sentence with which it was refused or broke off."""
+    print(f"== {offer.name}", flush=True)
+    parser = Parser(prog=f"djinn experiment {offer.name}")
+    _add_common(parser)
+    offer.flags(parser)
+    arguments = ["--profile", options.profile, "--output-dir", str(folder)]
+    if options.model is not None:
+        key = offer.model_key
+        arguments += ["--model", options.model] if key is None else ["--set", f"{key}={json.dumps(options.model)}"]
+    try:
+        return "FAIL" if _command(parser.parse_args(arguments), offer) else "PASS"
+    except DjinnError as error:
+        return f"ERROR {error}"
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--config", metavar="FILE", help="a configuration file, by path or by the name of a shipped one")
-    add("--profile", choices=("small",), help="the shipped configuration for the demo model, under two minutes")
+    add(
+        "--profile",
+        choices=PROFILES,
+        help="a shipped configuration: small, the demo model in under two minutes; gpu, Llama-2-13B on one GPU",
+    )
     add("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help="one key, by its dotted path")
     add(
         "--random-weights",
@@ -81,7 +121,7 @@ def _chosen(options: argparse.Namespace, name: str) -> str:
     if options.config and options.profile:
         raise UsageError("Give --config or --profile, not both.")
     if options.config is None and options.profile is None:
-        raise UsageError("Which configuration? Give --profile small, or --config FILE.")
+        raise UsageError("Which configuration? Give --profile small or gpu, or --config FILE.")
     chosen: str = options.config or f"{name}_{options.profile}.yaml"
     return chosen
 

@@ -29,6 +29,10 @@ class Card:
         """Return the bytes in use by all processes together."""
         return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
 
+    def bytes_in_all(self) -> int:
+        """Return the card's memory in bytes."""
+        return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
+
     def received(self) -> float:
         """Return the bytes a second received over PCIe. Raises Unseen."""
         try:

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from benchmarks.gpu import __main__ as command
-from benchmarks.gpu import exactness, link
+from benchmarks.gpu import exactness, kept, link
 from benchmarks.gpu.report import report
 from benchmarks.gpu.steps import NOT_BUILT, STEPS, Step, Unfinished
 from benchmarks.setting import Setting
@@ -33,7 +33,7 @@ def test_the_exactness_step_decides_each_case_once(small: Setting, monkeypatch: 
     decided = exactness.decide
     monkeypatch.setattr(exactness, "decide", lambda case: pytest.fail("decided already"))
     assert exactness.run(small).figures == found.figures
-    monkeypatch.setattr(exactness, "depends_on", lambda: "an engine that was mended")
+    monkeypatch.setattr(kept, "depends_on", lambda: "an engine that was mended")
     again: list[exactness.Case] = []
     monkeypatch.setattr(exactness, "decide", lambda case: again.append(case) or decided(case))
     exactness.run(small)
@@ -65,7 +65,7 @@ def ends(program: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
     (folder / "python").write_text(f"#!{sys.executable}\n{program}\n")
     (folder / "python").chmod(0o700)
     monkeypatch.setattr(command.sys, "executable", str(folder / "python"))
-    return command.run([Step(name="link", learns="", module="")], folder, small=True)
+    return command.run([Step(name="link", learns="", module="")], folder, size=0.1)
 
 
 def test_a_step_that_fails_is_told_with_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

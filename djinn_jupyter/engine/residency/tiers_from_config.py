@@ -29,7 +29,7 @@ def open_host(config: EngineConfig, device: torch.device, growth: Growth | None 
     limit = _host_limit(config)
     if not limit:
         return None
-    return HostTier(limit, memory=_memory(device), growth=growth)
+    return HostTier(limit, memory=memory_of(device), growth=growth)
 
 
 def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = None) -> DiskTier | None:
@@ -49,10 +49,10 @@ def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = No
             f"The disk tier cannot be made in {folder}: {error.strerror or error}. Start with --disk-memory 0 to go on "
             "without it."
         ) from error
-    return DiskTier(file, limit, memory=_memory(device))
+    return DiskTier(file, limit, memory=memory_of(device))
 
 
-def _memory(device: torch.device) -> Memory:
+def memory_of(device: torch.device) -> Memory:
     return pinned if device.type == "cuda" else pageable
 
 

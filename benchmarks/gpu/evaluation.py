@@ -1,0 +1,81 @@
+"""The step of the evaluation: `djinn experiment all --profile gpu` on 13B-shaped weights; the small profile below the
+usual size.
+
+Each experiment is run on its own, so that the step goes on with the next one where its time was over. Their result
+files and reports lie beside this step's.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from benchmarks.gpu.kept import Kept
+from benchmarks.gpu.serving import scale_of
+from benchmarks.gpu.shapes import THIRTEEN, saved, shape
+from benchmarks.gpu.steps import SECONDS, Unfinished
+from benchmarks.measuring import Spread
+from benchmarks.results import Figure, Result, at_least
+from benchmarks.setting import Setting
+from benchmarks.worker import ROOT
+from djinn_jupyter.cli.experiment import OFFERS
+
+RESERVE: Final = 60  # seconds, to save the model and to end an engine
+LIKELY: Final = 200  # seconds that an experiment may take; with less left it begins in another turn
+
+
+def run(setting: Setting) -> Result:
+    begun, folder = monotonic(), (setting.results or setting.home) / "evaluation"
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = Kept(folder / "verdicts.jsonl")
+    with _arguments(setting) as arguments:
+        for offer in OFFERS:
+            if offer.name in kept.found:
+                continue
+            if monotonic() - begun > SECONDS - RESERVE - LIKELY:
+                raise Unfinished(f"{len(kept.found)} of {len(OFFERS)} experiments")
+            left = SECONDS - RESERVE - (monotonic() - begun)
+            kept.add(offer.name, verdict(offer.name, arguments, folder, left))
+    figures = tuple(_figure(offer.name, kept.found[offer.name]) for offer in OFFERS)
+    return Result(benchmark="evaluation", settings={"verdicts": kept.found}, figures=figures)
+
+
+@contextmanager
+def _arguments(setting: Setting) -> Iterator[list[str]]:
+    """Yield the command line's arguments that are the same for each experiment."""
+    if setting.quick:
+        yield ["--profile", "small"]
+        return
+    with saved(shape(THIRTEEN, scale_of(setting))) as model:
+        yield ["--profile", "gpu", "--model", str(model)]
+
+
+def verdict(name: str, arguments: list[str], folder: Path, seconds: float) -> str:
+    """Run one experiment; return PASS, FAIL, or why there is no verdict."""
+    command = [sys.executable, "-m", "djinn_jupyter.cli.main", "experiment", "all", "--only", name]
+    command += [*arguments, "--output-dir", str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            told, errors = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.terminate()  # upon which it ends its engine, and writes its report
+            process.communicate()
+            return f"it took longer than {seconds:.0f} s"
+    verdicts = [line.removeprefix(name).strip() for line in told.splitlines() if line.startswith(name)]
+    return verdicts[-1] if verdicts else (errors.strip().rpartition("\n")[2] or f"it ended with {process.returncode}")
+
+
+def _figure(name: str, told: str) -> Figure:
+    judged = told in ("PASS", "FAIL")
+    return Figure(
+        name=f"experiments that pass: {name}",
+        unit="of them",
+        value=Spread.of([float(told == "PASS")]) if judged else None,
+        bar=at_least(1.0),
+        not_run=None if judged else told,
+    )

@@ -1,0 +1,116 @@
+"""The step of races: random interleavings on the device itself, and the same under CUDA's compute-sanitizer.
+
+racecheck sees only shared memory within a kernel; that copies and kernels of several streams are in order is what the
+interleavings show. Their logic, without a GPU's streams, runs on the CPU with the engine's threads.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from time import monotonic
+from typing import Final
+
+import torch
+
+from benchmarks.gpu.interleavings import wrong
+from benchmarks.gpu.kept import Kept
+from benchmarks.gpu.steps import SECONDS, Unfinished
+from benchmarks.measuring import Spread
+from benchmarks.results import Figure, Result, at_most
+from benchmarks.setting import Setting
+from benchmarks.worker import ROOT
+
+COUNT, COUNT_IF_QUICK, CHUNK = 10_000, 20, 500
+UNDER_A_TOOL, TOOL_SECONDS = 20, 100
+TOOL: Final = "compute-sanitizer"
+TESTS: Final = (
+    "tests/engine/residency/test_swapping.py",
+    "tests/engine/residency/test_places.py",
+    "tests/engine/memory/weights/test_streaming.py",
+)
+# What the tool runs, by its name: the interleavings, and the tests of copies and of the ring on the device.
+PROGRAMS: Final = {
+    "interleavings": ("-m", "benchmarks.gpu.interleavings", str(UNDER_A_TOOL)),
+    "tests": ("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS),
+}
+SUMMARY: Final = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
+
+
+class Unseen(Exception):
+    """The tool did not come to an end of its own; the message says why."""
+
+
+def run(setting: Setting) -> Result:
+    torch.set_num_threads(setting.threads)
+    begun, count = monotonic(), COUNT_IF_QUICK if setting.quick else COUNT
+    kept = Kept((setting.results or setting.home) / "races.jsonl")
+    for first in range(0, count, CHUNK):
+        seeds = range(first, min(count, first + CHUNK))
+        _once(kept, str(seeds), begun, lambda seeds=seeds: wrong(seeds))
+    for tool in ("memcheck", "racecheck"):
+        for name in PROGRAMS:
+            _once(kept, f"{tool} {name}", begun, lambda tool=tool, name=name: _errors(tool, name))
+    return _result(kept, count)
+
+
+def _once(kept: Kept, name: str, begun: float, find: object) -> None:
+    """Find what is not kept yet. Raises Unfinished where its time may not suffice."""
+    if name in kept.found:
+        return
+    if monotonic() - begun > SECONDS - 2 * TOOL_SECONDS:
+        raise Unfinished(f"{len(kept.found)} parts")
+    assert callable(find)
+    kept.add(name, find())
+
+
+def _errors(tool: str, name: str) -> dict[str, int | str]:
+    """Return the number of errors that the tool reports, or why there is none."""
+    try:
+        return {"errors": errors(tool, PROGRAMS[name])}
+    except Unseen as why:
+        return {"not_run": str(why)}
+
+
+def errors(tool: str, program: tuple[str, ...]) -> int:
+    """Return the number of errors or hazards in a program. Raises Unseen."""
+    path = shutil.which(TOOL)
+    if path is None:
+        raise Unseen(f"{TOOL} is not on the path")
+    command = [path, "--tool", tool, sys.executable, *program]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TOOL_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise Unseen(f"{tool} was not through after {TOOL_SECONDS} s") from None
+    found = [int(errors or hazards) for errors, hazards in SUMMARY.findall(done.stdout + done.stderr)]
+    if not found:
+        raise Unseen(f"{tool} says no summary: {(done.stdout + done.stderr).strip().rpartition(chr(10))[2][:200]}")
+    return sum(found)
+
+
+def _result(kept: Kept, count: int) -> Result:
+    seeds = [seed for name, value in kept.found.items() if name.startswith("range") for seed in value]
+    figures = [
+        Figure(
+            name=f"wrong readings among {count:,} random interleavings with poisoned pages",
+            unit="interleavings",
+            value=Spread.of([len(seeds)]),
+            bar=at_most(0),
+        ),
+        *(_figure(name, value) for name, value in kept.found.items() if not name.startswith("range")),
+    ]
+    settings = {"seeds_with_wrong_readings": seeds, "interleavings_under_a_tool": UNDER_A_TOOL, "tests": TESTS}
+    return Result(benchmark="races", settings=settings, figures=tuple(figures), checks={"interleavings": count})
+
+
+def _figure(name: str, value: dict[str, int | str]) -> Figure:
+    found, why = value.get("errors"), value.get("not_run")
+    return Figure(
+        name=f"errors of {name}",
+        unit="errors",
+        value=None if found is None else Spread.of([float(found)]),
+        bar=at_most(0),
+        not_run=None if why is None else str(why),
+    )

@@ -1,0 +1,188 @@
+"""The step of many sessions: 50 of 2,048 tokens on 13B-shaped weights that the card cannot hold at the same time.
+
+Each stops half-way through the layers, all are alive together, and each is resumed when it was used longest ago. Then,
+on the same engine: the speed of one session's moves, and how long a session that had left is waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks import prefetch, swap
+from benchmarks.gpu.serving import TINY_PAGE, memory_of_card, scale_of, serving
+from benchmarks.gpu.shapes import THIRTEEN, per_position, saved, shape, weight_bytes
+from benchmarks.measuring import Spread
+from benchmarks.results import Checks, Figure, Result, at_least, at_most
+from benchmarks.setting import Setting
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.experiments.memory import GIB, Curve, sampled
+from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
+from djinn_jupyter.experiments.serving import random_tokens
+from djinn_jupyter.wire.nouns import Transfer
+from djinn_jupyter.wire.replies import Event, SessionSwapped
+
+CARD: Final = 80 << 30
+MOST_OF_A_CARD: Final = 0.95  # the other programs on it have the rest
+SHARE: Final = 0.4  # of all sessions' pages that fit, where no card is imposed
+NEW, ROUNDS = 8, 5
+Outcome = tuple[tuple[int, ...], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """`capacity` is what weights and pages may take, in bytes; `imposed` on the whole card, by its allocator."""
+
+    sessions: int
+    positions: int
+    layer: int
+    capacity: int
+    imposed: bool
+    demand: int
+
+    @classmethod
+    def of(cls, setting: Setting, config: dict[str, Any], card: int | None) -> Plan:
+        scale = scale_of(setting)
+        sessions, positions = scale.of(50, 6), scale.of(2048, 6 * TINY_PAGE)
+        weights = weight_bytes(config)
+        pages = sessions * (positions + NEW) * per_position(config)
+        imposed = card is not None and not setting.quick
+        capacity = min(CARD, int(MOST_OF_A_CARD * card)) if card and imposed else weights + int(SHARE * pages)
+        layer = config["num_hidden_layers"] // 2
+        demand = weights + pages
+        return cls(
+            sessions=sessions, positions=positions, layer=layer, capacity=capacity, imposed=imposed, demand=demand
+        )
+
+    @property
+    def options(self) -> dict[str, int]:
+        return {"card_memory" if self.imposed else "device_memory": self.capacity}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What was seen of the sessions. `equal` says of each whether its outcome is that of the session alone."""
+
+    equal: list[bool]
+    alive: int
+    moved: list[Transfer]
+    curve: Curve
+
+
+def run(setting: Setting) -> Result:
+    config, checks = shape(THIRTEEN, scale_of(setting)), Checks()
+    plan = Plan.of(setting, config, memory_of_card())
+    prompts = [random_tokens(plan.positions, config["vocab_size"], 100 + n) for n in range(plan.sessions)]
+    with saved(config) as folder, serving(folder, setting, **plan.options) as engine:
+        alone = [_alone(engine, prompt) for prompt in prompts]
+        course = _together(engine, plan, prompts, alone)
+        one = engine.session("one", fresh=True)
+        speeds, nbytes = swap.moves(one, prompts[0], ("host",), setting, checks)
+        stalls = prefetch.waits(engine, one, prompts[0], ("host",), setting.rounds(ROUNDS), checks)
+    settings = {"shape": config, "plan": plan, "bytes_of_a_session": nbytes, "measured_by": course.curve.measured_by}
+    moves = [_fields(transfer) for transfer in course.moved]
+    return Result(
+        benchmark="sessions",
+        settings={**settings, "moves": moves},
+        figures=(*_figures(plan, course), *speeds, *stalls),
+        checks=checks.counts,
+    )
+
+
+def _fields(transfer: Transfer) -> dict[str, Any]:
+    return {name: getattr(transfer, name) for name in transfer.__struct_fields__}
+
+
+def _alone(engine: RemoteEngine, prompt: list[int]) -> Outcome:
+    session = engine.session("alone", fresh=True)
+    done = finished(session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
+    outcome = (done.tokens, digest_of(done))
+    session.close()
+    return outcome
+
+
+def _together(engine: RemoteEngine, plan: Plan, prompts: list[list[int]], alone: list[Outcome]) -> Course:
+    """Stop every session, then resume each in the order of their stops: by then it was used longest ago."""
+    with sampled(engine) as curve, _moves_of(engine) as moved:
+        sessions = [_stopped(engine, f"session {n}", plan.layer, prompt) for n, prompt in enumerate(prompts)]
+        curve.take()
+        alive = len(engine.sessions())
+        equal = []
+        for session, expected in zip(sessions, alone, strict=True):
+            done = finished(session.resume())
+            equal.append((done.tokens, digest_of(done)) == expected)
+        curve.take()
+    for session in sessions:
+        session.close()
+    return Course(equal=equal, alive=alive, moved=moved, curve=curve)
+
+
+def _stopped(engine: RemoteEngine, name: str, layer: int, prompt: list[int]) -> RemoteSession:
+    session = engine.session(name, fresh=True)
+    session.breakpoint(f"resid_post.{layer}", when="step == 0")
+    paused(session.run(prompt, max_new_tokens=NEW, ignore_eos=True))
+    return session
+
+
+@contextmanager
+def _moves_of(engine: RemoteEngine) -> Iterator[list[Transfer]]:
+    """Collect the moves of all sessions in the block, except what is only written through."""
+    found, lock = list[Transfer](), threading.Lock()
+
+    def hear(event: Event) -> None:
+        if isinstance(event, SessionSwapped) and event.transfer.cause != "write_through":
+            with lock:
+                found.append(event.transfer)
+
+    stop = engine.channel.listen("", hear)
+    try:
+        yield found
+    finally:
+        stop()
+
+
+# --- what came of it -------------------------------------------------------------------------------------------------
+
+
+def _figures(plan: Plan, course: Course) -> list[Figure]:
+    what = f"{plan.sessions} sessions of {plan.positions:,} tokens in {plan.capacity / GIB:.4g} GiB"
+    out = [move for move in course.moved if move.direction == "out"]
+    return [
+        _count(f"{what}: outputs equal to the session's alone", sum(course.equal), plan.sessions),
+        _count(f"{what}: alive at the same time", course.alive, plan.sessions),
+        _count(f"{what}: moves off the device", len(out), 1),
+        _of_capacity(f"{what}: the most that the engine counted", [one.books for one in course.curve.samples], plan),
+        _seen(f"{what}: the most that NVML saw", course, plan),
+        *_speeds(what, course.moved),
+    ]
+
+
+def _count(name: str, found: int, least: int) -> Figure:
+    return Figure(name=name, unit="of them", value=Spread.of([float(found)]), bar=at_least(least))
+
+
+def _of_capacity(name: str, nbytes: list[int], plan: Plan) -> Figure:
+    return Figure(name=name, unit="x", value=Spread.of([max(nbytes) / plan.capacity]), bar=at_most(1.0))
+
+
+def _seen(name: str, course: Course, plan: Plan) -> Figure:
+    nbytes = [sample.device for sample in course.curve.samples if sample.device is not None]
+    if course.curve.measured_by == "NVML" and nbytes and plan.imposed:
+        return _of_capacity(name, nbytes, plan)
+    why = "no card is imposed" if course.curve.measured_by == "NVML" else course.curve.measured_by
+    return Figure(name=name, unit="x", value=None, bar=at_most(1.0), not_run=why)
+
+
+def _speeds(what: str, moved: list[Transfer]) -> Iterator[Figure]:
+    """Yield the speed of the moves in each direction, as the engine timed them."""
+    for direction in ("out", "in"):
+        copied = [move for move in moved if move.direction == direction and move.bytes_moved and move.seconds]
+        speeds = [move.bytes_moved / move.seconds / 1e9 for move in copied]
+        name = f"{what}: moves {direction} that copied bytes"
+        yield Figure(
+            name=name, unit="GB/s", value=Spread.of(speeds), not_run=None if speeds else "no such move copied bytes"
+        )

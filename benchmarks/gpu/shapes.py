@@ -1,0 +1,143 @@
+"""The large models of the steps: a shipped architecture, made smaller by the size factor, saved with random weights.
+
+Drawing 13 billion numbers takes a processor minutes, reading 26 GB seconds. So a model is saved once, cut from one
+block of random numbers that no matrix's row fits into evenly: no two rows are the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from benchmarks.environments import NotRun
+
+FOLDER: Final = Path(__file__).parents[1] / ".models"
+THIRTEEN, SEVENTY = "Llama-2-13b-hf", "Llama-2-70b-hf"
+LEAST_LAYERS: Final = 8  # some families go wrong from there on only
+BLOCK: Final = (1 << 27) + 29  # numbers; odd, so that no row's length divides it
+SHARD_BYTES: Final = 4 << 30
+SPARE: Final = 9 / 10  # of the disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """`factor` is that of the weights' bytes; each length shrinks by its cube root, none below its least."""
+
+    factor: float
+
+    def of(self, length: int, least: int) -> int:
+        return max(least, round(length * self.factor ** (1 / 3)))
+
+
+def shape(name: str, scale: Scale, layers: int | None = None) -> dict[str, Any]:
+    """Return the configuration of a shipped architecture at this scale, with its ratios of heads and its kind."""
+    package = "djinn_jupyter.experiments.configuration"
+    found = json.loads((resources.files(package) / "architectures" / f"{name}.json").read_text())
+    heads = scale.of(found["num_key_value_heads"], 1)
+    group = found["num_attention_heads"] // found["num_key_value_heads"]
+    width = found["hidden_size"] // found["num_attention_heads"] if scale.factor >= 1 else 16
+    return found | {
+        "num_key_value_heads": heads,
+        "num_attention_heads": heads * group,
+        "hidden_size": heads * group * width,
+        "intermediate_size": scale.of(found["intermediate_size"], 64),
+        "num_hidden_layers": layers or scale.of(found["num_hidden_layers"], LEAST_LAYERS),
+        "vocab_size": scale.of(found["vocab_size"], 256),
+    }
+
+
+def weight_bytes(config: dict[str, Any]) -> int:
+    return sum(tensor.nbytes for tensor in _empty(config).state_dict().values())
+
+
+def per_position(config: dict[str, Any]) -> int:
+    """Return the bytes of keys and values that one position takes in all layers."""
+    width = config["hidden_size"] // config["num_attention_heads"]
+    return 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * width * _dtype(config).itemsize
+
+
+@contextmanager
+def saved(config: dict[str, Any], folder: Path = FOLDER) -> Iterator[Path]:
+    """Save a model of this configuration; delete it after the block. Raises NotRun where the disk has no room."""
+    place = folder / f"{config['hidden_size']}x{config['num_hidden_layers']}"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        needed, free = weight_bytes(config), shutil.disk_usage(place).free
+        if needed > SPARE * free:
+            raise NotRun(f"the model takes {needed / 1e9:.0f} GB, and its disk has {free / 1e9:.0f} GB free")
+        _write(config, place)
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _write(config: dict[str, Any], place: Path) -> None:
+    (place / "config.json").write_text(json.dumps(config))
+    tensors = _empty(config).state_dict()
+    cut = _Cut(_dtype(config), sum(tensor.numel() for tensor in tensors.values()))
+    shards = list(_shards(tensors))
+    for number, names in enumerate(shards):
+        made = {name: cut(name, tensors[name].shape) for name in names}
+        save_file(made, place / _name_of(number, len(shards)), metadata={"format": "pt"})
+    places = {name: _name_of(number, len(shards)) for number, names in enumerate(shards) for name in names}
+    index = {"metadata": {"total_size": weight_bytes(config)}, "weight_map": places}
+    (place / "model.safetensors.index.json").write_text(json.dumps(index))
+    os.sync()  # or the writing would go on while a step measures
+
+
+def _name_of(number: int, count: int) -> str:
+    return f"model-{number + 1:05}-of-{count:05}.safetensors"
+
+
+class _Cut:
+    """Cuts weights from one block of normal numbers, each where the one before ended. Norms are ones."""
+
+    def __init__(self, dtype: torch.dtype, most: int) -> None:
+        size = min(BLOCK, most | 1)
+        self._block = torch.randn(size, generator=torch.Generator().manual_seed(0)).mul_(0.02).to(dtype)
+        self._at = 0
+
+    def __call__(self, name: str, shape: torch.Size) -> Tensor:
+        if len(shape) == 1:
+            return torch.ones(shape, dtype=self._block.dtype)
+        count, size = shape.numel(), self._block.numel()
+        begun, self._at = self._at, (self._at + count) % size
+        around = self._block if begun + count <= size else self._block.repeat(-(-(begun + count) // size))
+        return around[begun : begun + count].view(shape).clone()
+
+
+def _shards(tensors: dict[str, Tensor]) -> Iterator[list[str]]:
+    names: list[str] = []
+    size = 0
+    for name, tensor in tensors.items():
+        if names and size + tensor.nbytes > SHARD_BYTES:
+            yield names
+            names, size = [], 0
+        names.append(name)
+        size += tensor.nbytes
+    yield names
+
+
+def _empty(config: dict[str, Any]) -> Any:
+    fields = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
+    with torch.device("meta"):
+        made = AutoConfig.for_model(config["model_type"], **fields)
+        return AutoModelForCausalLM.from_config(made, dtype=_dtype(config))
+
+
+def _dtype(config: dict[str, Any]) -> torch.dtype:
+    found: torch.dtype = getattr(torch, config["dtype"])
+    return found
