@@ -124,6 +124,22 @@ def test_without_a_limit_there_is_what_the_machine_has(tree: Tree, limit: int | 
     assert 0 < available <= total
 
 
+def test_a_process_that_is_moved_to_another_group_has_what_that_one_has(tree: Tree) -> None:
+    tree.process("0::/wide\n", V2.format(top="/"))
+    tree.v2("/wide", limit=2 * GIB)
+    tree.v2("/narrow", limit=GIB)
+    assert main_memory(tree.root).total == 2 * GIB
+    tree.process("0::/narrow\n", V2.format(top="/"))
+    assert main_memory(tree.root).total == GIB
+
+
+def test_a_limit_that_is_changed_is_seen_at_the_next_reading(tree: Tree) -> None:
+    tree.process("0::/\n", V2.format(top="/"))
+    for limit in (2 * GIB, UNLIMITED_1, GIB):
+        tree.v2("/", limit=limit)
+        assert main_memory(tree.root).total == min(limit, main_memory(tree.root).machine_total)
+
+
 def test_a_system_without_control_groups_has_what_the_machine_has(tmp_path: Path) -> None:
     assert main_memory(tmp_path).total == psutil.virtual_memory().total
 
@@ -131,7 +147,7 @@ def test_a_system_without_control_groups_has_what_the_machine_has(tmp_path: Path
 @pytest.fixture
 def contained(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process in a container of 1 GiB, half of which is in use."""
-    monkeypatch.setattr(machine, "_limits", lambda root: iter([(GIB, GIB // 2)]))
+    monkeypatch.setattr(machine, "_limits", lambda root, machine: iter([(GIB, GIB // 2)]))
 
 
 @pytest.mark.usefixtures("contained")
@@ -156,7 +172,7 @@ def test_doctor_and_reports_tell_of_the_container() -> None:
 def test_weights_are_not_drawn_where_they_have_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EngineConfig(model="demo", random_weights=True, device="cpu")
     assert load_model(config).model.num_parameters()
-    monkeypatch.setattr(machine, "_limits", lambda root: iter([(GIB, 1 << 20)]))
+    monkeypatch.setattr(machine, "_limits", lambda root, machine: iter([(GIB, 1 << 20)]))
     with pytest.raises(ModelDoesNotFit, match=r"takes 7.19 MiB of main memory, and 1.00 MiB are available"):
         load_model(config)
 

@@ -118,7 +118,7 @@ def test_sessions_beyond_what_there_is_go_to_the_disk_bit_for_bit(
         expected.append((twin.run((), new=3, name=name, extend=True).tokens, twin.logits(name)))
     twin.close_all()
     twin.engine.close()
-    monkeypatch.setattr(machine, "_limits", lambda root: iter([(64 * MIB, 2 * MIB)]))
+    monkeypatch.setattr(machine, "_limits", lambda root, machine: iter([(64 * MIB, 2 * MIB)]))
     desk = build_desk(build("llama"), device_memory=1 << 50, host_memory=1 << 50, data_folder=tmp_path)
     tier = desk.engine.tiers.host
     assert tier is not None
