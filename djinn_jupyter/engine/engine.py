@@ -69,13 +69,13 @@ class Engine:
     # --- on the engine's thread ------------------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def tick(self) -> bool:
-        """Read the mail and give one job a slice. Return False when there was nothing to do. Raises EngineBroken
-        alone."""
+    def tick(self, let_out: Callable[[], None] = lambda: None) -> bool:
+        """Read the mail and give one job a slice. Return False when there was nothing to do. `let_out` is called when
+        replies were handed over and no job waits: it may wait until they have left. Raises EngineBroken alone."""
         parts, changes = self.parts, self.residency.changes
         moved = parts.delivery.read_mail()
         if moved:
-            parts.promises.send()  # before the job's slice, which may last until the next mail
+            self._reply(let_out)  # before the job's slice, which may last until the next mail
         advanced = parts.turns.advance_next()
         took_up = parts.dispatcher.take_up_all()
         busy = moved or advanced or took_up
@@ -83,9 +83,15 @@ class Engine:
             parts.upkeep.rest()
         parts.upkeep.relieve()
         busy = busy or self.residency.changes != changes  # jobs that wait for room look again now
-        parts.promises.send(idle=not busy)
+        self._reply(let_out, idle=not busy)
         parts.upkeep.look_around(busy)
         return busy
+
+    def _reply(self, let_out: Callable[[], None], idle: bool = False) -> None:
+        promises = self.parts.promises
+        if promises.send() and not len(self.scheduler):
+            let_out()
+        promises.publish(idle)
 
     @property
     def watchful(self) -> bool:

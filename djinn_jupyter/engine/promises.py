@@ -1,4 +1,5 @@
-"""Replies go out when what they report is sound, in the journal and published; what the journal cannot take, they say.
+"""Replies go out when what they report is sound and in the journal; what the journal cannot take, they say. It is
+published next, and until then nobody reads what was published before.
 
 Knows requests and the journal, not how a verb does its work.
 """
@@ -37,19 +38,26 @@ class Promises:
         self._state_publisher, self._sessions = state_publisher, sessions
         self._persistence, self._faults = persistence, faults
 
-    def send(self, idle: bool = False) -> None:
-        """Send the replies that are ready; `idle` describes untouched sessions too. Raises EngineBroken."""
+    def send(self) -> bool:
+        """Hand over the replies that are ready; what they report has to be published next. Return True where there were
+        any. Raises EngineBroken."""
         self._accounting.require_sound()
         ready = self._answers.take()
         with self._faults.during("it wrote the journal"):
             ready = self._kept(ready)
-        with self._faults.during("it described its sessions"):
-            self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
-            if ready or self._state_publisher.due:
-                self._state_publisher.publish(all_sessions=idle)
+        if ready:
+            self._state_publisher.fall_behind()
         for queued, reply in ready:
             with self._faults.during("a reply was handed over"):
                 queued.reply(reply)
+        return bool(ready)
+
+    def publish(self, idle: bool = False) -> None:
+        """Publish what the replies reported, and what is due; `idle` describes untouched sessions too."""
+        with self._faults.during("it described its sessions"):
+            self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
+            if self._state_publisher.behind or self._state_publisher.due:
+                self._state_publisher.publish(all_sessions=idle)
 
     def _kept(self, ready: Ready) -> Ready:
         """Write the sessions that the answered requests changed to the journal. Return the replies, marked `not_kept`

@@ -1,12 +1,14 @@
 """The published state of an engine: statistics and sessions as one frozen value, for any thread to read.
 
-A request's effect is published before its reply goes out. Only sessions that were touched are described anew, so
-that fifty idle ones cost nothing.
+A request's effect is published at once after its reply was handed over, and a reader waits meanwhile: a client finds
+there what its own request did, and no reply waits for a description. Only sessions that were touched are described
+anew, so that fifty idle ones cost nothing.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from djinn_jupyter.wire.holdings import ProcessMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
 
 PERIOD: Final = 0.2
+PATIENCE: Final = 1.0  # seconds; of a reader, should the engine break off between a reply and its publication
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +54,9 @@ class EngineReading:
 
 
 class StatePublisher:
-    """Keeps `reading` up to date: describes anew the sessions that the table says were touched."""
+    """Keeps `reading` up to date: describes anew the sessions that the table says were touched. Invariant: what another
+    thread reads has the effects of all replies that were handed over before. It waits for the publication, a quarter of
+    a millisecond; the engine's thread does not read between the two."""
 
     def __init__(
         self,
@@ -75,7 +80,24 @@ class StatePublisher:
         self._outside = device.Usage.read(where)
         self._journal_trouble: str | None = None
         self._unkept: frozenset[str] = frozenset()
-        self.reading = self._read()
+        self._current = threading.Event()
+        self._reading = self._read()
+        self._current.set()
+
+    @property
+    def reading(self) -> EngineReading:
+        """The last published state; from any thread."""
+        self._current.wait(PATIENCE)
+        return self._reading
+
+    @property
+    def behind(self) -> bool:
+        """True while readers wait for what was replied."""
+        return not self._current.is_set()
+
+    def fall_behind(self) -> None:
+        """Have readers wait for the next publication, because replies go out whose effects are not in this one."""
+        self._current.clear()
 
     @property
     def outside(self) -> device.Usage:
@@ -89,6 +111,12 @@ class StatePublisher:
 
     def publish(self, *, all_sessions: bool = False) -> None:
         """Publish a new reading. `all_sessions` describes the untouched ones too (they grow idle)."""
+        try:
+            self._renew(all_sessions)
+        finally:
+            self._current.set()
+
+    def _renew(self, all_sessions: bool) -> None:
         touched = self._sessions.take_touched()
         stale = set(self._sessions) if all_sessions else touched
         before, self._described = self._described, {}
@@ -102,7 +130,7 @@ class StatePublisher:
             self._published = time.monotonic()
             with self._faults.during("it measured memory"):  # opens files, of which there may be too many
                 self._outside = device.Usage.read(self._where)
-        self.reading = self._read()
+        self._reading = self._read()
 
     def heed_journal(self, trouble: str | None, unkept: frozenset[str]) -> None:
         """Publish a change of the journal's trouble at once: an idle engine may not publish for seconds."""

@@ -100,7 +100,7 @@ class FakeEngine:
 
     def abandon(self) -> None: ...
 
-    def tick(self) -> bool:
+    def tick(self, let_out: Callable[[], None] = lambda: None) -> bool:
         busy = False
         for queued in self.mailbox.take_all():
             busy = True

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Sized
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from djinn_jupyter.engine.config import EngineConfig
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 LONGEST_WAIT_SECONDS = 5.0
 WATCHFUL_WAIT_SECONDS = 1.0  # while sessions rest on the device: copies, idle times and other programs' needs come due
-QUIET_SECONDS = 0.002  # before an idle engine's work, which would keep the service from sending the last reply
+QUIET_SECONDS = 0.002  # at most, between a reply and other work, which would keep the service from sending it
 
 
 class Movable(Served, Protocol):
@@ -44,7 +45,7 @@ class Movable(Served, Protocol):
     def watchful(self) -> bool: ...
     @property
     def faults(self) -> Faults: ...
-    def tick(self) -> bool: ...
+    def tick(self, let_out: Callable[[], None]) -> bool: ...
     def close(self) -> None: ...
     def abandon(self) -> None: ...
 
@@ -116,7 +117,7 @@ class Daemon:
             registration = Registration(entry)
             log.info("Ready: %s in process %d", entry.found, entry.pid)
             self._launcher.ready(entry)
-            self._move(engine, clients, registration)
+            self._move(engine, clients, registration, partial(outbox.let_out, QUIET_SECONDS))
         except EngineBroken as error:
             broken = error
             self._before_restart(error)
@@ -143,12 +144,14 @@ class Daemon:
         commands, events = (listen, _next_port(listen)) if listen else map(folder.endpoint, ("commands", "events"))
         return Service(clients, outbox, commands=commands, events=events, keys=keys, broken=self.stop, faults=faults)
 
-    def _move(self, engine: Movable, clients: ClientTable, registration: Registration) -> None:
+    def _move(
+        self, engine: Movable, clients: ClientTable, registration: Registration, let_out: Callable[[], None]
+    ) -> None:
         last_used = time.monotonic()
         while not self._stopping:
             with engine.faults.during("it looked after its entry in the registry"):
                 registration.keep()
-            if engine.tick():
+            if engine.tick(let_out):
                 if not len(engine.scheduler):
                     engine.mailbox.wait(QUIET_SECONDS)
                 continue

@@ -6,6 +6,7 @@ Knows neither network sockets nor encodings; the socket pair here only wakes a t
 from __future__ import annotations
 
 import socket
+import threading
 from collections import deque
 from dataclasses import dataclass
 
@@ -26,6 +27,8 @@ class Outbox:
 
     The taker clears the mark *before* it takes; a poster appends *before* it looks at the mark, and sends a byte when
     there was none. So an item that was not taken has a byte on its way, and a surplus byte only wakes.
+
+    `let_out` is for a poster with other work to do: that work would hold Python's lock, which the taker needs to send.
     """
 
     def __init__(self) -> None:
@@ -34,12 +37,14 @@ class Outbox:
         self._reader.setblocking(False)
         self._writer.setblocking(False)
         self._marked = False
+        self._empty = threading.Event()
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when an item is waiting."""
         return self._reader.fileno()
 
     def post(self, outgoing: Outgoing | Event) -> None:
+        self._empty.clear()
         self._outgoing.append(outgoing)
         self.wake()
 
@@ -58,6 +63,16 @@ class Outbox:
             self._reader.recv(64)
         self._marked = False
         return [self._outgoing.popleft() for _ in range(len(self._outgoing))]
+
+    def note_sent(self) -> None:
+        """Note that what was taken has been sent. An item posted meanwhile may end a `let_out` early: it only costs
+        time."""
+        if not self._outgoing:
+            self._empty.set()
+
+    def let_out(self, seconds: float) -> None:
+        """Return when all items have been sent, or after so many seconds."""
+        self._empty.wait(seconds)
 
     def close(self) -> None:
         self._writer.close()

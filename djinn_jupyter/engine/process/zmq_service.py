@@ -248,6 +248,7 @@ class Service:
                     self._send_pending(outgoing)
                 else:
                     self._publish(outgoing)
+        self._outbox.note_sent()
 
     def _send_pending(self, outgoing: Outgoing) -> None:
         key = (outgoing.peer, outgoing.number)
