@@ -84,15 +84,15 @@ def test_what_a_verb_made_is_freed_when_the_session_is_closed(desk: Desk, verb: 
 @pytest.mark.parametrize("end", ["close", "abandon", "go on"])
 def test_what_a_journal_wrote_is_freed_when_the_session_is_closed(desk: Desk, end: str, tmp_path: Path) -> None:
     """An ended journal holds nothing of the sessions whose images it leaves, a working one nothing of a closed one."""
-    keeping = desk.engine.keeping
+    persistence = desk.engine.persistence
     journal(desk, tmp_path)
     stopped(desk)
     written(desk)
     if end == "close":
-        keeping.close(desk.engine.sessions)
+        persistence.close(desk.engine.sessions)
     elif end == "abandon":
-        keeping.abandon()
+        persistence.abandon()
     closed_and_freed(desk)
     assert desk.engine.tiers.disk is not None
     assert desk.engine.tiers.disk.places == 0
-    keeping.close(desk.engine.sessions)
+    persistence.close(desk.engine.sessions)
