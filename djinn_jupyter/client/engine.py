@@ -8,7 +8,6 @@ from collections.abc import Callable
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.connection.transport import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
-from djinn_jupyter.client.engines.ownership import is_held_elsewhere, require_all_own, require_own
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.session import RemoteSession
@@ -53,16 +52,15 @@ class RemoteEngine:
         self, name: str | None = None, *, join: bool = False, fresh: bool = False, force: bool = False
     ) -> RemoteSession:
         """Open a session or attach to it; by default this notebook's. `join` enters a session that another kernel
-        holds; `fresh` first discards its tokens, breakpoints and rules, for another notebook's only with `force`."""
+        holds; `fresh` first discards its tokens, breakpoints and rules: SessionsWouldSuffer where it belongs to another
+        notebook, unless `force`."""
         chosen = name if name is not None else default_session_name()
-        there = self._there(chosen) if fresh else None
-        if there is not None and (join or not is_held_elsewhere(there, self.holder)):  # else Open is refused
-            require_own(there, self.holder, "forget what it holds", force=force)
-        opened = ask_for(self.channel, ask.Open(session=chosen, join=join, fresh=fresh), replies.Opened)
-        return RemoteSession(self.channel, opened.session.name)
+        request = ask.Open(session=chosen, join=join, fresh=fresh, force=force)
+        return RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
 
-    def _there(self, name: str) -> SessionDescription | None:
-        return next((one for one in self.sessions() if one.name == name), None)
+    def reach(self, name: str) -> RemoteSession:
+        """Return a handle of a session without opening it: for reading, forking and closing one of another notebook."""
+        return RemoteSession(self.channel, name)
 
     def sessions(self) -> tuple[SessionDescription, ...]:
         return ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions
@@ -93,11 +91,9 @@ class RemoteEngine:
     ) -> RemoteSession:
         """Open `session`, by default this notebook's, as it was when the checkpoint (by name, or a file's path) was
         saved. An existing session of that name is replaced only with `replace`, another notebook's only with `force`
-        as well. UnknownCheckpoint; CheckpointRefused for a checkpoint of another model, or a damaged one."""
+        as well (SessionsWouldSuffer). UnknownCheckpoint; CheckpointRefused for a checkpoint of another model, or a
+        damaged one."""
         chosen = session if session is not None else default_session_name()
-        there = self._there(chosen) if replace else None
-        if there is not None:
-            require_own(there, self.holder, "restore over it", force=force)
         request = ask.RestoreCheckpoint(session=chosen, name=name, replace=replace, force=force)
         return RemoteSession(self.channel, ask_for(self.channel, request, replies.Opened).session.name)
 
@@ -141,8 +137,6 @@ class RemoteEngine:
         """End the engine and return, when its process has gone, the names of the sessions that are lost: all with
         `forget`, else none, for the next load restores them. SessionsWouldSuffer, unless `force`, when other kernels
         hold sessions, or with `forget` when sessions belong to other notebooks."""
-        if forget:
-            require_all_own(self.sessions(), self.holder, force=force)
         lost = ask_for(self.channel, ask.Shutdown(force=force, forget=forget), replies.ShuttingDown).sessions_lost
         if self.entry is not None:
             await_end(self.entry)

@@ -13,7 +13,7 @@ from djinn_jupyter.client.connection.channel import SocketChannel
 from djinn_jupyter.client.connection.io_thread import IoThread
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.engines.launcher import adopt_or_start
-from djinn_jupyter.client.engines.naming import holder_name, user_name
+from djinn_jupyter.client.engines.naming import holder_name, notebook_path, user_name
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.spelling import check_words, spell_device, spell_dtype
 from djinn_jupyter.client.engines.starting import Tell, Told
@@ -108,7 +108,9 @@ class Channels:
             key = (entry.pid, entry.started)
             channel = self._channels.get(key)
             if channel is None:
-                channel = SocketChannel(self._thread, entry, holder=holder_name(), user=user_name())
+                channel = SocketChannel(
+                    self._thread, entry, holder=holder_name(), user=user_name(), notebook=notebook_path()
+                )
                 self._channels[key] = channel
             return channel
 

@@ -10,7 +10,6 @@ from djinn_jupyter.client.arrays import to_numpy, token_ids
 from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
-from djinn_jupyter.client.engines.ownership import require_own
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken, run_until_stop
@@ -279,11 +278,10 @@ class RemoteSession:
         self._ask(ask.Detach(session=self.name), replies.Detached)
 
     def close(self, *, force: bool = False) -> int:
-        """End the session and return the number of pages freed. SessionsWouldSuffer, unless `force`, where it is
-        another notebook's or open in another kernel."""
-        require_own(self.describe(), self._channel.holder, "close it", force=force)
+        """End the session and return the number of pages freed. SessionsWouldSuffer, unless `force`, where it belongs
+        to another notebook or is open in another kernel."""
         self._complete_finished()
-        return self._ask(ask.Close(session=self.name), replies.Closed).pages_freed
+        return self._ask(ask.Close(session=self.name, force=force), replies.Closed).pages_freed
 
     def __repr__(self) -> str:
         return f"Session {self.label} of {self._channel.welcome.model.name}"
@@ -307,8 +305,7 @@ class RemoteSession:
     def restore(self, name: str, *, force: bool = False) -> SessionDescription:
         """Return to the state saved in a checkpoint (by name, or a file's path); the session's present state is lost,
         as by `back`. CheckpointRefused for a checkpoint of another model, or a damaged one; SessionsWouldSuffer, unless
-        `force`, where the session is another notebook's or open in another kernel."""
-        require_own(self.describe(), self._channel.holder, "restore over it", force=force)
+        `force`, where the session belongs to another notebook or is open in another kernel."""
         self._complete_finished()
         request = ask.RestoreCheckpoint(session=self.name, name=name, replace=True, force=force)
         restored = self._ask(request, replies.Opened).session

@@ -132,6 +132,7 @@ class Launch(Settings, frozen=True, kw_only=True):
     chat: bool = False
     session: str | None = None
     fresh: bool = False
+    force: bool = False
     keep_session: bool = False
     stop_on_entry: bool = False
     no_debug: bool = msgspec.field(default=False, name="noDebug")
@@ -144,6 +145,7 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None = None
     session: str | None = None
     all_sessions: bool = False
+    force: bool = False
 
 
 EDITORS_OWN = frozenset(

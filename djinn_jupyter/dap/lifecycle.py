@@ -162,8 +162,9 @@ class Lifecycle:
             self._debuggee.first.session.detach()
 
     def _close(self) -> None:
+        plan = self._debuggee.plan
         try:
-            self._debuggee.first.session.close(force=True)  # launched here, or the editor asked to end it
+            self._debuggee.first.session.close(force=plan is not None and plan.force)
         except UnknownSession:
             pass  # closed by another client
 

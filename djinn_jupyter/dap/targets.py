@@ -27,7 +27,11 @@ def launched(plan: arguments.Launch, progress: Callable[[str], None]) -> Target:
     name = plan.session or f"dap-{uuid.uuid4().hex[:8]}"
     if not plan.fresh and name in {one.name for one in engine.sessions()}:
         raise UsageError(f"There is a session {name!r} already: attach to it, or launch with `fresh` to begin it anew.")
-    return engine, ModelTree(engine.description, engine.modules()), engine.session(name, fresh=plan.fresh)
+    return (
+        engine,
+        ModelTree(engine.description, engine.modules()),
+        engine.session(name, fresh=plan.fresh, force=plan.force),
+    )
 
 
 def attached(plan: arguments.Attach) -> Target:

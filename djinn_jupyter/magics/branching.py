@@ -30,7 +30,7 @@ class BranchingMagics(Group):
         """A second session that stands where this one stands; each then goes its own way."""
         if args.force and not args.fresh:
             raise UsageError("--force belongs to --fresh: a fork takes no other session's name without it.")
-        session = self.state.session(args.session)
+        session = self.state.reach(args.session)
         if args.fresh:
             self._end(args.name, but=session, force=args.force)
         fork = self.state.hold(session.fork(args.name))
@@ -53,7 +53,7 @@ class BranchingMagics(Group):
         others = [full for full in names - {name} if naming.label(full) == naming.label(name)]
         if others:
             raise UsageError(f"{name!r} is also what {others[0]} is shown by; choose another name for the fork.")
-        former = self.state.to_close(name, force=force)
+        former = self.state.reach(name)
         former.close(force=force)
         self.state.drop(former)
 
@@ -105,7 +105,7 @@ class BranchingMagics(Group):
     )
     def djinn_close(self, args: Namespace) -> None:
         """End a session and free what it holds. One of another notebook only with --force."""
-        session = self.state.to_close(args.name, force=args.force)
+        session = self.state.reach(args.name)
         pages = session.close(force=args.force)
         self.state.drop(session)
         freed = f"{pages} page{'' if pages == 1 else 's'} freed"

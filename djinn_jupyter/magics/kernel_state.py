@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
-from djinn_jupyter.magics.lazily import naming, ownership, requests
+from djinn_jupyter.magics.lazily import naming, requests
 from djinn_jupyter.magics.screen import Screen
 
 if TYPE_CHECKING:
@@ -83,11 +83,12 @@ class KernelState:
             raise UnknownSession(f"There is no session {name!r}. There are: {there}.")
         return known[matching[0]]
 
-    def to_close(self, name: str | None, *, force: bool) -> RemoteSession:
-        """The present session, or the one called `name`, to be closed: one of another notebook only with `force`."""
-        session = self.meant(name) if name is not None else self.session().describe()
-        ownership.require_own(session, self.engine.holder, "close it", force=force)  # before it is opened
-        return self.find(session.name, join=force)
+    def reach(self, name: str | None) -> RemoteSession:
+        """The present session, or the one called `name`; one of another notebook is not opened."""
+        if name is None:
+            return self.session()
+        full = self.meant(name).name
+        return self._held.get(full) or self.engine.reach(full)
 
     def load(self, engine: RemoteEngine, session: RemoteSession) -> None:
         """From now on work with this engine; what was held of another one is let go."""

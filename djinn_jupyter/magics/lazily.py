@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from djinn_jupyter.client import stops
-    from djinn_jupyter.client.engines import logs, naming, ownership, terminal
+    from djinn_jupyter.client.engines import logs, naming, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
 else:
@@ -21,11 +21,10 @@ else:
 
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
-    ownership = _Lazy("djinn_jupyter.client.engines.ownership")
     stops = _Lazy("djinn_jupyter.client.stops")
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
     terminal = _Lazy("djinn_jupyter.client.engines.terminal")
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "logs", "naming", "ownership", "requests", "stops", "terminal", "views"]
+__all__ = ["live_memory", "logs", "naming", "requests", "stops", "terminal", "views"]

@@ -67,7 +67,9 @@ class AskEndpoint(APIHandler):
         link = self._monitor.find(engine)
         if link is None:
             raise NoSuchEngine(f"No engine {engine!r} runs here; load its model again.")
-        answer = await self._proxy.ask(link, json_codec.read_request(self.request.body))
+        notebook = self.get_query_argument("notebook", None)
+        request = self._monitor.asked_by(notebook, json_codec.read_request(self.request.body))
+        answer = await self._proxy.ask(link, request)
         return HTTPStatus.ACCEPTED if isinstance(answer, Accepted) else HTTPStatus.OK, json_codec.write(answer)
 
 

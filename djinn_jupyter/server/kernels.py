@@ -11,9 +11,11 @@ from pathlib import PurePath
 from typing import Any
 
 from jupyter_core.utils import ensure_async
+from msgspec.structs import replace
 
 from djinn_jupyter.server.messages import KernelDescription
 from djinn_jupyter.wire.nouns import SessionDescription
+from djinn_jupyter.wire.requests import OwnerRequest, Request
 
 HOLDER_PREFIX = "kernel-"
 
@@ -31,6 +33,18 @@ class Kernels:
         """Return the kernel of this server that holds the session, or None."""
         number = (session.holder or "").removeprefix(HOLDER_PREFIX)
         return KernelDescription(id=number, state=self.states[number]) if number in self.states else None
+
+    def asked_by(self, notebook: str, request: Request) -> Request:
+        """Return the request as it is asked for a notebook, given by its contents path: with its kernel and its file
+        where the request may need to be its session's owner's."""
+        if not isinstance(request, OwnerRequest):
+            return request
+        kernel = next((kernel for kernel, path in self.paths.items() if path == notebook), None)
+        return replace(
+            request,
+            for_holder=None if kernel is None else HOLDER_PREFIX + kernel,
+            for_notebook=notebook if self.root is None else str(self.root / notebook),
+        )
 
     def notebook_of(self, session: SessionDescription) -> str | None:
         """Return the contents path of the notebook whose kernel holds the session, else of the notebook that it is

@@ -18,6 +18,7 @@ from djinn_jupyter.server.messages import LiveEngine, LiveSession
 from djinn_jupyter.wire.names import told_apart
 from djinn_jupyter.wire.nouns import SessionDescription
 from djinn_jupyter.wire.replies import Event, SessionClosed, SessionOpened
+from djinn_jupyter.wire.requests import Request
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,10 @@ class Monitor:
 
     def find(self, engine: str) -> EngineLink | None:
         return self._links.get(engine)
+
+    def asked_by(self, notebook: str | None, request: Request) -> Request:
+        """Return the request as it is asked for the notebook that a window shows, if it shows one."""
+        return request if notebook is None else self._kernels.asked_by(notebook, request)
 
     def hurry(self) -> None:
         """Start the next round now, for a change that engines or windows should learn of at once."""

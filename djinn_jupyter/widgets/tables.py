@@ -12,6 +12,7 @@ from djinn_jupyter.widgets.spelling import amount, columns, plural, since
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_line
+from djinn_jupyter.wire.names import notebook_shown
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     RuleDescription,
@@ -88,8 +89,15 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
         amount(bytes_where(s)),
         copies(s),
         "" if s.state == "running" else since(s.idle_seconds),
-        "this notebook" if s.name in mine else "nobody" if s.holder is None else "another kernel",
+        "this notebook" if s.name in mine else _held_by(s),
     ]
+
+
+def _held_by(s: SessionDescription) -> str:
+    """Name the notebook that a session belongs to."""
+    if s.notebook is not None:
+        return notebook_shown(s.notebook)
+    return "nobody" if s.holder is None else "another kernel"
 
 
 def history_view(stops: Sequence[StopDescription], present: int | None, *, session: str | None = None) -> View:

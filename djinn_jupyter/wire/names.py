@@ -18,6 +18,11 @@ def label(name: str) -> str:
     return shown(PurePosixPath(name).stem if name.endswith(NOTEBOOK) else name)
 
 
+def notebook_shown(path: str) -> str:
+    """A notebook's path as it is shown: its name, with the extension, behind its folder."""
+    return shown(str(PurePosixPath(*PurePosixPath(path).parts[-2:])))
+
+
 def told_apart(names: Iterable[str]) -> dict[str, str]:
     """Names as they are shown side by side: by their labels; those whose label others have too, with as many of their
     folders as it takes (`ada/01_quickstart`)."""

@@ -213,7 +213,8 @@ class StopIdentity(Noun, frozen=True):
 
 
 class SessionDescription(Noun, frozen=True):
-    """A session as others see it. `holder` is the kernel or process that has it open, None when detached.
+    """A session as others see it. `holder` is the kernel or process that has it open, None when detached. `notebook` is
+    the notebook that it belongs to: its holder's, or the one that it was recovered for, until that opens it.
 
     `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
     while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
@@ -247,6 +248,7 @@ class SessionDescription(Noun, frozen=True):
     last_transfer: Transfer | None = None
     kept: bool = True
     in_use: bool = False
+    notebook: str | None = None
 
 
 class TopToken(Noun, frozen=True):

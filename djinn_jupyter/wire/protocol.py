@@ -38,9 +38,9 @@ def digest_of(kinds: tuple[Any, ...]) -> str:
     return hashlib.sha256("\n".join(sorted(structs.values())).encode()).hexdigest()[:DIGEST_CHARACTERS]
 
 
-def hello(*, holder: str, user: str, observer: bool = False) -> Hello:
+def hello(*, holder: str, user: str, notebook: str | None = None, observer: bool = False) -> Hello:
     """Return the first message of a client of this copy."""
-    return Hello(version=__version__, protocol=digest(), holder=holder, user=user, observer=observer)
+    return Hello(version=__version__, protocol=digest(), holder=holder, user=user, notebook=notebook, observer=observer)
 
 
 def difference(version: str, protocol: str) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.limits import Name
+from djinn_jupyter.wire.limits import Name, NotebookPath
 from djinn_jupyter.wire.nouns import StopIdentity
 
 
@@ -15,6 +15,15 @@ class SessionRequest(RequestBase):
     """An order that concerns one session."""
 
     session: Name
+
+
+class OwnerRequest(SessionRequest, kw_only=True):
+    """An order that may end a session, or what it holds: on a session of another notebook only with `force`. A server
+    names the kernel and the notebook that it asks for; other clients have named theirs in Hello."""
+
+    force: bool = False
+    for_holder: Name | None = None
+    for_notebook: NotebookPath | None = None
 
 
 class StopRequest(SessionRequest, kw_only=True):

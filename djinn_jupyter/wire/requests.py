@@ -55,6 +55,7 @@ from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
     Name,
+    NotebookPath,
     OneOrTwo,
     Positions,
     Spelling,
@@ -63,6 +64,7 @@ from djinn_jupyter.wire.limits import (
     require_computable,
 )
 from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
+from djinn_jupyter.wire.request_base import OwnerRequest as OwnerRequest
 from djinn_jupyter.wire.request_base import RequestBase as RequestBase
 from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
 from djinn_jupyter.wire.request_base import StopRequest as StopRequest
@@ -78,6 +80,7 @@ Unsteer = interventions.Unsteer
 
 class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     """First message of a client. `holder` names the kernel or process that will hold sessions; a restart keeps it.
+    `notebook` is the path of the notebook that it runs, None for a process without one.
     An `observer` looks on, as a Jupyter server does: an engine without other clients and sessions counts as idle.
     `protocol` is the digest of the client's messages, empty before there was one. Unknown fields are read over, so that
     a client of another version is told so."""
@@ -87,6 +90,7 @@ class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
     user: Name
     observer: bool = False
     protocol: Annotated[str, Meta(max_length=256)] = ""
+    notebook: NotebookPath | None = None
 
 
 class Goodbye(RequestBase, frozen=True, tag="Goodbye"):
@@ -115,17 +119,18 @@ class ListSessions(RequestBase, frozen=True, tag="ListSessions"): ...
 
 
 class Shutdown(RequestBase, frozen=True, tag="Shutdown"):
-    """Refused while other holders have sessions, unless `force`. The sessions come back with the next engine of this
+    """Refused while other holders have sessions, or with `forget` while sessions belong to other notebooks, unless
+    `force`. The sessions come back with the next engine of this
     model, where a journal is kept, unless `forget`."""
 
     force: bool = False
     forget: bool = False
 
 
-class Open(SessionRequest, frozen=True, tag="Open"):
+class Open(OwnerRequest, frozen=True, tag="Open"):
     """Open or attach. A live session of another holder needs `join`.
 
-    `fresh` forgets tokens, breakpoints and rules first.
+    `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too.
     """
 
     join: bool = False
@@ -138,7 +143,7 @@ class Describe(SessionRequest, frozen=True, tag="Describe"): ...
 class Detach(SessionRequest, frozen=True, tag="Detach"): ...
 
 
-class Close(SessionRequest, frozen=True, tag="Close"): ...
+class Close(OwnerRequest, frozen=True, tag="Close"): ...
 
 
 class Fork(StopRequest, frozen=True, tag="Fork"):
@@ -310,13 +315,12 @@ class SaveCheckpoint(SessionRequest, frozen=True, tag="SaveCheckpoint"):
     replace: bool = False
 
 
-class RestoreCheckpoint(SessionRequest, frozen=True, tag="RestoreCheckpoint"):
+class RestoreCheckpoint(OwnerRequest, frozen=True, tag="RestoreCheckpoint"):
     """Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
-    is replaced only with `replace`, one that another holder has open only with `force` besides."""
+    is replaced only with `replace`, one of another notebook only with `force` besides."""
 
     name: Name
     replace: bool = False
-    force: bool = False
 
 
 class ListCheckpoints(RequestBase, frozen=True, tag="ListCheckpoints"): ...

@@ -61,7 +61,8 @@ export interface IDjinn extends IObservableDisposable {
     stop: StopIdentity | null
   ): Promise<void>;
   fork(place: Place, name: string): Promise<void>;
-  close(place: Place): Promise<void>;
+  /** End a session. Rejects with `RequestRefused`, named SessionsWouldSuffer where it is another notebook's, unless `force`. */
+  close(place: Place, force?: boolean): Promise<void>;
   swap(place: Place, direction: 'out' | 'in'): Promise<void>;
   acceptRecomputed(place: Place): Promise<void>;
 

@@ -29,6 +29,8 @@ export class ChannelDouble implements IChannel {
   );
   connection: Connection = { kind: 'connecting' };
   readonly asked: { engine: string; request: WireRequest }[] = [];
+  /** The notebook that each was asked beside. */
+  readonly besides: (string | null)[] = [];
   readonly said: Said[] = [];
   connects = 0;
   isDisposed = false;
@@ -36,9 +38,11 @@ export class ChannelDouble implements IChannel {
 
   async sendRequest<K extends keyof Answers>(
     engine: string,
-    request: IDjinn.RequestOf<K>
+    request: IDjinn.RequestOf<K>,
+    notebook: string | null = null
   ): Promise<Answers[K]> {
     this.asked.push({ engine, request });
+    this.besides.push(notebook);
     return this.answer(request) as Answers[K];
   }
 
@@ -194,6 +198,7 @@ export function session(
     last_transfer: null,
     kept: true,
     in_use: false,
+    notebook: null,
     ...more
   };
   return {

@@ -8,6 +8,7 @@ import { AccordionPanel, Panel, PanelLayout, Widget } from '@lumino/widgets';
 import * as React from 'react';
 import { Root, createRoot } from 'react-dom/client';
 
+import { PROTOCOL } from '../src/wire';
 import { trans } from './drawn';
 
 /** A React element in a widget: drawn while it is attached, as JupyterLab's is. */
@@ -75,13 +76,15 @@ export const PACKAGES: Record<string, () => object> = {
     ITranslator: new Token('translator'),
     nullTranslator: { load: () => trans }
   }),
-  '@jupyterlab/coreutils': () => ({ URLExt: { join: (...parts: string[]) => parts.join('/') } }),
+  '@jupyterlab/coreutils': () => ({
+    URLExt: { join: (...parts: string[]) => parts.join('/'), objectToQueryString: () => '' }
+  }),
   '@jupyterlab/services': () => ({
     ServerConnection: {
       makeRequest: async () => ({
         status: 200,
         ok: true,
-        json: async () => ({ reply: 'Failed', code: 'No', message: 'No.' })
+        json: async () => ({ reply: 'Failed', code: 'No', message: 'No.', protocol: PROTOCOL })
       })
     }
   })

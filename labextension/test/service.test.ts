@@ -122,7 +122,7 @@ test('each verb asks its request of the session', async () => {
     { request: 'SwapOut', session: 'a' },
     { request: 'AcceptRecomputed', session: 'a' },
     { request: 'Fork', session: 'a', name: 'b', stop },
-    { request: 'Close', session: 'a' }
+    { request: 'Close', session: 'a', force: false }
   ]);
 });
 

@@ -1,4 +1,4 @@
-"""Ownership of sessions in Python: a session open in another notebook, or bearing its name, ends with force only."""
+"""Ownership of sessions in Python: what the engine refuses raises, and `force` reaches the engine."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ IN_PLACE: Deed = lambda engine, name, force: engine.restore("noon", name, replac
 
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> EngineDouble:
-    """This notebook is paris; oslo is open in another kernel, rome's kernel has gone, bern is ours."""
+    """This notebook is paris; oslo is open in another kernel, rome waits for its notebook, bern is ours."""
     monkeypatch.setenv("JPY_SESSION_NAME", "work/paris.ipynb")
     made = EngineDouble()
     engine = RemoteEngine(made.channel)
     engine.session("bern").checkpoint("noon")
     engine.session()
     made.sessions["oslo"] = samples.session("oslo", holder="kernel-2")
-    made.sessions[ROME] = samples.session(ROME, holder=None)
+    made.sessions[ROME] = samples.session(ROME, holder=None, notebook=ROME)
     made.stops |= {"oslo": None, ROME: None}
     return made
 
 
 @pytest.mark.parametrize(
-    ("name", "whose"), [("oslo", "open in another kernel"), (ROME, "another notebook's (trips/rome.ipynb)")]
+    ("name", "whose"),
+    [("oslo", "is open in another kernel (kernel-2)"), (ROME, "belongs to the notebook trips/rome.ipynb")],
 )
 @pytest.mark.parametrize(
     ("deed", "do"), [*DEEDS.items(), ("restore over it", IN_PLACE)], ids=["close", "restore", "fresh", "in place"]
@@ -52,12 +53,14 @@ def test_what_is_another_notebooks_needs_force(
         do(engine, name, False)
     shown = "rome" if name == ROME else name
     assert str(refused.value) == (
-        f"Session {shown!r} is {whose}; to {deed} all the same, add --force (in Python force=True)."
+        f"Session {shown!r} {whose}; to {deed} all the same, add --force (in Python force=True), or work on a fork of "
+        "it (%djinn_fork)."
     )
     assert double.sessions[name] is before
     do(engine, name, True)
     assert double.sessions.get(name) is not before
-    assert all(one.force for one in double.channel.requests if isinstance(one, ask.RestoreCheckpoint))
+    asked = [one.force for one in double.channel.requests if isinstance(one, ask.OwnerRequest)]
+    assert asked[-1] is True
 
 
 @pytest.mark.parametrize("name", ["bern", "work/paris.ipynb", "nobodys"])
@@ -68,18 +71,3 @@ def test_what_is_ours_or_nobodys_needs_none(double: EngineDouble, name: str) -> 
     for do in (DEEDS["restore over it"], DEEDS["forget what it holds"], IN_PLACE, DEEDS["close it"]):
         do(engine, name, False)
     assert name not in double.sessions
-
-
-def test_an_engine_forgets_the_sessions_of_other_notebooks_with_force_only(double: EngineDouble) -> None:
-    """Also where no notebook holds them, as after an engine has died."""
-    engine = RemoteEngine(double.channel)
-    del double.sessions["oslo"]
-    with pytest.raises(SessionsWouldSuffer, match=r"would end for good: rome; .* add --force .* leave out --forget"):
-        engine.stop(forget=True)
-    assert not any(isinstance(one, ask.Shutdown) for one in double.channel.requests)
-    engine.stop()
-    engine.stop(forget=True, force=True)
-    del double.sessions[ROME]
-    engine.stop(forget=True)
-    asked = [(one.forget, one.force) for one in double.channel.requests if isinstance(one, ask.Shutdown)]
-    assert asked == [(False, False), (True, True), (True, False)]

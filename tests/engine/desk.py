@@ -73,12 +73,12 @@ class Desk:
     # --- sessions ----------------------------------------------------------------------------------------------------
 
     def open(self, name: str = "a") -> str:
-        self.ask(ask.Open(session=name, fresh=name in self.engine.sessions))
+        self.ask(ask.Open(session=name, fresh=name in self.engine.sessions, force=True))
         return name
 
     def close(self, *names: str) -> None:
         for name in names:
-            self.ask(ask.Close(session=name))
+            self.ask(ask.Close(session=name, force=True))
 
     def close_all(self) -> None:
         """Close every session and see that nothing is left behind: no page, no job, no gate under way."""

@@ -29,13 +29,14 @@ from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
 from tests.magics.attributed import Attributing
+from tests.magics.owned import Owned
 from tests.magics.switched import Switched
 from tests.widgets import samples
 
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing):
+class EngineDouble(Switched, Attributing, Owned):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:
@@ -62,6 +63,8 @@ class EngineDouble(Switched, Attributing):
         opening = isinstance(request, requests.Open | requests.RestoreCheckpoint)
         if isinstance(request, requests.SessionRequest) and not opening and request.session not in self.sessions:
             raise UnknownSession(f"There is no session {request.session!r}.")
+        if isinstance(request, requests.OwnerRequest):
+            self.require_own(request)
         return getattr(self, f"_{name.lower()}")(request)
 
     # ------------------------------------------------------------------------------------------------ engine
@@ -88,7 +91,7 @@ class EngineDouble(Switched, Attributing):
 
     def _open(self, request: requests.Open) -> replies.Reply:
         there = self.sessions.get(request.session)
-        if there is not None and there.holder not in (None, "kernel-1") and not request.join:
+        if there is not None and there.holder not in (None, "kernel-1") and not (request.join or request.force):
             raise SessionHeld(f"Session {request.session!r} is held by another kernel; add --join to enter it.")
         if there is None or request.fresh:
             self.sessions[request.session] = samples.session(request.session)

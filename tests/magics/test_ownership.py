@@ -9,40 +9,38 @@ from tests.magics.conftest import Notebook
 from tests.widgets import samples
 
 PARIS, ROME = "work/paris.ipynb", "work/rome.ipynb"
-ANOTHERS = "Session 'rome' is another notebook's (work/rome.ipynb); to"
+ANOTHERS = "Session 'rome' belongs to the notebook work/rome.ipynb; to"
+OSLO = "Session 'oslo' is open in the notebook work/oslo.ipynb; to"
+FORCE = "all the same, add --force (in Python force=True), or work on a fork of it (%djinn_fork)."
 
 
 @pytest.fixture
 def beside(notebook: Notebook) -> Notebook:
-    """Add another notebook's session that no client holds, as after the end of its engine."""
-    notebook.engine.sessions[ROME] = samples.session(ROME, holder=None)
+    """Add another notebook's session that no client holds, as after the end of its engine, and one that is open."""
+    notebook.engine.sessions[ROME] = samples.session(ROME, holder=None, notebook=ROME)
+    notebook.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2", notebook="work/oslo.ipynb")
+    notebook.engine.stops["oslo"] = None
     notebook.engine.stops[ROME] = None
     notebook.cell("%djinn_break 4\n%djinn_run The capital of France is\n%djinn_checkpoint noon")
     return notebook
 
 
 def test_another_notebooks_session_is_closed_with_force_only(beside: Notebook) -> None:
-    assert beside.fails("%djinn_close rome") == f"{ANOTHERS} close it all the same, add --force (in Python force=True)."
-    assert ROME in beside.engine.sessions
+    assert beside.fails("%djinn_close rome") == f"{ANOTHERS} close it {FORCE}"
+    assert beside.fails("%djinn_close oslo") == f"{OSLO} close it {FORCE}"
+    assert {ROME, "oslo"} < set(beside.engine.sessions)
     beside.cell("%djinn_use rome")
-    assert beside.fails("%djinn_close").startswith(ANOTHERS)
-    assert beside.cell("%djinn_close --force").startswith("rome closed")
+    assert beside.fails("%djinn_close") == f"{ANOTHERS} close it {FORCE}"
+    assert beside.cell("%djinn_close rome --force").startswith("rome closed")
+    assert beside.cell("%djinn_close oslo --force").startswith("oslo closed")
     assert set(beside.engine.sessions) == {PARIS}
 
 
 def test_a_joined_session_is_closed_with_force_only(beside: Notebook) -> None:
-    beside.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2", state="running")
-    assert "open in another kernel" in beside.fails("%djinn_close oslo")
     beside.cell("%djinn_use oslo --join")
-    said = "Session 'oslo' is open in another kernel; to close it all the same, add --force (in Python force=True)."
-    assert beside.fails("%djinn_close oslo") == said
+    assert beside.fails("%djinn_close") == f"{OSLO} close it {FORCE}"
     assert "oslo" in beside.engine.sessions
-    assert beside.cell("%djinn_close oslo --force").startswith("oslo closed")
-
-
-def test_a_session_of_another_kernel_can_be_closed_at_once_with_force(beside: Notebook) -> None:
-    beside.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2")
-    assert beside.cell("%djinn_close oslo --force").startswith("oslo closed")
+    assert beside.cell("%djinn_close --force").startswith("oslo closed")
 
 
 @pytest.mark.parametrize(
@@ -56,21 +54,22 @@ def test_a_session_of_another_kernel_can_be_closed_at_once_with_force(beside: No
 )
 def test_what_would_take_its_place_needs_force_too(beside: Notebook, line: str, deed: str) -> None:
     before = beside.engine.sessions[ROME]
-    assert beside.fails(line) == f"{ANOTHERS} {deed} all the same, add --force (in Python force=True)."
+    assert beside.fails(line) == f"{ANOTHERS} {deed} {FORCE}"
     assert beside.engine.sessions[ROME].tokens == before.tokens
     beside.cell(f"{line} --force")
 
 
 def test_what_another_kernel_has_open_is_restored_over_with_force(beside: Notebook) -> None:
-    beside.engine.sessions["oslo"] = samples.session("oslo", holder="kernel-2")
-    said = (
-        "Session 'oslo' is open in another kernel; to restore over it all the same, add --force (in Python force=True)."
-    )
-    assert beside.fails("%djinn_restore noon --as oslo --replace") == said
+    assert beside.fails("%djinn_restore noon --as oslo --replace") == f"{OSLO} restore over it {FORCE}"
     assert "oslo restored from noon" in beside.cell("%djinn_restore noon --as oslo --replace --force")
-    assert [one.force for one in beside.engine.channel.requests if isinstance(one, requests.RestoreCheckpoint)] == [
-        True
-    ]
+
+
+def test_what_is_refused_can_be_done_on_a_fork(beside: Notebook) -> None:
+    """The sentence advises it, so another notebook's session is forked without being entered."""
+    assert beside.cell("%djinn_fork mine --session oslo").startswith("mine forked from oslo")
+    assert beside.engine.sessions["oslo"].holder == "kernel-2"
+    opened = [one.session for one in beside.engine.channel.requests if isinstance(one, requests.Open)]
+    assert "oslo" not in opened
 
 
 def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:
@@ -79,6 +78,7 @@ def test_force_of_a_fork_belongs_to_fresh(beside: Notebook) -> None:
 
 def test_a_word_that_fits_two_sessions_names_both_and_an_exact_name_wins(beside: Notebook) -> None:
     beside.engine.sessions["other/rome.ipynb"] = samples.session("other/rome.ipynb", holder=None)
+    del beside.engine.sessions["oslo"]
     said = "'rome' may be other/rome or work/rome; write it with its folder."
     assert beside.fails("%djinn_close rome --force") == said
     shown = beside.cell("%djinn_sessions")

@@ -55,6 +55,7 @@ class FakeSession:
     name: str
     owner: str
     holder: str | None
+    notebook: str | None = None
     tokens: list[int] = field(default_factory=list)
     run: QueuedRequest | None = None
     left: int = 0
@@ -290,6 +291,7 @@ class FakeEngine:
             name=session.name,
             owner=session.owner,
             holder=session.holder,
+            notebook=session.notebook,
             state="running" if session.run else "paused" if session.stop else "idle",
             tokens=len(session.tokens),
             committed=0,

@@ -32,7 +32,7 @@ from djinn_jupyter.wire.requests import (
     Shutdown,
     Tokenize,
 )
-from tests.process.fake_engine import FakeEngine
+from tests.process.fake_engine import FakeEngine, FakeSession
 
 SILENCE = 20.0
 
@@ -200,6 +200,19 @@ def test_what_stopping_does_to_others_is_said_as_it_is(house: House) -> None:
     assert kept.startswith("Sessions of others would be interrupted: paris (the next load brings them back); ")
     lost = failure(house.ask(b"2", Shutdown(forget=True))).message
     assert lost.startswith("Sessions of others would end for good: paris; ")
+
+
+def test_an_engine_forgets_the_sessions_of_other_notebooks_with_force_only(house: House) -> None:
+    """Also where no notebook holds them, as after an engine has died."""
+    house.hello(b"1", "kernel-1")
+    house.engine.sessions["rome"] = FakeSession(name="rome", owner="ada", holder=None, notebook="work/rome.ipynb")
+    house.engine._read()
+    message = failure(house.ask(b"1", Shutdown(forget=True))).message
+    assert message.startswith("Sessions of others would end for good: rome; ")
+    assert message.endswith("add --force (in Python force=True), or leave out --forget.")
+    assert house.shut_down == 0
+    house.ask(b"1", Shutdown())
+    assert house.shut_down == 1
 
 
 def test_an_ordered_stop_that_cannot_keep_a_session_names_it_and_needs_force(house: House) -> None:

@@ -236,6 +236,16 @@ def test_every_error_has_a_status() -> None:
 # ------------------------------------------------------------------------------------------------------ reader
 
 
+def test_a_window_asks_for_the_notebook_that_it_shows() -> None:
+    """By its kernel and its file, where the engine has to know whose a session is."""
+    known = kernels(k="idle")
+    asked = known.asked_by("k.ipynb", ask.Close(session="paris"))
+    assert asked == ask.Close(session="paris", for_holder="kernel-k", for_notebook="/srv/k.ipynb")
+    asked = known.asked_by("notes/rome.ipynb", ask.Open(session="paris", fresh=True))
+    assert asked == ask.Open(session="paris", fresh=True, for_notebook="/srv/notes/rome.ipynb")
+    assert known.asked_by("k.ipynb", ask.Pause(session="paris")) == ask.Pause(session="paris")
+
+
 async def test_a_reader_that_is_behind_drops_what_waits_and_gets_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "WAITING_MESSAGES", 3)
     sent: list[bytes] = []

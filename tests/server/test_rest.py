@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from djinn_jupyter.engine.process.registration import Registration
+from djinn_jupyter.wire.requests import Close
 from tests.process.fake_engine import FakeSession
 from tests.process.served import Served, entry_for
 from tests.server.jupyter import Jupyter, jupyter_server
@@ -209,6 +210,22 @@ async def test_two_servers_see_one_engine_and_each_others_doings(engine: Served,
         await ask(other, "Close", session="paris")
         assert (await ask(one, "Describe", session="paris"))[0] == 404
         await window.close()
+
+
+async def test_an_engine_is_told_for_which_notebook_a_window_asks(engine: Served, jupyter: Jupyter, root: Path) -> None:
+    await ask(jupyter, "Open", session="paris")
+    taken: list[Any] = []
+    accept = engine.engine.accept
+
+    def seen(request: Any, holder: Any, reply: Any) -> None:
+        taken.append(request)
+        accept(request, holder, reply)
+
+    engine.engine.accept = seen  # type: ignore[method-assign]
+    address = f"djinn/api/engines/{await engine_id(jupyter)}/ask?notebook=work/rome.ipynb"
+    await jupyter.fetch(address, {"request": "Close", "session": "paris"})
+    (closed,) = [request for request in taken if isinstance(request, Close)]
+    assert (closed.for_holder, closed.for_notebook, closed.force) == (None, str(root / "work/rome.ipynb"), False)
 
 
 async def test_a_page_may_have_refusals_as_answers(engine: Served, jupyter: Jupyter) -> None:

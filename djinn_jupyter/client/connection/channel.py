@@ -73,11 +73,11 @@ def expect(reply: object, kind: type[Kind]) -> Kind:
 class SocketChannel:
     """A Connection with a synchronous interface. `heard` callbacks run in the I/O thread and may not block."""
 
-    def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str) -> None:
+    def __init__(self, thread: IoThread, entry: Entry, *, holder: str, user: str, notebook: str | None) -> None:
         self._thread = thread
         self._holder = holder
         self.unkept = Unkept()
-        self._connection = thread.wait(Connection.open(entry, holder=holder, user=user))
+        self._connection = thread.wait(Connection.open(entry, holder=holder, user=user, notebook=notebook))
 
     @property
     def entry(self) -> Entry:

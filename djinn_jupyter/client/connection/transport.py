@@ -75,14 +75,21 @@ class Connection:
 
     @classmethod
     async def open(
-        cls, entry: Entry, *, holder: str, user: str, observer: bool = False, timeout: float = 60.0
+        cls,
+        entry: Entry,
+        *,
+        holder: str,
+        user: str,
+        notebook: str | None = None,
+        observer: bool = False,
+        timeout: float = 60.0,
     ) -> Connection:
         """Connect and send Hello. EngineUnavailable when no engine answers, VersionMismatch for another version."""
         require_this_protocol(entry)
         require_own_sockets(entry)
         connection = cls(entry)
         try:
-            hello = protocol.hello(holder=holder, user=user, observer=observer)
+            hello = protocol.hello(holder=holder, user=user, notebook=notebook, observer=observer)
             welcome = await asyncio.wait_for(connection.ask(hello), timeout)
         except TimeoutError:
             await connection.close()

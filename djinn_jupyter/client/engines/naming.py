@@ -9,7 +9,6 @@ from pathlib import Path
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.host import process_mark
-from djinn_jupyter.wire.names import NOTEBOOK
 from djinn_jupyter.wire.names import label as label
 from djinn_jupyter.wire.names import told_apart as told_apart
 
@@ -30,17 +29,15 @@ def user_name() -> str:
         return str(os.getuid())  # in a container the user may have no name
 
 
+def notebook_path() -> str | None:
+    """Return the path of this notebook; None outside a notebook."""
+    found = os.environ.get("JPY_SESSION_NAME") or sys.modules["__main__"].__dict__.get("__vsc_ipynb_file__")
+    return str(found) if found else None
+
+
 def default_session_name() -> str:
     """Return the path of this notebook. UsageError outside a notebook."""
-    notebook = os.environ.get("JPY_SESSION_NAME") or sys.modules["__main__"].__dict__.get("__vsc_ipynb_file__")
-    if not notebook:
+    notebook = notebook_path()
+    if notebook is None:
         raise UsageError("No notebook gives this session its name: name it, as in engine.session('paris').")
-    return str(notebook)
-
-
-def is_another_notebooks(name: str) -> bool:
-    """Return True if a session of that name belongs to a notebook other than this one."""
-    try:
-        return name.endswith(NOTEBOOK) and name != default_session_name()
-    except UsageError:
-        return True
+    return notebook

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.ownership import is_anothers
 from djinn_jupyter.errors import DjinnError, IllegalMove, SessionsWouldSuffer, VersionMismatch
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.names import require_showable, told_apart
@@ -127,7 +128,7 @@ class ClientTable:
         self._require_this_protocol(hello)
         require_showable(hello.holder, "The name of a holder")
         require_showable(hello.user, "The name of a user")
-        holder = Holder(name=hello.holder, user=hello.user)
+        holder = Holder(name=hello.holder, user=hello.user, notebook=hello.notebook)
         self._clients[peer] = Client(holder=holder, observer=hello.observer, last_heard=self._clock())
         self._return(holder)
         attached = tuple(session.name for session in self._sessions_of(holder))
@@ -146,13 +147,13 @@ class ClientTable:
         sessions = self._engine.reading.sessions
         names = tuple(session.name for session in sessions)
         shown = told_apart(names)
-        others = [shown[s.name] for s in sessions if s.holder not in (None, asker.name)]
+        others = [shown[s.name] for s in sessions if _would_suffer(s, asker, request)]
         back = self._engine.keeps_sessions and not request.forget
         if others and not request.force:
             raise SessionsWouldSuffer(
                 f"Sessions of others would {'be interrupted' if back else 'end for good'}: {', '.join(others)}"
                 f"{' (the next load brings them back)' if back else ''}; to stop the engine all the same, add --force "
-                "(in Python force=True)."
+                f"(in Python force=True){', or leave out --forget' if request.forget else ''}."
             )
         unkept = tuple(session.name for session in sessions if not session.kept)
         if back and unkept and not request.force:
@@ -191,6 +192,11 @@ class ClientTable:
 
     def _sessions_of(self, holder: Holder) -> list[SessionDescription]:
         return [s for s in self._engine.reading.sessions if s.holder == holder.name and s.owner == holder.user]
+
+
+def _would_suffer(session: SessionDescription, asker: Holder, request: Shutdown) -> bool:
+    """Return whether it is another's whose work stops, or that is to be forgotten while its notebook is away."""
+    return is_anothers(session, asker.name, asker.notebook) and (session.holder is not None or request.forget)
 
 
 def _log_failure(reply: Reply) -> None:

@@ -18,6 +18,7 @@ from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.persistence.swapped_values import values_of
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
+from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.sessions import require_free
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Underway
@@ -29,9 +30,9 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SessionHeld, SlabFull, UsageError
+from djinn_jupyter.errors import CheckpointRefused, IllegalMove, SlabFull, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.names import NOTEBOOK, require_showable, told_apart
+from djinn_jupyter.wire.names import NOTEBOOK, require_showable
 from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
 
@@ -45,6 +46,7 @@ class CheckpointRequests:
         self,
         sessions: SessionTable,
         life: Lifecycle,
+        owners: Owners,
         runtime: Runtime,
         persistence: Persistence,
         residency: Residency,
@@ -52,7 +54,8 @@ class CheckpointRequests:
         until_done: UntilDone,
         stops_kept: int,
     ) -> None:
-        self._sessions, self._life, self._runtime, self._residency = sessions, life, runtime, residency
+        self._sessions, self._life, self._owners = sessions, life, owners
+        self._runtime, self._residency = runtime, residency
         self._persistence, self._blobs, self._until_done, self._stops_kept = persistence, blobs, until_done, stops_kept
         self._forward, self._description = runtime.forward, runtime.description
 
@@ -90,10 +93,16 @@ class CheckpointRequests:
         finally:
             abandoned.set()
 
-    @handles(ask.RestoreCheckpoint, opens=True, while_away=True, without_rows=True)
+    @handles(
+        ask.RestoreCheckpoint,
+        opens=True,
+        while_away=True,
+        without_rows=True,
+        owner_only=lambda request: "restore over it" if request.replace else None,
+    )
     def restore_checkpoint(self, request: ask.RestoreCheckpoint, holder: Holder) -> Underway:
         """Restore a session, which joins the engine's when all of it is there; until then nothing is changed."""
-        self._check_place(request, holder)
+        self._check_place(request)
         path = self._persistence.checkpoints.find(request.name)
         empty = Session(
             name=request.session,
@@ -119,7 +128,9 @@ class CheckpointRequests:
             rows = load.rows_of(self._runtime, kept.image)
             yield from self._put(session.cache, rows, kept.image.committed, waits)
             session.cache.restore_all(load.states_of(self._runtime, kept.image.states or {}))
-            self._check_place(request, holder)
+            self._owners.require_own(request, holder)  # again: another may have opened it while the file was read
+            self._check_place(request)
+            session.attach(holder.name, holder.notebook)
         except checkpoint_files.CRAFTED as error:
             session.cache.free()
             raise CheckpointRefused(f"{path} is refused. What it holds does not fit this engine: {error}.") from error
@@ -148,7 +159,7 @@ class CheckpointRequests:
                     raise
             yield blocked
 
-    def _check_place(self, request: ask.RestoreCheckpoint, holder: Holder) -> None:
+    def _check_place(self, request: ask.RestoreCheckpoint) -> None:
         """Raise the error for which no session of that name may be opened or replaced now."""
         there = self._sessions.get(request.session)
         if there is None:
@@ -159,12 +170,6 @@ class CheckpointRequests:
         if not request.replace:
             raise UsageError(
                 f"There is a session {there.name!r} already; restore under another name, or replace it (--replace)."
-            )
-        if there.holder not in (None, holder.name) and not request.force:
-            shown = told_apart(self._sessions)[there.name]
-            raise SessionHeld(
-                f"Session {shown!r} is open in another kernel; to restore over it all the same, add --force (in Python "
-                "force=True), or restore under another name."
             )
         if there.work == "run":
             raise IllegalMove(f"Session {there.name!r} is running; pause it before it is replaced.")

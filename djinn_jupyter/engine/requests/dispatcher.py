@@ -9,6 +9,7 @@ from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.handles import Answered, Handlers
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.jobs import Job, Underway
@@ -33,6 +34,7 @@ class Dispatcher:
         self,
         handlers: Handlers,
         needs: RequestNeeds,
+        owners: Owners,
         stateless: StatelessRequests,
         runtime: Runtime,
         *,
@@ -44,7 +46,8 @@ class Dispatcher:
         answers: Answers,
         faults: Faults,
     ) -> None:
-        self._handlers, self._needs, self._stateless, self._runtime = handlers, needs, stateless, runtime
+        self._handlers, self._needs, self._owners = handlers, needs, owners
+        self._stateless, self._runtime = stateless, runtime
         self._sessions, self._life, self._scheduler, self._residency = sessions, life, scheduler, residency
         self._waiting, self._answers, self._faults = waiting, answers, faults
         self._changes_seen = 0
@@ -149,6 +152,7 @@ class Dispatcher:
         """Do what the request asks, or start a job for it."""
         request = queued.request
         needs = self._needs.of(request)
+        self._owners.require_own(request, queued.holder)
         if isinstance(request, ask.SessionRequest):
             self._sessions.touch(request.session)
             if not needs.opens:

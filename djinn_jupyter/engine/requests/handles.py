@@ -15,7 +15,12 @@ from djinn_jupyter.wire.replies import Reply
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Answered = Reply | Steps | Underway
+Deed = Callable[[Any], str | None]
 MARK: Final = "handles"
+
+
+def free_for_all(request: ask.RequestBase) -> None:
+    """Any client may ask it, whosever the session is: it ends neither the session nor what that holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +32,7 @@ class Needs:
     at_once: bool = False  # it does not queue behind other requests of its session
     wakes_weights: bool = False  # its session begins to run; a look wakes them only where it comes to a forward pass
     changes: bool = True  # after it the session may differ from its image in the journal
+    owner_only: Deed = free_for_all  # says what a request would do that is its notebook's to do, or another's by force
 
 
 def handles(
@@ -39,9 +45,12 @@ def handles(
     at_once: bool = False,
     wakes_weights: bool = False,
     changes: bool = True,
+    owner_only: Deed = free_for_all,
 ) -> Callable[[Method], Method]:
     """Mark a method as the handler of `request`. A request that is answered during a run touches neither rows nor data
     that can be off the device."""
+    if owner_only is not free_for_all and not issubclass(request, ask.OwnerRequest):
+        raise TypeError(f"{request.__name__} cannot say who asks, nor that it is forced.")
     needs = Needs(
         opens=opens,
         while_running=while_running,
@@ -50,6 +59,7 @@ def handles(
         at_once=at_once,
         wakes_weights=wakes_weights,
         changes=changes,
+        owner_only=owner_only,
     )
 
     def mark(method: Method) -> Method:

@@ -13,6 +13,7 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import reports
 from djinn_jupyter.engine.session.generation import GenerationCopies
 from djinn_jupyter.engine.session.history import History
+from djinn_jupyter.engine.session.ownership import whose
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
@@ -32,44 +33,51 @@ class SessionRequests:
         self._sessions, self._life, self._runtime = sessions, life, runtime
         self._residency, self._stops_kept = residency, stops_kept
 
-    @handles(ask.Open, opens=True, while_running=True, at_once=True)
+    @handles(
+        ask.Open,
+        opens=True,
+        while_running=True,
+        at_once=True,
+        owner_only=lambda request: "forget what it holds" if request.fresh else None,
+    )
     def open_(self, request: ask.Open, holder: Holder) -> Opened:
         session = self._sessions.get(request.session)
         if session is None:
             require_showable(request.session, "The name of a session")
             if not request.session.endswith(NOTEBOOK):  # a notebook's own path needs no free label
                 require_free(request.session, self._sessions)
-            session = self._life.begin(self._empty(request.session, holder.user, holder.name))
-            return Opened(session=reports.describe(session), created=True)
-        held = session.holder is not None and session.holder != holder.name
-        if held and not request.join:
+            session = self._empty(request.session, holder.user, holder.name, holder.notebook)
+            return Opened(session=reports.describe(self._life.begin(session)), created=True)
+        held = session.holder not in (None, holder.name) and not self._residency.holder_has_gone(session)
+        if held and not (request.join or (request.fresh and request.force)):
             shown = told_apart(self._sessions)[session.name]
             raise SessionHeld(
-                f"Session {shown!r} is open in another kernel; to enter it all the same, add --join "
+                f"Session {shown!r} {whose(session)}; to enter it all the same, add --join "
                 f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
             )
         if not held:
-            session.attach(holder.name)
+            session.attach(holder.name, holder.notebook)
         if request.fresh:
-            self._forget(session)
+            session = self._forget(session)
         return Opened(session=reports.describe(session), created=False)
 
-    def _empty(self, name: str, owner: str, holder: str | None) -> Session:
+    def _empty(self, name: str, owner: str, holder: str | None, notebook: str | None) -> Session:
         return Session(
             name=name,
             owner=owner,
             holder=holder,
+            holder_notebook=notebook,
             cache=self._runtime.new_cache(),
             history=History(kept=self._stops_kept),
         )
 
-    def _forget(self, session: Session) -> None:
-        """Replace a session by a new one of the same name; refused while it runs."""
+    def _forget(self, session: Session) -> Session:
+        """Replace a session by a new one of the same name, and return that; refused while it runs."""
         if session.state == "running":
             raise IllegalMove(f"Session {session.name!r} is running; pause it before it is made fresh.")
-        fresh = self._empty(session.name, session.owner, session.holder)
+        fresh = self._empty(session.name, session.owner, session.holder, session.holder_notebook)
         self._life.end(session)
-        self._life.begin(fresh)
+        return self._life.begin(fresh)
 
     @handles(ask.Describe, while_running=True, at_once=True, changes=False)
     def describe(self, request: ask.Describe, holder: Holder) -> Described:
@@ -82,7 +90,7 @@ class SessionRequests:
             session.detach()
         return Detached()
 
-    @handles(ask.Close, while_running=True, at_once=True)
+    @handles(ask.Close, while_running=True, at_once=True, owner_only=lambda request: "close it")
     def close(self, request: ask.Close, holder: Holder) -> Closed:
         session = self._sessions.find(request.session)
         session.move("close")
@@ -101,6 +109,7 @@ class SessionRequests:
             name=request.name,
             owner=holder.user,
             holder=holder.name,
+            holder_notebook=holder.notebook,
             cache=parent.cache.fork(),
             history=parent.history.copy(generations),
             state=parent.state,

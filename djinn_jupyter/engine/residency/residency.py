@@ -74,6 +74,10 @@ class Residency:
         """Note an activity of the session's notebook. May begin to bring the session back."""
         self.activity.note(session, activity)
 
+    def holder_has_gone(self, session: Session) -> bool:
+        """Return whether its kernel is known to have ended, though its client may not have been missed yet."""
+        return session.holder is not None and self.activity.signals(session.name).gone
+
     def asked(self, session: Session) -> None:
         """Note a request that needs the session's bytes."""
         self.activity.asked(session)

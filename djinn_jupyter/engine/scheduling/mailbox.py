@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 
 from djinn_jupyter.engine.memory.offload.mover import Moved
@@ -15,10 +15,12 @@ from djinn_jupyter.wire.requests import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holder:
-    """The sender of a request: a kernel or process (`name` survives its restart) of a user."""
+    """The sender of a request: a kernel or process (`name` survives its restart) of a user, and the notebook that it
+    runs, by which two are not told apart."""
 
     name: str
     user: str
+    notebook: str | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

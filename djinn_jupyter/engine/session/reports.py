@@ -35,6 +35,7 @@ def describe(session: Session) -> SessionDescription:
         name=session.name,
         owner=session.owner,
         holder=session.holder,
+        notebook=session.notebook,
         state=session.state,
         tokens=len(session.tokens),
         committed=session.committed,

@@ -33,7 +33,8 @@ class Session:
     present pass stands, None between runs. `blobs` is the engine's accounting of tensors that are not pages, set once
     the session is in its table. `needs_recompute`: its rows and states went with an earlier process, and are made
     again from the pass log before they are needed. `runs` counts its prompts. `stop` numbers the place where it stands
-    and `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it."""
+    and `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it. `kept_for` is
+    the notebook that it was recovered for, until that opens it."""
 
     name: str
     owner: str
@@ -58,6 +59,8 @@ class Session:
     runs: int = 0
     forked_from: Origin | None = None
     used_by: str | None = None
+    holder_notebook: str | None = None
+    kept_for: str | None = None
     stop: int | None = None
     edition: int | None = None
     last_edition: int = 0
@@ -157,13 +160,23 @@ class Session:
 
     # --- who works with it -----------------------------------------------------------------------------------------
 
-    def attach(self, holder: str) -> None:
-        """Note whose it is from now on."""
-        self.holder = holder
+    @property
+    def notebook(self) -> str | None:
+        """The notebook that it belongs to."""
+        return self.kept_for or self.holder_notebook
+
+    def attach(self, holder: str, notebook: str | None) -> None:
+        """Note who has it open from now on."""
+        self.holder, self.holder_notebook = holder, notebook
+        self.kept_for = None if notebook == self.kept_for else self.kept_for
 
     def detach(self) -> None:
-        """Note that its holder has gone."""
-        self.holder = None
+        """Note that its holder has gone, or has let go of it."""
+        self.holder = self.holder_notebook = None
+
+    def keep_for(self, notebook: str | None) -> None:
+        """Note that it belongs to this notebook, whose kernel has not opened it again yet."""
+        self.kept_for = notebook
 
     def use(self, holder: str) -> None:
         """Note that the holder's magics act on it."""

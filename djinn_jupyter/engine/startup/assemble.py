@@ -41,6 +41,7 @@ from djinn_jupyter.engine.requests.intake import Intake
 from djinn_jupyter.engine.requests.interventions import BreakpointRequests, EditRequests, RuleRequests
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.requests.swap import SwapRequests
@@ -216,6 +217,10 @@ class _Assembly:
         return RequestNeeds(*HANDLED_BY)
 
     @cached_property
+    def owners(self) -> Owners:
+        return Owners(self.sessions, self.residency, self.needs)
+
+    @cached_property
     def tokenizing(self) -> Tokenizing:
         given = self.given
         return Tokenizing(given.tokenizer, given.tokenizer_process, self.mailbox.wake, self.faults.reply_to)
@@ -245,7 +250,9 @@ class _Assembly:
             TreeRequests(sessions, runtime),
             SwapRequests(sessions, residency),
             WeightRequests(sessions, self.weights),
-            CheckpointRequests(sessions, self.lifecycle, runtime, self.persistence, residency, self.blobs, until, kept),
+            CheckpointRequests(
+                sessions, self.lifecycle, self.owners, runtime, self.persistence, residency, self.blobs, until, kept
+            ),
         )
 
     @cached_property
@@ -253,6 +260,7 @@ class _Assembly:
         return Dispatcher(
             self.handlers,
             self.needs,
+            self.owners,
             self.stateless,
             self.runtime,
             sessions=self.sessions,

@@ -263,7 +263,37 @@ async function close(service: IDjinn, trans: Trans, place: Place): Promise<void>
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Close') })]
   });
   if (sure.button.accept) {
-    await service.close(place);
+    const subject = { ...place, about: 'close' };
+    await despiteOthers(trans, force => service.close(place, force), trans.__('Close')).then(
+      () => service.model.withdraw(subject),
+      error => service.model.refuse(subject, reasonOf(error))
+    );
+  }
+}
+
+/** Ask without force; where others would suffer, ask the person, then with force. Rejects with any other refusal. */
+async function despiteOthers(
+  trans: Trans,
+  ask: (force: boolean) => Promise<void>,
+  label: string
+): Promise<void> {
+  try {
+    await ask(false);
+  } catch (error) {
+    if (!(error instanceof Error) || error.name !== 'SessionsWouldSuffer') {
+      throw error;
+    }
+    const harm = await showDialog({
+      title: trans.__('Other notebooks would suffer'),
+      body: reasonOf(error),
+      buttons: [
+        Dialog.cancelButton(),
+        Dialog.warnButton({ label: trans.__('%1 all the same', label) })
+      ]
+    });
+    if (harm.button.accept) {
+      await ask(true);
+    }
   }
 }
 
@@ -276,22 +306,10 @@ async function stopEngine(service: IDjinn, trans: Trans, engine: string): Promis
     ),
     buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop') })]
   });
-  if (!sure.button.accept) {
-    return;
-  }
-  try {
-    await service.stopEngine(engine, false);
-  } catch (error) {
-    if (!(error instanceof Error) || error.name !== 'SessionsWouldSuffer') {
-      return showErrorMessage(trans.__('The engine was not stopped'), reasonOf(error));
-    }
-    const harm = await showDialog({
-      title: trans.__('Notebooks would suffer'),
-      body: reasonOf(error),
-      buttons: [Dialog.cancelButton(), Dialog.warnButton({ label: trans.__('Stop all the same') })]
-    });
-    if (harm.button.accept) {
-      await service.stopEngine(engine, true);
-    }
+  if (sure.button.accept) {
+    const stop = (force: boolean): Promise<void> => service.stopEngine(engine, force);
+    await despiteOthers(trans, stop, trans.__('Stop')).catch(error =>
+      showErrorMessage(trans.__('The engine was not stopped'), reasonOf(error))
+    );
   }
 }

@@ -8,10 +8,11 @@ import { IDjinn } from '../tokens';
 import { Answers, Failed, Live, Said } from '../wire';
 
 export interface IChannel extends IDisposable {
-  /** The engine's reply. Rejects with `RequestRefused`. */
+  /** The engine's reply to a request that is asked beside `notebook`. Rejects with `RequestRefused`. */
   sendRequest<K extends keyof Answers>(
     engine: string,
-    request: IDjinn.RequestOf<K>
+    request: IDjinn.RequestOf<K>,
+    notebook: string | null
   ): Promise<Answers[K]>;
   /** Sent when the connection is open, dropped otherwise: what matters is said again after each snapshot. */
   send(message: Said): void;

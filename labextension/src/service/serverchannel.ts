@@ -37,14 +37,15 @@ export class ServerChannel implements IChannel {
 
   async sendRequest<K extends keyof Answers>(
     engine: string,
-    request: IDjinn.RequestOf<K>
+    request: IDjinn.RequestOf<K>,
+    notebook: string | null
   ): Promise<Answers[K]> {
     const body = JSON.stringify(request);
     // A refusal is an answer: told by a status, the browser would write it to its console as an error of the page.
     const response = await this._request(`engines/${encodeURIComponent(engine)}/ask`, {
       method: 'POST',
       body,
-      query: '?refused=200'
+      query: URLExt.objectToQueryString({ refused: 200, ...(notebook !== null && { notebook }) })
     });
     const reply = await readJson<Answers[K] | Failed>(response);
     if (isFailed(reply)) {

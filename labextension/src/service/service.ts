@@ -76,7 +76,7 @@ export class DjinnService implements IDjinn {
     engine: string,
     request: IDjinn.RequestOf<K>
   ): Promise<Answers[K]> {
-    return this._channel.sendRequest<K>(engine, request);
+    return this._channel.sendRequest<K>(engine, request, this.model.notebook);
   }
 
   modules(engine: string): Promise<readonly ModuleDescription[]> {
@@ -133,9 +133,8 @@ export class DjinnService implements IDjinn {
     return this._attempt<'Fork'>(place, 'fork', request, show);
   }
 
-  close(place: Place): Promise<void> {
-    const { session } = place;
-    return this._attempt<'Close'>(place, 'close', { request: 'Close', session });
+  async close({ engine, session }: Place, force = false): Promise<void> {
+    await this.sendRequest<'Close'>(engine, { request: 'Close', session, force });
   }
 
   setBreakpoint(place: Place, site: string): Promise<void> {

@@ -213,7 +213,8 @@ export interface StopIdentity {
 }
 
 /**
- * A session as others see it. `holder` is the kernel or process that has it open, None when detached.
+ * A session as others see it. `holder` is the kernel or process that has it open, None when detached. `notebook` is
+ * the notebook that it belongs to: its holder's, or the one that it was recovered for, until that opens it.
  *
  * `residency` is where its pages are: `resident` on the device, `host` or `disk` when they have left it, between them
  * while they move. `host_bytes` and `disk_bytes` are what is stored there, also copies of what is resident;
@@ -248,6 +249,7 @@ export interface SessionDescription {
   readonly last_transfer: Transfer | null;
   readonly kept: boolean;
   readonly in_use: boolean;
+  readonly notebook: string | null;
 }
 
 /** A token with its probability under the softmax of fp32 logits. */

@@ -43,7 +43,8 @@ export interface ListSessions {
 }
 
 /**
- * Refused while other holders have sessions, unless `force`. The sessions come back with the next engine of this
+ * Refused while other holders have sessions, or with `forget` while sessions belong to other notebooks, unless
+ * `force`. The sessions come back with the next engine of this
  * model, where a journal is kept, unless `forget`.
  */
 export interface Shutdown {
@@ -55,13 +56,16 @@ export interface Shutdown {
 /**
  * Open or attach. A live session of another holder needs `join`.
  *
- * `fresh` forgets tokens, breakpoints and rules first.
+ * `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too.
  */
 export interface Open {
   readonly request: 'Open';
   readonly session: string;
   readonly join?: boolean;
   readonly fresh?: boolean;
+  readonly force?: boolean;
+  readonly for_holder?: string | null;
+  readonly for_notebook?: string | null;
 }
 
 export interface Describe {
@@ -72,6 +76,9 @@ export interface Describe {
 export interface Close {
   readonly request: 'Close';
   readonly session: string;
+  readonly force?: boolean;
+  readonly for_holder?: string | null;
+  readonly for_notebook?: string | null;
 }
 
 /** Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. */
@@ -290,7 +297,7 @@ export interface SaveCheckpoint {
 
 /**
  * Open `session` as it was when the checkpoint `name` (or the file at that path) was saved. A session of that name
- * is replaced only with `replace`, one that another holder has open only with `force` besides.
+ * is replaced only with `replace`, one of another notebook only with `force` besides.
  */
 export interface RestoreCheckpoint {
   readonly request: 'RestoreCheckpoint';
@@ -298,6 +305,8 @@ export interface RestoreCheckpoint {
   readonly name: string;
   readonly replace?: boolean;
   readonly force?: boolean;
+  readonly for_holder?: string | null;
+  readonly for_notebook?: string | null;
 }
 
 export interface ListCheckpoints {

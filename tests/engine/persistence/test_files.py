@@ -21,7 +21,7 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import (
     CheckpointRefused,
     IllegalMove,
-    SessionHeld,
+    SessionsWouldSuffer,
     SlabFull,
     StorageFailed,
     UnknownCheckpoint,
@@ -288,7 +288,9 @@ def test_what_another_kernel_has_open_is_restored_over_with_force_only(stopped: 
     save(stopped)
     other, before = Holder(name="other", user="tester"), stopped.session()
     over = ask.RestoreCheckpoint(session="a", name="paris", replace=True)
-    with pytest.raises(SessionHeld, match=r"'a' is open in another kernel; to restore over it .* --force .in Python"):
+    with pytest.raises(
+        SessionsWouldSuffer, match=r"'a' is open in another kernel .*; to restore over it .* --force .in Py"
+    ):
         stopped.engine.ask(over, other)
     assert stopped.session() is before
     stopped.engine.ask(msgspec.structs.replace(over, force=True), other)

@@ -1,0 +1,37 @@
+"""The refusal of requests that only a session's own notebook may make, for every request by one rule: its handler says
+what it would do, `ownership` whose the session is."""
+
+from __future__ import annotations
+
+from djinn_jupyter.engine.requests.needs import RequestNeeds
+from djinn_jupyter.engine.residency.residency import Residency
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.ownership import is_anothers, refusal
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.errors import SessionsWouldSuffer
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import told_apart
+
+
+class Owners:
+    def __init__(self, sessions: SessionTable, residency: Residency, needs: RequestNeeds) -> None:
+        self._sessions, self._residency, self._needs = sessions, residency, needs
+
+    def require_own(self, request: ask.RequestBase, sender: Holder) -> None:
+        """Raise SessionsWouldSuffer where the request would end what belongs to another notebook, without `force`."""
+        if not isinstance(request, ask.OwnerRequest) or request.force:
+            return
+        session, deed = self._sessions.get(request.session), self._needs.of(request).owner_only(request)
+        if session is None or deed is None or self._residency.holder_has_gone(session):
+            return
+        asker = asker_of(request, sender)
+        if is_anothers(session, asker.name, asker.notebook):
+            shown = told_apart(self._sessions)[session.name]
+            raise SessionsWouldSuffer(refusal(session, shown, deed))
+
+
+def asker_of(request: ask.OwnerRequest, sender: Holder) -> Holder:
+    """Return the holder that asks: the one that a server names, else the sender."""
+    if request.for_holder is None and request.for_notebook is None:
+        return sender
+    return Holder(name=request.for_holder or sender.name, user=sender.user, notebook=request.for_notebook)
