@@ -184,7 +184,7 @@ def _check_sizes(frames: Sequence[Frame]) -> None:
     if not frames:
         raise MalformedMessage("The message has no frames.")
     if len(frames) > MAX_FRAMES:
-        raise MessageTooLarge(f"The message has {len(frames)} frames, the limit is {MAX_FRAMES}.")
+        raise MessageTooLarge(f"The message has more than {MAX_FRAMES} frames, which is the limit.")
     if memoryview(frames[0]).nbytes > MAX_ENVELOPE_BYTES:
         raise MessageTooLarge(
             f"The message head has {memoryview(frames[0]).nbytes} bytes, the limit is {MAX_ENVELOPE_BYTES}."

@@ -20,7 +20,7 @@ from tests.engine.cases import CLIENTS, SESSIONS, Case, State, Step
 from tests.engine.crowd import BYSTANDER, PROMPT, is_refusal
 from tests.process.peers import PATIENCE_MILLISECONDS, Peer
 
-STEPS: Final = 100
+STEPS: Final = 10  # then it runs its prompt again
 HURRY_MILLISECONDS: Final = 20  # how long a run that others wait for may go on
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from djinn_jupyter.wire import codec, protocol
-from djinn_jupyter.wire.replies import Opened, Pong, Welcome
+from djinn_jupyter.wire.replies import Failed, Opened, Pong, Welcome
 from djinn_jupyter.wire.requests import Goodbye, Open, Ping, Request, Shutdown
 from tests.process.served import Served, served
 from tests.wire import strategies
@@ -36,9 +36,12 @@ class Raw:
     def ask(self, request: Request) -> object:
         self._number += 1
         self.send(codec.encode(self._number, request))
+        return self.reply_to(self._number)
+
+    def reply_to(self, number: int) -> object:
         while True:
             envelope = codec.decode_reply(self._socket.recv_multipart())
-            if envelope.id == self._number:
+            if envelope.id == number:
                 return envelope.body
 
     def close(self) -> None:
@@ -108,6 +111,20 @@ def test_an_oversized_message_costs_its_sender_the_connection(house: Served, con
     assert honest.ask(Ping()) == Pong()
     assert honest.ask(Open(session="mine"))
     rude.close()
+
+
+def test_of_too_many_frames_only_those_are_kept_that_it_takes_to_refuse_them(
+    honest: Raw, attacker: Raw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, kept = codec.decode_request, []
+    monkeypatch.setattr(codec, "decode_request", lambda frames: kept.append(len(frames)) or decode(frames))
+    attacker.send([*codec.encode(77, Ping()), *[b""] * (3 * codec.MAX_FRAMES)])
+    refused = attacker.reply_to(77)
+    assert isinstance(refused, Failed)
+    assert refused.code == "MessageTooLarge"
+    assert f"more than {codec.MAX_FRAMES} frames" in refused.message
+    assert attacker.ask(Ping()) == honest.ask(Ping()) == Pong()
+    assert kept == [codec.MAX_FRAMES + 1, 1, 1]
 
 
 def test_what_claims_more_than_it_carries_is_refused(honest: Raw, attacker: Raw) -> None:

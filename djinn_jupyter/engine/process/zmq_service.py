@@ -199,10 +199,21 @@ class Service:
     def _receive(self) -> None:
         for _ in range(REQUESTS_PER_TURN):
             try:
-                peer, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+                peer, frames = self._read_message()
             except zmq.Again:
                 return
-            self._accept(peer.bytes, [frame.buffer for frame in frames])
+            self._accept(peer, frames)
+
+    def _read_message(self) -> tuple[bytes, list[codec.Frame]]:
+        """Return the next message and whose it is. Of one with too many frames the rest is dropped, one by one: so many
+        are kept that it is refused. Raises zmq.Again."""
+        peer = self._router.recv(zmq.NOBLOCK)
+        frames: list[codec.Frame] = []
+        while self._router.rcvmore:
+            frame = self._router.recv(copy=False)
+            if len(frames) <= codec.MAX_FRAMES:
+                frames.append(frame.buffer)
+        return peer, frames
 
     def _accept(self, peer: bytes, frames: list[codec.Frame]) -> None:
         try:
