@@ -72,6 +72,7 @@ def run(steps: Sequence[Step], folder: Path, *, size: float) -> dict[str, str]:
 def _turns(step: Step, folder: Path, *, size: float) -> str | None:
     """Run as many turns as the step needs; return why it has no result, None where it has one."""
     command = [sys.executable, "-m", "benchmarks.gpu.one", step.name, str(folder), f"--size={size}"]
+    before = None
     while True:
         with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as turn:
             try:
@@ -81,9 +82,13 @@ def _turns(step: Step, folder: Path, *, size: float) -> str | None:
                 return f"it took longer than {SECONDS} s"
         if turn.returncode == 0:
             return None
+        last = errors.strip().rpartition("\n")[2]
         if turn.returncode != UNFINISHED:
             sys.stderr.write(errors)
-            return errors.strip().rpartition("\n")[2] or f"it ended with status {turn.returncode}"
+            return last or f"it ended with status {turn.returncode}"
+        if last == before:
+            return f"a turn of {SECONDS} s came no further: {last}"
+        before = last
 
 
 def _end(turn: subprocess.Popen[str]) -> None:

@@ -38,6 +38,7 @@ ATTENTIONS: Final = ("eager", *(f"sdpa, {backend}" for backend in BACKENDS))
 SMALL: Final = (("llama", "mamba2"), DTYPES, ("eager", "sdpa, math"))
 PROMPT, NEW, STEP = tokens(14), 5, 2
 RESERVE = 60  # seconds of a step for its start and its last case
+LOST: Final = "CUDA error"  # after which every call fails until the process ends: the next cases need another one
 Outcome = Literal["exact", "differs", "refused", "not computed"]
 
 
@@ -70,7 +71,10 @@ def run(setting: Setting) -> Result:
             continue
         if monotonic() > deadline:
             raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases")
-        kept.add(str(case), asdict(decide(case)))
+        verdict = decide(case)
+        kept.add(str(case), asdict(verdict))
+        if LOST in (verdict.why or ""):
+            raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases, the last of which ended CUDA's context")
     return result_of([_verdict(kept.found[str(case)]) for case in wanted])
 
 
@@ -94,6 +98,8 @@ def decide(case: Case) -> Verdict:
             desk = build_desk(_model(case))
         except ModelRefused as error:
             return Verdict(case=case, outcome="refused", why=_short(error))
+        except Exception as error:  # noqa: BLE001  the other cases are still to be decided
+            return Verdict(case=case, outcome="differs", why=f"the start: {type(error).__name__}: {_short(error)}")
         for what, act in DEEDS.items():
             try:
                 if act(desk) != expected:

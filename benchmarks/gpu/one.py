@@ -31,6 +31,7 @@ def main() -> int:
             found = importlib.import_module(step.module).run(place)
         except Unfinished as how_far:
             print(f"  {how_far}", flush=True)
+            print(how_far, file=sys.stderr)
             return UNFINISHED
         except NotRun as why:
             sys.exit(str(why))

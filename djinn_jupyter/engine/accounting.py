@@ -11,7 +11,8 @@ from djinn_jupyter.engine.memory.kv.slab import Slab
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
 from djinn_jupyter.engine.session.table import SessionTable
-from djinn_jupyter.engine.system.faults import Faults, broken
+from djinn_jupyter.engine.system.device import require_alive
+from djinn_jupyter.engine.system.faults import Faults, broken, lost
 
 CHECKS_TAKE_ONE_IN: Final = 50  # parts of the engine's time: thousands of pages take milliseconds to check
 
@@ -30,13 +31,18 @@ class Accounting:
         check_books(self._slabs, caches, contents, tiers=self._tiers, blobs=self._blobs)
 
     def require_sound(self) -> None:
-        """Raise EngineBroken where an error has left inconsistent accounting, before wrong state is sent or written."""
+        """Raise EngineBroken where an error has left inconsistent accounting or a device that does no more work, before
+        wrong state is sent or written."""
         if not self._faults.suspected:
             return
         try:
             self.check()
         except Exception as error:
             raise broken(error) from error
+        try:
+            require_alive(self._blobs.device)
+        except RuntimeError as error:
+            raise lost(error) from error
         self._faults.clear_suspicion()
 
     def check_in_turn(self) -> None:

@@ -27,11 +27,19 @@ class Card:
 
     def bytes_in_use(self) -> int:
         """Return the bytes in use by all processes together."""
-        return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+        return int(self._memory().used)
 
     def bytes_in_all(self) -> int:
         """Return the card's memory in bytes."""
-        return int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).total)
+        return int(self._memory().total)
+
+    def _memory(self) -> Any:
+        """Return the figures of NVML's second version: the first counts as used what the driver reserves for itself,
+        some 0.5 GiB that CUDA counts neither as free nor as total. Drivers before 510 have the first alone."""
+        try:
+            return pynvml.nvmlDeviceGetMemoryInfo(self._handle, version=pynvml.nvmlMemory_v2)
+        except pynvml.NVMLError:
+            return pynvml.nvmlDeviceGetMemoryInfo(self._handle)
 
     def received(self) -> float:
         """Return the bytes a second received over PCIe. Raises Unseen."""

@@ -79,6 +79,21 @@ def test_a_step_goes_on_until_it_is_finished(tmp_path: Path, monkeypatch: pytest
     assert ends(f"{turns}; raise SystemExit(0 if n else 3)", tmp_path, monkeypatch) == {}
 
 
+def test_a_step_that_comes_no_further_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = ends("import sys; print('3 of 5 parts', file=sys.stderr); sys.exit(3)", tmp_path, monkeypatch)
+    assert reasons == {"link": f"a turn of {command.SECONDS} s came no further: 3 of 5 parts"}
+
+
+def test_cases_after_one_that_ended_cudas_context_are_for_another_process(
+    small: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = "RuntimeError: CUDA error: device-side assert triggered"
+    monkeypatch.setattr(exactness, "decide", lambda case: exactness.Verdict(case=case, outcome="not computed", why=why))
+    with pytest.raises(Unfinished, match="1 of 1 cases, the last of which ended CUDA's context"):
+        exactness.run(small)
+    assert exactness.run(small).checks == {"cases not computed": 1}
+
+
 @pytest.mark.parametrize("handler", ["exit(1)", "None"], ids=["that stops its engines", "that hangs"])
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
     """By a signal, at which it stops its engines; by force where it does not end."""

@@ -19,6 +19,7 @@ from tests.engine.plain import generate, plain_of
 PROMPT = tokens(20)
 REFUSALS = {
     "cuda": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+    "a library of CUDA": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
     "cpu": RuntimeError("[enforce fail at alloc_cpu.cpp:118] DefaultCPUAllocator: can't allocate memory"),
 }
 FAMILIES = ("llama", "gemma3_text", "mamba2", "jamba")

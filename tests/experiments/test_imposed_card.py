@@ -16,7 +16,7 @@ from djinn_jupyter.client.engines import launcher
 from djinn_jupyter.engine.__main__ import engine_config, parser
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.startup import build
-from djinn_jupyter.engine.system.device_limit import fraction_of, free_on
+from djinn_jupyter.engine.system.device_limit import LOADED_LATER, fraction_of, free_on
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.experiments import devices
 from tests.engine.memory.weights.saved import desk_from, save
@@ -72,7 +72,7 @@ def test_a_capacity_reaches_the_allocator_before_the_model_is_loaded(monkeypatch
     with pytest.raises(Started) as caught:
         build.open_engine(config)
     ((fraction, device),) = caught.value.args[0]
-    assert (fraction, device) == (77 / 140, torch.device("cuda", 1))
+    assert (fraction, device) == ((77 * GIB - LOADED_LATER) / (140 * GIB), torch.device("cuda", 1))
 
 
 @pytest.mark.usefixtures("a_gpu")

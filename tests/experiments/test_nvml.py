@@ -42,6 +42,11 @@ def test_without_the_library_the_reason_is_told(monkeypatch: pytest.MonkeyPatch)
         pass
 
 
+def memory_of(handle: int, version: int | None = None) -> Any:
+    """As NVML says it: in its first version the driver's own memory is used memory."""
+    return SimpleNamespace(used=7 * 2**30 if version == pynvml.nvmlMemory_v2 else 8 * 2**30, total=80 * 2**30)
+
+
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Stands for NVML: one card, of which all processes together use 7 GiB."""
@@ -50,7 +55,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: calls.append("shut down"),
         "nvmlDeviceGetHandleByIndex": lambda index: index,
-        "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(used=7 * 2**30),
+        "nvmlDeviceGetMemoryInfo": memory_of,
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)
@@ -76,6 +81,18 @@ def test_a_gpus_memory_is_nvmls_figure_not_the_engines(library: list[str]) -> No
         assert curve.take().gigabytes == 7.0
         assert curve.measured_by == "NVML"
     assert library == ["shut down"]
+
+
+def test_an_old_driver_is_asked_in_the_old_way(library: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def old(handle: int, version: int | None = None) -> Any:
+        if version is not None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+        return memory_of(handle)
+
+    with card("cuda:0") as seen:
+        assert (seen.bytes_in_use(), seen.bytes_in_all()) == (7 * 2**30, 80 * 2**30)
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", old)
+        assert seen.bytes_in_use() == 8 * 2**30
 
 
 def test_where_nvml_does_not_answer_the_file_says_who_was_asked() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -165,9 +165,13 @@ class Forward:
         return self.switches_at is not None and 0 < committed <= self.switches_at < end
 
 
+_NO_MEMORY: Final = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
+
+
 def _out_of_memory(error: RuntimeError) -> bool:
-    """True for CUDA's exception class and for the message of the CPU allocator, which has no class."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """True for CUDA's exception class, and for messages without a class: of the CPU allocator, and of libraries that
+    find no room for a workspace of their own."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
 
 
 def _experts(model: PreTrainedModel) -> set[str | None]:

@@ -17,7 +17,7 @@ from djinn_jupyter.engine.memory.offload.host import HostTier, Memory
 from djinn_jupyter.engine.memory.offload.page_file import DirectFile
 from djinn_jupyter.engine.system.fsync import make_folder
 from djinn_jupyter.engine.system.huge_pages import pageable
-from djinn_jupyter.engine.system.pinned import pinned
+from djinn_jupyter.engine.system.pinned import pinned_if_allowed
 from djinn_jupyter.errors import StorageFailed
 from djinn_jupyter.machine import main_memory
 
@@ -53,7 +53,7 @@ def open_disk(config: EngineConfig, device: torch.device, kept: Path | None = No
 
 
 def memory_of(device: torch.device) -> Memory:
-    return pinned if device.type == "cuda" else pageable
+    return pinned_if_allowed if device.type == "cuda" else pageable
 
 
 def _host_limit(config: EngineConfig) -> int:

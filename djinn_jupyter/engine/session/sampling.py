@@ -39,10 +39,9 @@ class Sampler:
         if not self.draws:
             return int(torch.argmax(scores_1V, dim=-1))
         probabilities_1V = torch.nn.functional.softmax(scores_1V, dim=-1)
-        try:
-            return int(torch.multinomial(probabilities_1V, num_samples=1, generator=self.generator))
-        except RuntimeError:  # torch's own check of the probabilities
-            raise UsageError("The model's logits hold NaN or infinity here, so that no token can be drawn.") from None
+        if not bool(torch.isfinite(probabilities_1V).all()):  # multinomial's own check on a GPU ends CUDA's context
+            raise UsageError("The model's logits hold NaN or infinity here, so that no token can be drawn.")
+        return int(torch.multinomial(probabilities_1V, num_samples=1, generator=self.generator))
 
 
 def make_sampler(model: PreTrainedModel, sampling: Sampling, prompt_length: int, device: torch.device) -> Sampler:

@@ -63,6 +63,13 @@ def own_and_mapped() -> tuple[int | None, int | None]:
     return sizes["RssAnon"] + sizes.get("RssShmem", 0), sizes.get("RssFile", 0)
 
 
+def require_alive(device: torch.device) -> None:
+    """Wait for the device. Raises RuntimeError where it does no more work for this process: after a fault within a
+    kernel every call of CUDA fails until the process ends."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def free_for_pages(device: torch.device, card_memory: int | None = None) -> int:
     """Return the default limit for pages in bytes: free memory less a quarter for activations and other programs."""
     free = free_on(device, card_memory) if device.type == "cuda" else main_memory().available

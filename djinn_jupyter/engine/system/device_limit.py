@@ -5,10 +5,14 @@ On the CPU no allocator enforces the limit; there the accounting bounds weights 
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import UsageError
+
+LOADED_LATER: Final = 512 << 20  # bytes of kernels and libraries that CUDA loads at first use; no allocator counts them
 
 
 def make_current(device: torch.device) -> None:
@@ -23,7 +27,8 @@ def impose(card_memory: int | None, device: torch.device) -> None:
     if card_memory is None or device.type != "cuda":
         return
     free, total = torch.cuda.mem_get_info(device)
-    torch.cuda.set_per_process_memory_fraction(fraction_of(card_memory, total=total, taken=total - free), device)
+    taken = total - free + LOADED_LATER
+    torch.cuda.set_per_process_memory_fraction(fraction_of(card_memory, total=total, taken=taken), device)
 
 
 def fraction_of(card_memory: int, *, total: int, taken: int) -> float:

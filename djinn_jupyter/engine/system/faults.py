@@ -77,6 +77,14 @@ def broken(error: Exception) -> EngineBroken:
     )
 
 
+def lost(error: Exception) -> EngineBroken:
+    """Return the same error where the device does no more work for this process."""
+    return EngineBroken(
+        f"The device does no more work for the engine ({in_short(error)}), so it begins anew: load the model again; "
+        "its sessions come back as they were last kept."
+    )
+
+
 def in_short(error: Exception) -> str:
     """Return the first line of an error, with its type."""
     return (f"{type(error).__name__}: {error}".splitlines() or [type(error).__name__])[0].removesuffix(": ")

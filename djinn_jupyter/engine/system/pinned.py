@@ -7,6 +7,7 @@ has; one copy stays within one registration, or outside all of them.
 
 from __future__ import annotations
 
+import logging
 import mmap
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,8 +16,9 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.engine.system.huge_pages import mapped
+from djinn_jupyter.engine.system.huge_pages import mapped, pageable
 
+log = logging.getLogger(__name__)
 PIECE_MOST: Final = 64 << 30  # bytes; cudaHostRegister has refused larger pieces
 
 
@@ -49,6 +51,16 @@ def pinned(nbytes: int) -> Tensor:
             raise MemoryError(f"cudaHostRegister of {spell_bytes(size)} was refused with code {code}")
         mapping.addresses += (address,)
     return memory
+
+
+def pinned_if_allowed(nbytes: int) -> Tensor:
+    """Return the same; where the system refuses to lock so much memory, all of it stays pageable: copies from and to it
+    are slower but equally correct. Raises OSError."""
+    try:
+        return pinned(nbytes)
+    except MemoryError as refused:
+        log.warning("Host memory is not pinned, and copies are slower: %s", str(refused))
+        return pageable(nbytes)
 
 
 def cut(start: int, nbytes: int) -> Iterator[slice]:

@@ -7,6 +7,7 @@ import torch
 from transformers.generation import logits_process
 
 from djinn_jupyter.engine.session.sampling import make_sampler
+from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
 from tests.engine.desk import Desk, desk_of, tokens
@@ -43,6 +44,18 @@ def desk(request: pytest.FixtureRequest):
 
 def plain(desk: Desk, **settings: object):
     return generate(plain_of(desk.engine.model.config.model_type), PROMPT, NEW, **settings)
+
+
+def test_logits_that_are_no_numbers_never_reach_the_draw(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the draw's own check of them is an assertion within a kernel, after which CUDA does nothing more."""
+    monkeypatch.setattr(torch, "multinomial", lambda *_, **__: pytest.fail("drawn"))
+    model = desk.engine.model
+    sampler = make_sampler(model, DRAW, len(PROMPT), model.device)
+    for bad in (float("nan"), float("inf")):
+        logits_1V = torch.zeros((1, 128), device=model.device)
+        logits_1V[0, 3] = bad
+        with pytest.raises(UsageError, match="so that no token can be drawn"):
+            sampler.choose(torch.tensor([PROMPT], device=model.device), logits_1V)
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)

@@ -7,7 +7,6 @@ part of any process's own memory) or a place in a flat buffer, which is pinned w
 from __future__ import annotations
 
 import ctypes
-import logging
 from collections.abc import Sequence
 
 import torch
@@ -15,13 +14,10 @@ from torch import Tensor
 
 from djinn_jupyter.engine.memory.weights.flat import HOST, Layout, raw_bytes
 from djinn_jupyter.engine.memory.weights.parameters import Weight
-from djinn_jupyter.engine.system.huge_pages import pageable
-from djinn_jupyter.engine.system.pinned import cut, pinned
+from djinn_jupyter.engine.system.pinned import cut, pinned_if_allowed
 from djinn_jupyter.machine import main_memory
 
 HEADROOM = 9 / 10  # of the host's free memory
-
-log = logging.getLogger(__name__)
 
 
 class HostRun:
@@ -47,7 +43,7 @@ class HostRun:
         """Return a run in its own flat pinned buffer, filled weight by weight, from the host or from the CUDA device
         that it is for."""
         layout = Layout.of(weights, device)
-        buffer = pinned_buffer(layout.nbytes)
+        buffer = pinned_if_allowed(layout.nbytes)
         for part, weight in zip(layout.parts, weights, strict=True):
             for piece in cut(part.offset, part.nbytes):
                 buffer[piece].copy_(raw_bytes(weight.tensor)[piece.start - part.offset : piece.stop - part.offset])
@@ -95,13 +91,3 @@ def _bytes_at(address: int, nbytes: int) -> Tensor:
 def has_room_for(nbytes: int) -> bool:
     """True if the host can spare `nbytes` permanently."""
     return nbytes < HEADROOM * main_memory().available
-
-
-def pinned_buffer(nbytes: int) -> Tensor:
-    """Return a flat host buffer that the device reads at full speed. If the system refuses to lock so much memory, the
-    whole buffer stays pageable: copies from it are slower but equally correct."""
-    try:
-        return pinned(nbytes)
-    except MemoryError as refused:
-        log.warning("Weights are copied from memory that is not pinned: %s", str(refused))
-        return pageable(nbytes)

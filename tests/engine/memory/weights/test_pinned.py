@@ -13,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.memory.offload.disk import DiskTier
 from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.engine.memory.offload.page_file import DirectFile
 from djinn_jupyter.engine.memory.weights.flat import raw_bytes
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun
 from djinn_jupyter.engine.memory.weights.parameters import weights_of
+from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
 from djinn_jupyter.engine.system import pinned as pinning
 from djinn_jupyter.engine.system.pinned import pinned
 from tests.families import build
@@ -136,6 +138,21 @@ def test_weights_that_may_not_be_pinned_are_copied_all_the_same(
     assert not runtime.ranges
     assert "not pinned" in caplog.text
     assert all(torch.equal(view, w.tensor) for view, w in zip(run.layout.views(target), weights, strict=True))
+
+
+def test_tiers_that_may_not_be_pinned_are_there_all_the_same(
+    runtime: Runtime, monkeypatch: Patch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where a container locks no memory, an engine on a GPU starts, and its sessions leave the device."""
+    monkeypatch.setattr(torch, "zeros", runtime.start_kernel)
+    runtime.most = 0
+    config = EngineConfig(model="tiny", data_folder=tmp_path, host_memory=1 << 20, disk_memory=1 << 30)
+    host, disk = open_host(config, CUDA), open_disk(config, CUDA)
+    assert host is not None
+    assert disk is not None
+    assert host.allocate([PAGE])
+    assert "not pinned" in caplog.text
+    disk.close()
 
 
 def test_no_copy_goes_beyond_what_was_registered_at_once(runtime: Runtime, monkeypatch: Patch) -> None:

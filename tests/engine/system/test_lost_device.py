@@ -1,0 +1,46 @@
+"""A GPU that does no more work for the process: after an error nobody foresaw the engine notices, and begins anew."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from djinn_jupyter.engine.accounting import Accounting
+from djinn_jupyter.engine.system.faults import Faults
+from djinn_jupyter.errors import EngineBroken
+from tests.streams import CUDA
+
+
+@pytest.fixture
+def accounting(monkeypatch: pytest.MonkeyPatch) -> Accounting:
+    monkeypatch.setattr(Accounting, "check", lambda self: None)  # the books are of the host, and sound
+    parts: dict[str, Any] = {"sessions": {}, "slabs": (), "tiers": None, "blobs": SimpleNamespace(device=CUDA)}
+    return Accounting(**parts, faults=Faults())
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+    def synchronize(device: torch.device) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+
+
+def test_an_error_that_the_device_survives_ends_nothing(
+    accounting: Accounting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(monkeypatch, None)
+    accounting._faults.reply_to(RuntimeError("CUDA error: invalid argument"))
+    accounting.require_sound()
+    assert not accounting._faults.suspected
+
+
+def test_a_device_that_is_lost_ends_the_engine(accounting: Accounting, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
+    accounting.require_sound()  # nothing is suspected: nobody waits for the device
+    accounting._faults.reply_to(RuntimeError("CUDA error: device-side assert triggered"))
+    with pytest.raises(EngineBroken, match=r"does no more work for the engine .*device-side assert.* begins anew"):
+        accounting.require_sound()
