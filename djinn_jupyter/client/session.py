@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
 
-from djinn_jupyter.client.arrays import to_numpy, token_ids
+from djinn_jupyter.client.arrays import from_any, to_numpy, token_ids
 from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
@@ -30,6 +30,7 @@ from djinn_jupyter.wire.nouns import (
     Transfer,
     WatchDescription,
 )
+from djinn_jupyter.wire.watches import Direction
 
 if TYPE_CHECKING:
     import numpy as np
@@ -247,17 +248,30 @@ class RemoteSession:
         request = ask.Evaluate(session=self.name, expression=expression, site=_spelled(site), position=position)
         return self._ask(request, replies.Evaluated)
 
-    def watch(self, site: str | int, byte_cap: int = 256 * 2**20, *, fresh: bool = False) -> WatchDescription:
-        """Record the site at every pass of every run from now on; `fresh` discards earlier recordings. Passes that
-        would exceed `byte_cap` are left out and counted."""
-        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh)
+    def watch(
+        self,
+        site: str | int,
+        byte_cap: int = 256 * 2**20,
+        *,
+        fresh: bool = False,
+        direction: object = None,
+        name: str = "direction",
+    ) -> WatchDescription:
+        """Record the site at every pass of every run from now on, or with a `direction` (a vector, called `name`) the
+        component of its value along it; `fresh` discards earlier recordings. Passes that would exceed `byte_cap` are
+        left out and counted."""
+        along = None if direction is None else Direction(name=name, vector=from_any(direction))
+        request = ask.Watch(session=self.name, site=str(site), byte_cap=byte_cap, fresh=fresh, direction=along)
         return self._ask(request, replies.Watching).watch
 
-    def watched(self, site: str | int) -> Watched:
-        return Watched(self._ask(ask.ReadWatch(session=self.name, site=str(site)), replies.WatchRead))
+    def watched(self, site: str | int, name: str | None = None) -> Watched:
+        """Return what the watch of the site recorded; `name` is that of a direction."""
+        request = ask.ReadWatch(session=self.name, site=str(site), direction=name)
+        return Watched(self._ask(request, replies.WatchRead))
 
-    def unwatch(self, site: str | int | None = None) -> int:
-        return self._ask(ask.Unwatch(session=self.name, site=_spelled(site)), replies.Cleared).count
+    def unwatch(self, site: str | int | None = None, name: str | None = None) -> int:
+        request = ask.Unwatch(session=self.name, site=_spelled(site), direction=name)
+        return self._ask(request, replies.Cleared).count
 
     # --------------------------------------------------------------------------------------------------- life
 

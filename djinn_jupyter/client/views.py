@@ -14,6 +14,7 @@ from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import LensRow, TopToken
 from djinn_jupyter.wire.replies import Effect as EffectReply
 from djinn_jupyter.wire.replies import Inspected, LensRead, WatchRead
+from djinn_jupyter.wire.watches import spell_watch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,11 +82,12 @@ class Effect:
 
 class Watched:
     """All recorded passes of a site: `values[i]` covers the absolute `positions[i]` of run `runs[i]`; runs are counted
-    from the session's first prompt, run 1."""
+    from the session's first prompt, run 1. With a `direction` each value has one component a position."""
 
     def __init__(self, reply: WatchRead) -> None:
         self.reply = reply
         self.site, self.axes, self.positions = reply.watch.site, reply.axes, reply.positions
+        self.direction = reply.watch.direction
         self.runs = reply.runs
         self.passes_left_out = reply.watch.passes_left_out
 
@@ -99,7 +101,8 @@ class Watched:
     def __repr__(self) -> str:
         left_out = f", {self.passes_left_out} left out by the byte cap" if self.passes_left_out else ""
         runs = len(set(self.runs))
-        return f"Watched {self.site}: {len(self)} passes of {runs} runs ({self.axes}){left_out}"
+        watched = spell_watch(self.site, self.direction)
+        return f"Watched {watched}: {len(self)} passes of {runs} runs ({self.axes}){left_out}"
 
 
 def spell_top(top: tuple[TopToken, ...]) -> str:

@@ -123,6 +123,11 @@ class LookingMagics(Group):
 
     @verb(
         option("site", nargs="?", help="a site; without one, the watches are listed"),
+        option(
+            "--direction",
+            metavar="VECTOR",
+            help="record the component along this variable or expression without spaces, which names the watch too",
+        ),
         option("--show", action="store_true", help="show what was recorded; with -o NAME, NAME.values is numpy"),
         option("--fresh", action="store_true", help="forget what it recorded so far, and go on"),
         option("--off", action="store_true", help="end the watch and forget what it recorded; without a site, all"),
@@ -133,21 +138,31 @@ class LookingMagics(Group):
     def djinn_watch(self, args: Namespace) -> None:
         """Record a site at every pass of every run, without stopping, until --off."""
         session = self.state.session(args.session)
+        if args.site is None and args.direction is not None:
+            raise UsageError(
+                f"A direction is watched at a site: %djinn_watch resid_post.4 --direction {args.direction}"
+            )
         if args.off:
-            count = session.unwatch(args.site)
+            count = session.unwatch(args.site, args.direction)
             self.state.screen.say(f"{count} watch{'' if count == 1 else 'es'} ended")
         elif args.site is None:
             self.state.screen.show(views.watches_view(session.describe().watches, session=session.name))
         elif args.show or args.hover:
-            watched = session.watched(args.site)
+            watched = session.watched(args.site, args.direction)
             self.state.keep(args.keep, watched)
             read = (watched.reply.watch, watched.values, watched.positions)
             view = views.watch_view(*read, runs=watched.runs, hover=args.hover, session=session.name)
             self.state.screen.show(view)
         else:
-            watch = session.watch(args.site, fresh=args.fresh)
-            self.state.keep(args.keep, watch)
-            self.state.screen.say(f"watching {watch.site} at every pass; %djinn_watch {watch.site} --show shows it")
+            self._watch(session, args)
+
+    def _watch(self, session: RemoteSession, args: Namespace) -> None:
+        name = args.direction
+        along = None if name is None else self.state.value(name)
+        watch = session.watch(args.site, fresh=args.fresh, direction=along, name=name or "")
+        self.state.keep(args.keep, watch)
+        again = watch.site if name is None else f"{watch.site} --direction {name}"
+        self.state.screen.say(f"{views.watching(watch)} at every pass; %djinn_watch {again} --show shows it")
 
 
 def _of_head(session: RemoteSession, args: Namespace) -> str | None:

@@ -78,9 +78,11 @@ def _menu(heads: Sequence[int], titles: Sequence[str]) -> dict[str, Any]:
     return {"buttons": rows, "x": 1, "xanchor": "right", "y": 1, "yanchor": "bottom", "font": {"color": GREY}}
 
 
-def norms(values: Sequence[float], positions: Sequence[int], *, title: str = "") -> go.Figure:
+def by_position(
+    values: Sequence[float], positions: Sequence[int], *, measure: str = "norm", title: str = ""
+) -> go.Figure:
     line = go.Scatter(x=list(positions), y=[rounded(v) for v in values], mode="lines+markers", line={"color": BLUE})
-    return _framed(go.Figure(line), title, "position", "norm")
+    return _framed(go.Figure(line), title, "position", measure)
 
 
 def top_tokens(top: Sequence[TopToken], *, title: str = "") -> go.Figure:

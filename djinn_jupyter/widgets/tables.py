@@ -20,6 +20,7 @@ from djinn_jupyter.wire.nouns import (
     StopDescription,
     WatchDescription,
 )
+from djinn_jupyter.wire.watches import spell_watch
 
 Rows = Sequence[Sequence[str]]
 
@@ -132,9 +133,8 @@ def armed(session: SessionDescription) -> str:
     if session.rules:
         parts.append(f"{plural(len(session.rules), 'steering rule')} ({', '.join(r.site for r in session.rules)})")
     if session.watches:
-        parts.append(
-            f"{plural(len(session.watches), 'watch', 'watches')} ({', '.join(w.site for w in session.watches)})"
-        )
+        watched = ", ".join(spell_watch(w.site, w.direction) for w in session.watches)
+        parts.append(f"{plural(len(session.watches), 'watch', 'watches')} ({watched})")
     if session.stopped_at is not None:
         parts.append(f"stopped at {session.stopped_at}, step {session.step}")
     if session.tokens:

@@ -25,7 +25,7 @@ from djinn_jupyter.widgets.tables import (
 )
 from djinn_jupyter.widgets.tree import tree_view
 from djinn_jupyter.widgets.view import View
-from djinn_jupyter.widgets.watch import watch_view
+from djinn_jupyter.widgets.watch import watch_view, watching
 from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
@@ -35,5 +35,5 @@ __all__ = [
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "history_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",
     "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
-    "watch_view", "watches_view",
+    "watch_view", "watches_view", "watching",
 ]  # fmt: skip

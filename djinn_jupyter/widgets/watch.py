@@ -1,4 +1,4 @@
-"""The view of a watch: the norm of a site's value, pass by pass."""
+"""The view of a watch, pass by pass: the norm of a site's value, or its component along a direction."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from djinn_jupyter.widgets.svg import line_chart
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.nouns import WatchDescription
+from djinn_jupyter.wire.watches import spell_watch
 
 ROWS = 48
 
@@ -27,37 +28,43 @@ def watch_view(
     hover: bool = False,
     session: str | None = None,
 ) -> View:
-    """Draw the norms of all recorded passes: `values`, `positions` and `runs` have one entry per pass."""
-    names = _pass_names(runs, len(values))
+    """Draw the norms (or components) of all recorded passes: `values`, `positions` and `runs` have one entry a pass."""
+    names, title = _pass_names(runs, len(values)), spell_watch(watch.site, watch.direction)
+    measure = "norm" if watch.direction is None else "component"
     points = [
-        (name, position, float(np.linalg.norm(row)))
+        (name, position, _measured(row, watch))
         for name, value, covered in zip(names, values, positions, strict=True)
         for position, row in zip(covered, as_rows(value), strict=True)
     ]
     if not points:
         return View(
             plain=f"{watch_line(watch)}",
-            html=card(title=mono(watch.site), beside="nothing recorded yet", session=session),
+            html=card(title=mono(title), beside="nothing recorded yet", session=session),
         )
 
     def drawn() -> object:
         from djinn_jupyter.widgets import figures
 
-        return figures.norms([norm for _, _, norm in points], [p for _, p, _ in points], title=watch.site)
+        return figures.by_position([m for *_, m in points], [p for _, p, _ in points], measure=measure, title=title)
 
     shown = points[-ROWS:]
-    rows = [[name, str(position), figure(norm)] for name, position, norm in shown]
+    rows = [[name, str(position), figure(measured)] for name, position, measured in shown]
     chart = line_chart(
-        [norm for _, _, norm in points],
+        [measured for *_, measured in points],
         [f"position {points[0][1]}", f"position {points[-1][1]}"],
-        alt=f"norm at {watch.site} over {plural(len(points), 'recorded position')}",
+        alt=f"{measure} at {title} over {plural(len(points), 'recorded position')}",
     )
-    head = ["run.pass" if len(set(runs)) > 1 else "pass", "position", "norm"]
+    head = ["run.pass" if len(set(runs)) > 1 else "pass", "position", measure]
     listed = folded(table(head, rows, numeric=(0, 1, 2)))
-    html = card(part(chart, name="norm"), part(listed), title=mono(watch.site), beside=_books(watch), session=session)
+    html = card(part(chart, name=measure), part(listed), title=mono(title), beside=_books(watch), session=session)
     few = rows[-8:]
     plain = f"{watch_line(watch)}\n{columns(few, head)}"
     return View(plain=plain, html=html, hover=drawn if hover else None)
+
+
+def _measured(row: NDArray[np.float32], watch: WatchDescription) -> float:
+    """Return the norm of a position's value; of a watch along a direction the value is the component itself."""
+    return float(np.linalg.norm(row)) if watch.direction is None else float(row.item())
 
 
 def _pass_names(runs: Sequence[int], count: int) -> list[str]:
@@ -68,7 +75,11 @@ def _pass_names(runs: Sequence[int], count: int) -> list[str]:
 
 
 def watch_line(watch: WatchDescription) -> str:
-    return f"watching {watch.site}: {_books(watch)}"
+    return f"{watching(watch)}: {_books(watch)}"
+
+
+def watching(watch: WatchDescription) -> str:
+    return f"watching {spell_watch(watch.site, watch.direction)}"
 
 
 def _books(watch: WatchDescription) -> str:

@@ -144,13 +144,15 @@ class RuleDescription(Noun, frozen=True):
 
 
 class WatchDescription(Noun, frozen=True):
-    """A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it."""
+    """A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it.
+    `direction` is the name of the one whose component is recorded, None for the value itself."""
 
     site: str
     passes: int
     bytes_held: int
     byte_cap: int
     passes_left_out: int
+    direction: str | None = None
 
 
 class StopDescription(Noun, frozen=True):

@@ -50,7 +50,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import interventions
+from djinn_jupyter.wire import interventions, watches
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
@@ -76,6 +76,9 @@ MeasureEffect = interventions.MeasureEffect
 RevertEdits = interventions.RevertEdits
 Steer = interventions.Steer
 Unsteer = interventions.Unsteer
+ReadWatch = watches.ReadWatch
+Unwatch = watches.Unwatch
+Watch = watches.Watch
 
 
 class Hello(RequestBase, frozen=True, tag="Hello", forbid_unknown_fields=False):
@@ -249,24 +252,6 @@ class Evaluate(SessionRequest, frozen=True, tag="Evaluate"):
     expression: Annotated[str, Meta(min_length=1, max_length=2000)]
     site: Spelling | None = None
     position: int = -1
-
-
-class Watch(SessionRequest, frozen=True, tag="Watch"):
-    """Record a site over all runs from now on. `fresh` forgets what it recorded so far."""
-
-    site: Spelling
-    byte_cap: Annotated[int, Meta(ge=1)] = 256 * 2**20
-    fresh: bool = False
-
-
-class Unwatch(SessionRequest, frozen=True, tag="Unwatch"):
-    """`site` None ends all watches."""
-
-    site: Spelling | None = None
-
-
-class ReadWatch(SessionRequest, frozen=True, tag="ReadWatch"):
-    site: Spelling
 
 
 class ReadStop(SessionRequest, frozen=True, tag="ReadStop"):

@@ -276,7 +276,8 @@ class EngineDouble(Switched, Attributing, Owned):
         return replies.Cleared(count=count)
 
     def _watch(self, request: requests.Watch) -> replies.Reply:
-        watch = samples.watch(site=self._site(request.site), passes=0, bytes_held=0)
+        name = None if request.direction is None else request.direction.name
+        watch = samples.watch(site=self._site(request.site), passes=0, bytes_held=0, direction=name)
         self._change(request.session, watches=(watch,))
         return replies.Watching(watch=watch)
 
@@ -286,10 +287,16 @@ class EngineDouble(Switched, Attributing, Owned):
         return replies.Cleared(count=count)
 
     def _readwatch(self, request: requests.ReadWatch) -> replies.Reply:
-        values = tuple(from_numpy(samples.values(n, samples.WIDTH, seed=n)) for n in (5, 1, 1))
+        name = request.direction
+        recorded = [samples.values(n, samples.WIDTH, seed=n) for n in (5, 1, 1)]
+        values = tuple(from_numpy(value if name is None else value[:, 0]) for value in recorded)
         positions = ((0, 1, 2, 3, 4), (5,), (6,))
         return replies.WatchRead(
-            watch=samples.watch(site=request.site), axes="T D", values=values, positions=positions, runs=(1, 2, 2)
+            watch=samples.watch(site=request.site, direction=name),
+            axes="T D" if name is None else "T",
+            values=values,
+            positions=positions,
+            runs=(1, 2, 2),
         )
 
     # ------------------------------------------------------------------------------------- looking and changing

@@ -214,6 +214,17 @@ def test_a_diff_by_layer_compares_both_passes_below_their_stops(stopped: Noteboo
     assert list(stopped.shell.user_ns["layers"]) == [f"resid_post.{i}" for i in range(5)]
 
 
+def test_watch_along_a_direction_names_it_by_the_expression(stopped: Notebook) -> None:
+    stopped.cell("v = [1.0] * 128")
+    assert "watching resid_post.4 along v at every pass" in stopped.cell("%djinn_watch 4 --direction v")
+    assert "%djinn_watch resid_post.4 --direction v --show shows it" in stopped.cell("%djinn_watch 4 --direction v")
+    assert "watching resid_post.4 along v: 0 passes recorded" in stopped.cell("%djinn_watch")
+    shown = stopped.cell("%djinn_watch resid_post.4 --direction v --show -o seen")
+    assert "watching resid_post.4 along v: 3 passes" in shown
+    assert shown.splitlines()[1].split() == ["run.pass", "position", "component"]
+    assert "is watched at a site: %djinn_watch resid_post.4" in stopped.fails("%djinn_watch --direction v")
+
+
 def test_watch_records_lists_shows_and_ends(stopped: Notebook) -> None:
     assert "watching resid_post.4 at every pass" in stopped.cell("%djinn_watch 4")
     assert "watching resid_post.4: 0 passes recorded" in stopped.cell("%djinn_watch")

@@ -60,13 +60,13 @@ def test_a_dose_response_has_a_line_a_measure() -> None:
 
 
 def test_norms_are_rounded() -> None:
-    assert list(figures.norms([1.23456], [4]).data[0].y) == [1.23]
+    assert list(figures.by_position([1.23456], [4]).data[0].y) == [1.23]
 
 
 ALL = [
     figures.activation(samples.values(5, 256), title="a"),
     figures.attention(cards.pattern(), range(samples.HEADS), list("abcde"), list("abcde"), site="pattern.2"),
-    figures.norms([1, 2], [0, 1]),
+    figures.by_position([1, 2], [0, 1]),
     figures.top_tokens(samples.top()),
     figures.effect(samples.effect()),
     figures.dose_response([0, 1], {"x": [0, 1]}, dose="d", response="r"),

@@ -195,6 +195,16 @@ def test_a_watch_lists_norms_by_pass() -> None:
     assert "nothing recorded yet" in CARDS["watch, empty"].html
 
 
+def test_a_watch_along_a_direction_lists_components_with_their_sign() -> None:
+    seen = [np.array([0.5, -2.0], np.float32), np.array([-1.5], np.float32)]
+    view = views.watch_view(samples.watch(direction="gender"), seen, [(0, 1), (2,)], hover=True)
+    assert view.plain.splitlines()[0].startswith("watching resid_post.4 along gender: ")
+    assert view.plain.splitlines()[-1].split() == ["1", "2", "-1.50"]
+    assert "component at resid_post.4 along gender over 3 recorded positions" in view.html
+    assert view.hover is not None
+    assert view.hover().layout.yaxis.title.text == "component"
+
+
 def test_a_watch_that_left_passes_out_says_so() -> None:
     assert "2 passes left out at the cap of 256 MiB" in CARDS["watches"].plain
 

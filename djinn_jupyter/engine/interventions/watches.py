@@ -4,24 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.interventions.site_value import Moment
 from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.nouns import WatchDescription
 from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire.watches import spell_watch
+
+FOR_EXAMPLE: Final = "resid_post.4"
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
     """`values` are on the host, one per pass, each with its `positions` and its entry in `runs`, the number of the
     session's run, counted from 1; `run` is the current one. They are kept until the watch is cleared or ended. A pass
-    that would exceed `byte_cap` is left out and counted, never half recorded."""
+    that would exceed `byte_cap` is left out and counted, never half recorded.
+
+    With a `direction` (its name) and its `unit` vector [D], fp32, a value is the component of the site's along it, fp32
+    [T]."""
 
     site: Site
     tap: Tap
     byte_cap: int
+    direction: str | None = None
+    unit: Tensor | None = None
     values: list[Tensor] = field(default_factory=list)
     positions: list[tuple[int, ...]] = field(default_factory=list)
     runs: list[int] = field(default_factory=list)
@@ -29,8 +42,19 @@ class Watch:
     bytes_held: int = 0
     passes_left_out: int = 0
 
+    @property
+    def key(self) -> str:
+        """The watch as a person would say it: no two of a session have the same."""
+        return spell_watch(str(self.site), self.direction)
+
+    @property
+    def axes(self) -> str:
+        return self.tap.axes if self.unit is None else "T"
+
     def observe(self, moment: Moment) -> None:
         value = moment.value if self.site.selector is None else moment.value[:, list(self.site.selector)]
+        if self.unit is not None:
+            value = _along(value, self.unit)
         size = value.numel() * value.element_size()
         if self.bytes_held + size > self.byte_cap:
             self.passes_left_out += 1
@@ -57,6 +81,7 @@ class Watch:
             bytes_held=self.bytes_held,
             byte_cap=self.byte_cap,
             passes_left_out=self.passes_left_out,
+            direction=self.direction,
         )
 
     def limit(self, byte_cap: int) -> None:
@@ -73,3 +98,26 @@ class Watch:
         self.positions.clear()
         self.runs.clear()
         self.bytes_held = self.passes_left_out = 0
+
+
+def unit_of(vector: Array, site: Site, tap: Tap) -> Tensor:
+    """Return a direction at this site as a unit vector [D], fp32. Raises UsageError."""
+    heads = 1 if tap.heads is None else len(site.selector or range(tap.heads))
+    if tap.width is None or (tap.heads is None and site.selector is not None):
+        raise UsageError(f"A direction is of all features of a site, such as {FOR_EXAMPLE}; {site} has none.")
+    if heads > 1:
+        raise UsageError(f"{site} has {heads} heads: name the one of the direction, such as {site.whole()}[0].")
+    if vector.shape != (tap.width,):
+        raise UsageError(f"The direction has shape {list(vector.shape)}; at {site} it has to be [{tap.width}].")
+    direction = to_tensor(vector).to(torch.float64)
+    norm = direction.norm()
+    if not 0 < norm < torch.inf:
+        raise UsageError(f"The direction has the norm {float(norm):g}: it has to be finite and above 0.")
+    unit: Tensor = (direction / norm).to(torch.float32)
+    return unit
+
+
+def _along(value: Tensor, unit: Tensor) -> Tensor:
+    """Return the component of each row of [T, D] or [T, 1, D] along a unit vector [D]: [T]."""
+    component: Tensor = (value.to(torch.float32) * unit.to(value.device)).sum(-1)
+    return component.reshape(len(value))

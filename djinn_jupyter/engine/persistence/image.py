@@ -200,6 +200,8 @@ class WatchImage(Part, frozen=True):
     bytes_held: int
     passes_left_out: int
     runs: tuple[int, ...] = ()  # empty in images of versions whose watches kept one run only
+    direction: str | None = None
+    unit: Tensor | None = None
 
 
 class HeldRule(Part, frozen=True):

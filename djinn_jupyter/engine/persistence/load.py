@@ -123,7 +123,7 @@ class _Load:
             logits_1V=image.logits,
             breakpoints={one.number: self._breakpoint(one) for one in image.breakpoints},
             rules={one.number: self._rule(one) for one in image.rules},
-            watches={str(one.tap.site): self._watch(one) for one in image.watches},
+            watches={watch.key: watch for watch in map(self._watch, image.watches)},
             rule_numbers_given=max([image.rule_numbers_given, *(rule.number for rule in image.rules)]),
         )
 

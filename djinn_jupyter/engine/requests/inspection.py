@@ -132,13 +132,10 @@ class InspectionRequests:
     @handles(ask.ReadWatch, while_running=True, changes=False)
     def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
         session = self._sessions.find(request.session)
-        watch = session.watches.get(str(parse_site(request.site)))
-        if watch is None:
-            watched = ", ".join(session.watches) or "nothing"
-            raise UnknownSite(f"{request.site!r} is not watched; watched here: {watched}.")
+        watch = interventions.watch_of(session, request.site, request.direction)
         return WatchRead(
             watch=watch.describe(),
-            axes=watch.tap.axes,
+            axes=watch.axes,
             values=tuple(to_array(value) for value in watch.values),
             positions=tuple(watch.positions),
             runs=tuple(watch.runs),

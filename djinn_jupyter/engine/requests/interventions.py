@@ -11,7 +11,7 @@ from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions import conditions, edit_kinds, edits
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.steering import Rule, check_rule
-from djinn_jupyter.engine.interventions.watches import Watch
+from djinn_jupyter.engine.interventions.watches import Watch, unit_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.handles import handles
@@ -30,12 +30,14 @@ from djinn_jupyter.errors import (
     UnknownRule,
     UnknownSession,
     UnknownSite,
+    UsageError,
 )
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, SessionEdited, Steered, Watching
 from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.watches import spell_watch
 
 
 class BreakpointRequests:
@@ -202,8 +204,7 @@ class RuleRequests:
         session = self._sessions.find(request.session)
         site = parse_site(request.site)
         tap = self._runtime.resolve(site)
-        there = session.watches.get(str(site))
-        made = there or Watch(site=site, tap=tap, byte_cap=request.byte_cap, run=session.runs)
+        made = _watch(request, site, tap, session)
         made.limit(request.byte_cap)
         if request.fresh:
             made.clear()
@@ -216,12 +217,36 @@ class RuleRequests:
         if request.site is None:
             doomed = list(session.watches)
         else:
-            spelled = str(parse_site(request.site))
-            if spelled not in session.watches:
-                raise UnknownSite(f"{spelled} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
-            doomed = [spelled]
+            doomed = [watch_of(session, request.site, request.direction).key]
         session.unwatch(doomed)
         return Cleared(count=len(doomed))
+
+
+def _watch(request: ask.Watch, site: Site, tap: Tap, session: Session) -> Watch:
+    """Return the watch that the session has of this, or a new one. A name means one direction, until `fresh`."""
+    name = None if request.direction is None else request.direction.name
+    unit = None if request.direction is None else unit_of(request.direction.vector, site, tap)
+    there = session.watches.get(spell_watch(str(site), name))
+    if there is not None and _same(unit, there.unit):
+        return there
+    if there is not None and not request.fresh:
+        raise UsageError(
+            f"{there.key} records another direction of that name; --fresh (in Python fresh=True) forgets what it "
+            "recorded and begins with this one."
+        )
+    return Watch(site=site, tap=tap, byte_cap=request.byte_cap, direction=name, unit=unit, run=session.runs)
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other is None or (one is not None and other is not None and torch.equal(one, other))
+
+
+def watch_of(session: Session, site: str, direction: str | None) -> Watch:
+    """Return the watch of a site, or of its component along a direction. Raises UnknownSite."""
+    key = spell_watch(str(parse_site(site)), direction)
+    if key not in session.watches:
+        raise UnknownSite(f"{key} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
+    return session.watches[key]
 
 
 def checked_condition(runtime: Runtime, text: str, tap: Tap) -> conditions.Condition:

@@ -235,12 +235,12 @@ class Session:
         self.plan_version += 1
 
     def watch(self, watch: Watch) -> None:
-        self.watches[str(watch.site)] = watch
+        self.watches[watch.key] = watch
         self.plan_version += 1
 
-    def unwatch(self, sites: Iterable[str]) -> None:
-        for site in sites:
-            del self.watches[site]
+    def unwatch(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            del self.watches[key]
         self.plan_version += 1
 
     # --- how its line goes on --------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ export * from './holdings';
 export * from './nouns';
 export * from './readings';
 export * from './interventions';
+export * from './watches';
 export * from './requests';
 export * from './attribution';
 export * from './replies';

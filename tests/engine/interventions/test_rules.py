@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.errors import UnknownSite
+from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, ProjectOut, Scale, Set, Zero
 from djinn_jupyter.wire.nouns import RuleDescription, WatchDescription
+from djinn_jupyter.wire.watches import Direction
 from tests.engine.desk import Desk, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
@@ -201,6 +202,77 @@ def test_a_watch_records_every_pass_and_changes_no_bit(desk: Desk) -> None:
     logits = desk.ask(ask.ReadWatch(session="a", site="logits"))
     assert logits.positions[0] == (11,)
     assert torch.equal(to_tensor(logits.values[-1])[0], outcome.logits)
+
+
+def along(name: str, vector: Tensor) -> Direction:
+    return Direction(name=name, vector=array(vector))
+
+
+def components(desk: Desk, site: str, name: str | None) -> list[Tensor]:
+    read = desk.ask(ask.ReadWatch(session="a", site=site, direction=name))
+    assert read.watch.direction == name
+    assert read.axes == ("T" if name else "T D")
+    return [to_tensor(value) for value in read.values]
+
+
+def test_a_watch_along_a_direction_records_the_component_of_every_pass_and_changes_no_bit(desk: Desk) -> None:
+    watched(desk, "resid_post.4")
+    watched(desk, "resid_post.4", direction=along("v", V))
+    watched(desk, "resid_post.4", direction=along("longer", 3 * V))
+    outcome = desk.outcome(desk.run(PROMPT, NEW))
+    assert outcome == generate(plain_of(family(desk)), PROMPT, NEW)
+    whole, seen = components(desk, "resid_post.4", None), components(desk, "resid_post.4", "v")
+    unit = (V.double() / V.double().norm()).float()
+    assert [one.tolist() for one in seen] == [(one.float() * unit).sum(-1).tolist() for one in whole]
+    assert [len(one) for one in seen] == [12, *[1] * (NEW - 1)]
+    for one, same in zip(components(desk, "resid_post.4", "longer"), seen, strict=True):
+        torch.testing.assert_close(one, same)
+    assert desk.ask(ask.Unwatch(session="a", site="4", direction="v")).count == 1
+    assert [w.direction for w in desk.ask(ask.Describe(session="a")).session.watches] == [None, "longer"]
+
+
+def test_a_name_means_one_direction_until_it_is_begun_afresh(desk: Desk) -> None:
+    watched(desk, "resid_post.4", direction=along("v", V))
+    desk.run(PROMPT, 2)
+    assert watched(desk, "resid_post.4", direction=along("v", V)).passes == 2
+    with pytest.raises(UsageError, match=r"resid_post.4 along v records another direction of that name; --fresh"):
+        watched(desk, "resid_post.4", direction=along("v", -V))
+    assert watched(desk, "resid_post.4", direction=along("v", -V), fresh=True).passes == 0
+    with pytest.raises(UnknownSite, match=r"resid_post.4 is not watched; watched here: resid_post.4 along v"):
+        desk.ask(ask.ReadWatch(session="a", site="4"))
+
+
+@pytest.mark.parametrize(
+    ("site", "vector", "said"),
+    [
+        ("resid_post.4", torch.ones(3), r"The direction has shape \[3\]; at resid_post.4 it has to be \[32\]"),
+        ("resid_post.4", torch.tensor(1.0), r"The direction has shape \[\]; "),
+        ("resid_post.4", torch.zeros(32), "The direction has the norm 0: "),
+        ("resid_post.4", torch.full((32,), torch.nan), "The direction has the norm nan: "),
+        (
+            "resid_post.4[3:5]",
+            V,
+            r"A direction is of all features of a site, such as resid_post.4; resid_post.4\[3,4\]",
+        ),
+        ("pattern.4", V, r"A direction is of all features of a site, such as resid_post.4; pattern.4 has none"),
+        ("z.4", V, r"z.4 has 4 heads: name the one of the direction, such as z.4\[0\]"),
+    ],
+)
+def test_a_direction_that_a_site_cannot_have_is_refused(llama: Desk, site: str, vector: Tensor, said: str) -> None:
+    llama.open()
+    with pytest.raises(UsageError, match=said):
+        watched(llama, site, direction=along("v", vector))
+    assert llama.ask(ask.Describe(session="a")).session.watches == ()
+
+
+def test_a_direction_of_one_head_is_of_that_head(llama: Desk) -> None:
+    llama.open()
+    watched(llama, "z.4")
+    watched(llama, "z.4[2]", direction=along("first", torch.eye(8)[0]))
+    llama.run(PROMPT, 2)
+    heads = llama.ask(ask.ReadWatch(session="a", site="z.4")).values
+    first = components(llama, "z.4[2]", "first")
+    assert all(torch.equal(one, to_tensor(all_)[:, 2, 0]) for one, all_ in zip(first, heads, strict=True))
 
 
 def test_a_watch_leaves_out_whole_passes_beyond_its_cap_and_counts_them(desk: Desk) -> None:

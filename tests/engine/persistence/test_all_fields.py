@@ -32,7 +32,8 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.sites import parse_site
-from tests.engine.desk import Desk, tokens
+from djinn_jupyter.wire.watches import Direction
+from tests.engine.desk import Desk, array, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import carry, pair_of
 
@@ -122,6 +123,8 @@ def used(desk: Desk) -> Session:
     desk.open()
     desk.steer("resid_post.1", positions=(0,))
     desk.ask(ask.Watch(session="a", site="resid_post.2"))
+    v = Direction(name="v", vector=array(torch.arange(32.0)))
+    desk.ask(ask.Watch(session="a", site="resid_post.2", direction=v))
     desk.stop_at("resid_post.3")
     number = desk.stop_at("resid_post.4", "step >= 0", once=True)
     desk.run(tokens(12), 6, sampling=Sampling(temperature=1.0, seed=3), stop=())

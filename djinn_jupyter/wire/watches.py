@@ -1,0 +1,48 @@
+"""Requests that record a site at every pass."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.limits import Name, Spelling
+from djinn_jupyter.wire.request_base import SessionRequest
+
+
+class Direction(Frozen, frozen=True):
+    """A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`."""
+
+    name: Name
+    vector: Array
+
+
+class Watch(SessionRequest, frozen=True, tag="Watch"):
+    """Record a site over all runs from now on: its value, or the component of its value along a `direction`. `fresh`
+    forgets what was recorded so far."""
+
+    site: Spelling
+    byte_cap: Annotated[int, Meta(ge=1)] = 256 * 2**20
+    fresh: bool = False
+    direction: Direction | None = None
+
+
+class Unwatch(SessionRequest, frozen=True, tag="Unwatch"):
+    """`site` None ends all watches; `direction` is the name of one."""
+
+    site: Spelling | None = None
+    direction: Name | None = None
+
+
+class ReadWatch(SessionRequest, frozen=True, tag="ReadWatch"):
+    """`direction` is the name of one; None reads the watch of the value."""
+
+    site: Spelling
+    direction: Name | None = None
+
+
+def spell_watch(site: str, direction: str | None) -> str:
+    """Spell what is recorded: `resid_post.4`, or `resid_post.4 along gender`."""
+    return site if direction is None else f"{site} along {direction}"

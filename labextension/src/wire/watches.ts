@@ -1,0 +1,40 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+} from './values';
+
+/** A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`. */
+export interface Direction {
+  readonly name: string;
+  readonly vector: ArrayJson;
+}
+
+/**
+ * Record a site over all runs from now on: its value, or the component of its value along a `direction`. `fresh`
+ * forgets what was recorded so far.
+ */
+export interface Watch {
+  readonly request: 'Watch';
+  readonly session: string;
+  readonly site: string;
+  readonly byte_cap?: number;
+  readonly fresh?: boolean;
+  readonly direction?: Direction | null;
+}
+
+/** `site` None ends all watches; `direction` is the name of one. */
+export interface Unwatch {
+  readonly request: 'Unwatch';
+  readonly session: string;
+  readonly site?: string | null;
+  readonly direction?: string | null;
+}
+
+/** `direction` is the name of one; None reads the watch of the value. */
+export interface ReadWatch {
+  readonly request: 'ReadWatch';
+  readonly session: string;
+  readonly site: string;
+  readonly direction?: string | null;
+}
