@@ -172,9 +172,9 @@ def _option(action: argparse.Action) -> str:
 
 def cards_css() -> str:
     """The style sheet of all cards, for JupyterLab: where a notebook is not trusted, the cards' own is taken away."""
-    condition, narrow = theme.NARROW
     head = "/* Written by docs/write_reference.py from widgets/theme.py; change that, not this file. */"
-    return f"{head}\n{theme.STYLE.strip()}\n{condition} {{\n{narrow.strip()}\n}}\n"
+    narrow = "".join(f"{condition} {{\n{rules.strip()}\n}}\n" for condition, rules in theme.NARROW)
+    return f"{head}\n{theme.STYLE.strip()}\n{narrow}"
 
 
 def design() -> str:

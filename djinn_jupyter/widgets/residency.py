@@ -13,7 +13,13 @@ from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import CheckpointDescription, Residency, SessionDescription, TierStatistics, Transfer
 from djinn_jupyter.wire.replies import CheckpointSaved
 
-PLACES = {"resident": "device", "storing": "leaving", "host": "host", "loading": "coming back", "disk": "disk"}
+PLACES = {
+    "resident": "on device",
+    "storing": "leaving",
+    "host": "on host",
+    "loading": "coming back",
+    "disk": "on disk",
+}
 CAUSES = {
     "asked": "as asked",
     "pressure": "to make room",

@@ -198,7 +198,7 @@ def _positions(stop: Paused, value: NDArray[np.generic] | None, lens: Sequence[L
             row.append(strip)
         rows.append(row)
     name = "the last positions of this pass" if len(stop.positions) > len(shown) else None
-    return part(table(head, rows, numeric=(0, 2), class_="dj-beside" if strip else None), below, name=name)
+    return part(table(head, rows, numeric=(0, 2), class_="dj-rows dj-beside" if strip else "dj-rows"), below, name=name)
 
 
 def _strip(stop: Paused, value: NDArray[np.generic] | None, shown: list[int]) -> tuple[Html | None, Html | None]:

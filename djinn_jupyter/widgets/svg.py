@@ -47,8 +47,9 @@ def drawn(*contents: object, alt: str, height: int) -> Html:
     their text is left behind; inside an image the text stays in place."""
     inside = element("svg", *contents, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {WIDTH} {height}",
                      width=WIDTH, height=height, font_family="system-ui,sans-serif")  # fmt: skip
-    return element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=WIDTH,
+    made = element("img", src="data:image/svg+xml," + quote(inside, safe=_SAFE), alt=alt, width=WIDTH,
                    class_="dj-chart", style="max-width:100%;height:auto")  # fmt: skip
+    return div("dj-scroll", made)
 
 
 def _text(x: int, y: int, text: object, anchor: str, colour: str) -> Html:

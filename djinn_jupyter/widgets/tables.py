@@ -24,7 +24,7 @@ from djinn_jupyter.wire.watches import spell_watch
 
 Rows = Sequence[Sequence[str]]
 
-AT_TIMES = ("stopped at", "breaks", "rules", "besides")  # columns omitted from a narrow cell where they are empty
+AT_TIMES = ("stopped at", "breaks", "rules")  # columns omitted from a narrow cell where they are empty
 
 
 def breakpoints_view(points: Sequence[BreakpointDescription], *, session: str | None = None) -> View:
@@ -65,12 +65,12 @@ def watches_view(watches: Sequence[WatchDescription], *, session: str | None = N
 
 def sessions_view(sessions: Sequence[SessionDescription], *, present: str | None, mine: Collection[str]) -> View:
     """List all sessions of an engine with their tiers and holders; the one in use here is marked."""
-    head = "|session|state|stopped at|tokens|breaks|rules|is on|bytes|besides|idle|held by".split("|")
+    head = "|session|state|stopped at|tokens|breaks|rules|memory|idle|held by".split("|")
     shown = told_apart(s.name for s in sessions)
     rows = [_session(s, shown[s.name], present, mine) for s in sorted(sessions, key=lambda s: s.name)]
     kept = [i for i, title in enumerate(head) if title not in AT_TIMES or any(row[i] not in ("", "0") for row in rows)]
     titles = [head[i] for i in kept]
-    numeric = [i for i, title in enumerate(titles) if title in ("tokens", "breaks", "rules", "bytes")]
+    numeric = [i for i, title in enumerate(titles) if title in ("tokens", "breaks", "rules")]
     code = [i for i, title in enumerate(titles) if title == "stopped at"]
     return _listed(
         "Sessions", titles, [[row[i] for i in kept] for row in rows], "no sessions", numeric=numeric, code=code
@@ -86,9 +86,7 @@ def _session(s: SessionDescription, shown: str, present: str | None, mine: Colle
         str(s.tokens),
         str(len(s.breakpoints)),
         str(len(s.rules)),
-        PLACES[whereabouts(s)],
-        amount(bytes_where(s)),
-        copies(s),
+        _memory(s),
         "" if s.state == "running" else since(s.idle_seconds),
         "this notebook" if s.name in mine else _held_by(s),
     ]
@@ -99,6 +97,12 @@ def _held_by(s: SessionDescription) -> str:
     if s.notebook is not None:
         return notebook_shown(s.notebook)
     return "nobody" if s.holder is None else "another kernel"
+
+
+def _memory(s: SessionDescription) -> str:
+    """Spell where its bytes are: `2.26 MiB on device, 141 KiB on host`."""
+    here = f"{amount(bytes_where(s))} {PLACES[whereabouts(s)]}"
+    return ", ".join(filter(None, (here, copies(s))))
 
 
 def history_view(stops: Sequence[StopDescription], present: int | None, *, session: str | None = None) -> View:

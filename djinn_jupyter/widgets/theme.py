@@ -85,13 +85,17 @@ background:linear-gradient(90deg,#2e7ad6,rgba(46,122,214,0) 50%,rgba(224,108,40,
 .djinn .dj-note{border-left:3px solid var(--dj-stop);padding-left:9px}
 .djinn .dj-pair{display:flex;flex-wrap:wrap;gap:10px 32px}
 .djinn .dj-pair .dj-name{white-space:nowrap}
+.djinn .dj-chart{min-width:480px}
 .djinn svg{display:block;max-width:100%}
 """
 # The width of a cell on a screen of 1360 pixels with both sidebars open, approximately; two notebooks side by side have
 # 390 to 510. Text wraps, a guess has its probability below it, and the picture beside a stop's rows goes below them.
+# There the columns of a stop's rows share the width, and a long token ends in an ellipsis (the
+# heading of the picture stays as a column of no width: its cell would take an equal share).
 NARROW: Final = (
-    "@container (max-width:680px)",
-    """
+    (
+        "@container (max-width:680px)",
+        """
 .djinn .dj-scroll{position:relative}
 .djinn.djinn table th,.djinn.djinn table td{white-space:normal;line-height:15px;padding:0 5px 0 0}
 .djinn.djinn table td.dj-num{white-space:nowrap}
@@ -102,7 +106,20 @@ NARROW: Final = (
 .djinn.djinn table td.dj-tall{position:absolute;inset:auto 0 0;height:66px;padding:0}
 .djinn .dj-tall img{width:100%!important;height:66px!important}
 .djinn.djinn .dj-beside{margin-bottom:74px}
+.djinn.djinn .dj-facts td{vertical-align:top;padding:3px 5px 3px 0}
 """,
+    ),
+    (
+        "@container (max-width:560px)",
+        """
+.djinn.djinn .dj-rows{width:100%;table-layout:fixed}
+.djinn .dj-rows th:nth-child(-2n+3){width:44px}
+.djinn .dj-rows th:nth-child(2){width:21%}
+.djinn.djinn .dj-rows th:nth-child(4),.djinn.djinn .dj-rows .dj-above{display:table-cell;width:0;padding:0;font-size:0}
+.djinn .dj-rows .dj-meter{display:none}
+.djinn .dj-rows .dj-mono{display:block;overflow:hidden;text-overflow:ellipsis;white-space:pre}
+""",
+    ),
 )
 
 
@@ -139,8 +156,8 @@ def styled(markup: str) -> Html:
 def sheet(markup: str) -> str:
     """Return the style sheet of one card: the rules of the classes and elements in it."""
     there = frozenset(_CLASS.findall(markup)) | frozenset(tag for tag in _TAGS if f"<{tag}" in markup)
-    condition, narrow = NARROW
-    return f"<style>{_rules(STYLE, there)}{condition}{{{_rules(narrow, there)}}}</style>"
+    narrow = ((condition, _rules(rules, there)) for condition, rules in NARROW)
+    return f"<style>{_rules(STYLE, there)}{''.join(f'{wide}{{{rules}}}' for wide, rules in narrow if rules)}</style>"
 
 
 def _rules(style: str, there: frozenset[str]) -> str:
@@ -166,7 +183,13 @@ def part(*contents: object, name: str | None = None) -> Html:
 def facts(rows: Sequence[tuple[str, object]]) -> Html:
     """Return a table of names and values, one pair per line."""
     wrapped = (element("td", value, class_="dj-fact") for _, value in rows)
-    return part(table((), [(span("dj-soft", name), value) for (name, _), value in zip(rows, wrapped, strict=True)]))
+    return part(
+        table(
+            (),
+            [(span("dj-soft", name), value) for (name, _), value in zip(rows, wrapped, strict=True)],
+            class_="dj-facts",
+        )
+    )
 
 
 def mono(text: object) -> Html:

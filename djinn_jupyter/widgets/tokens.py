@@ -60,7 +60,8 @@ def guess(top: TopToken) -> Html:
     """Return the table cell of a predicted token with its probability, tinted by it."""
     tint = f"background:rgba(46,122,214,{share(top.probability) * 0.45:.2f})"
     chance = span("dj-soft", percent(top.probability))
-    token = span("dj-guess", span("dj-mono", marked(top.text, top.token)), " ", chance, style=tint)
+    name = marked(top.text, top.token)
+    token = span("dj-guess", span("dj-mono", name), " ", chance, style=tint, title=name)
     return element("td", token, class_="dj-tight")
 
 

@@ -57,7 +57,7 @@ def test_markup_is_well_formed_and_static(card: View) -> None:
 def test_styles_touch_nothing_outside_the_card(card: View) -> None:
     sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
     assert sheet is not None
-    rules = sheet[1].replace("@container (max-width:680px){", "")
+    rules = re.sub(r"@container \(max-width:\d+px\)\{", "", sheet[1])
     selectors = [s for group in re.findall(r"([^{}]+)\{", rules) for s in group.strip("} ").split(",")]
     assert all(selector.strip().startswith(".djinn") for selector in selectors)
 
@@ -66,7 +66,7 @@ def test_a_card_carries_the_rules_of_its_own_classes_only(card: View) -> None:
     sheet = re.search(r"<style>(.*?)</style>", card.html, re.DOTALL)
     assert sheet is not None
     markup = card.html.replace(sheet[0], "")
-    assert len(sheet[0]) < 4_500, "all rules together are 5,600"
+    assert len(sheet[0]) < 4_900, "all rules together are 6,300"
     named = set(re.findall(r"\.(dj-[a-z]+)", sheet[1]))
     assert named <= set(re.findall(r"\bdj-[a-z]+", markup))
 
