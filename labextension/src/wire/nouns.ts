@@ -143,13 +143,17 @@ export interface RuleDescription {
   readonly enabled: boolean;
 }
 
-/** A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it. */
+/**
+ * A recorded site: how many passes and bytes are held, the cap, and whether passes were left out because of it.
+ * `direction` is the name of the one whose component is recorded, None for the value itself.
+ */
 export interface WatchDescription {
   readonly site: string;
   readonly passes: number;
   readonly bytes_held: number;
   readonly byte_cap: number;
   readonly passes_left_out: number;
+  readonly direction: string | null;
 }
 
 /**

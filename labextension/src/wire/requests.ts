@@ -15,6 +15,12 @@ import {
   Unsteer,
 } from './interventions';
 
+import {
+  ReadWatch,
+  Unwatch,
+  Watch,
+} from './watches';
+
 export interface Ping {
   readonly request: 'Ping';
 }
@@ -210,28 +216,6 @@ export interface Evaluate {
   readonly expression: string;
   readonly site?: string | null;
   readonly position?: number;
-}
-
-/** Record a site over all runs from now on. `fresh` forgets what it recorded so far. */
-export interface Watch {
-  readonly request: 'Watch';
-  readonly session: string;
-  readonly site: string;
-  readonly byte_cap?: number;
-  readonly fresh?: boolean;
-}
-
-/** `site` None ends all watches. */
-export interface Unwatch {
-  readonly request: 'Unwatch';
-  readonly session: string;
-  readonly site?: string | null;
-}
-
-export interface ReadWatch {
-  readonly request: 'ReadWatch';
-  readonly session: string;
-  readonly site: string;
 }
 
 /** The present stop once more, as it was reported. */
