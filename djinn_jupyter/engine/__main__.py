@@ -19,6 +19,8 @@ from djinn_jupyter.described import add_flags, check_least, chosen, part_of
 from djinn_jupyter.engine.config import EngineConfig
 from djinn_jupyter.engine.process.launcher_pipe import LauncherPipe
 from djinn_jupyter.engine.process.restart import Restarts
+from djinn_jupyter.engine.system.allocator import keep_freed
+from djinn_jupyter.engine.system.collector import importing
 from djinn_jupyter.engine.system.descriptors import allow_all
 from djinn_jupyter.errors import DjinnError, MissingDependency, UsageError
 from djinn_jupyter.options import GivenOptions
@@ -78,6 +80,7 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
         os.environ["OMP_NUM_THREADS"] = str(options.threads)  # torch reads it once, on import
     restarts = Restarts(options.restarted_at)
     allow_all()
+    keep_freed()
     broken = _daemon(options, launcher, restarts).run()
     if broken is not None and restarts.allowed:
         restarts.begin()
@@ -88,8 +91,9 @@ def run(options: argparse.Namespace, launcher: LauncherPipe) -> None:
 def _daemon(options: argparse.Namespace, launcher: LauncherPipe, restarts: Restarts) -> Daemon:
     """Import torch and make the daemon. Raises MissingDependency where an engine's packages are not installed."""
     try:
-        from djinn_jupyter.engine.process.daemon import Daemon, DaemonConfig, listen_to_signals
-        from djinn_jupyter.engine.startup.build import open_engine
+        with importing():
+            from djinn_jupyter.engine.process.daemon import Daemon, DaemonConfig, listen_to_signals
+            from djinn_jupyter.engine.startup.build import open_engine
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "transformers", "tokenizers", "safetensors"):
             raise
