@@ -44,7 +44,8 @@ class LoadingMagics(Group):
         self.state.load(engine, session)
         self.state.keep(args.keep, engine)
         described = session.describe()
-        live.end(views.loaded_view(engine.description, described, engine.statistics().weights))
+        weights, named = engine.statistics().weights, not self.state.screen.is_static
+        live.end(views.loaded_view(engine.description, described, weights, names_device=named))
         self._tell_of_a_rename(described)
 
     def _tell_of_a_rename(self, described: SessionDescription) -> None:

@@ -14,10 +14,17 @@ from djinn_jupyter.wire.nouns import EngineStatistics, ModelDescription, Session
 from djinn_jupyter.wire.texts import faults_line
 
 
-def loaded_view(model: ModelDescription, session: SessionDescription, weights: WeightsStatistics | None = None) -> View:
-    """Show the output of `%djinn_load`: the model, its streamed weights if any, and the session's existing state."""
+def loaded_view(
+    model: ModelDescription,
+    session: SessionDescription,
+    weights: WeightsStatistics | None = None,
+    *,
+    names_device: bool = True,
+) -> View:
+    """Show the output of `%djinn_load`: the model, its streamed weights if any, and the session's existing state.
+    Without the device's name it is the same on every device."""
     held = armed(session)
-    where = f"{model.dtype} on {model.device}"
+    where = f"{model.dtype} on {model.device}" if names_device else model.dtype
     size = f"{plural(model.layers, 'layer')}, {model.hidden_size:,} wide, {_context(model)}"
     checks = _checks(model)
     streams = _streams(weights)

@@ -33,6 +33,14 @@ def test_a_model_that_streams_says_so_when_it_was_loaded() -> None:
     assert "streamed" not in views.loaded_view(samples.model(), samples.session(), samples.weights()).plain
 
 
+def test_outputs_that_are_compared_name_no_device() -> None:
+    model = samples.model()
+    there = views.loaded_view(model, samples.session())
+    left_out = views.loaded_view(model, samples.session(), names_device=False)
+    for shown, compared in ((there.plain, left_out.plain), (there.html, left_out.html)):
+        assert shown.replace(f" on {model.device}", "") == compared != shown
+
+
 def test_what_of_a_checkpoint_is_not_served_is_said_when_it_is_loaded_and_later() -> None:
     note = "The language model alone is served; left out: vision_model (34 weights)."
     model = msgspec.structs.replace(samples.model(), notes=(note,))
