@@ -143,7 +143,7 @@ test('steering rules in force are listed with what they do, and can be ended', a
     enabled: true
   } as const;
   await panel.has(session('a', { rules: [rule] }));
-  expect(screen.getByText('scale 2')).toBeTruthy();
+  expect(screen.getByText('scale 2 at resid_post.2')).toBeTruthy();
   expect(screen.getByText('50 % of the value')).toBeTruthy();
   panel.channel.asked.length = 0;
   await settled(() => fireEvent.click(screen.getByLabelText('The rule at resid_post.2 is on')));

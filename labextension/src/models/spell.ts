@@ -1,7 +1,5 @@
 /* Quantities as text, the way the kernel's views spell them. */
 
-import { Edit } from '../wire';
-
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
 export function spellBytes(bytes: number): string {
@@ -42,24 +40,4 @@ export function spellShare(share: number): string {
 /** A token's text with what cannot be seen made visible. */
 export function spellToken(text: string): string {
   return JSON.stringify(text).slice(1, -1).replace(/\\"/g, '"').replace(/ /g, '\u00b7') || '\u2205';
-}
-
-/** An edit as the magics spell it. */
-export function spellEdit(edit: Edit): string {
-  switch (edit.edit) {
-    case 'scale':
-      return `scale ${edit.factor}`;
-    case 'add':
-      return `add [${edit.vector.shape.join(', ')}] x ${edit.coef ?? 1}`;
-    case 'set':
-      return `set [${edit.value.shape.join(', ')}]`;
-    case 'zero':
-      return 'zero';
-    case 'clamp':
-      return `clamp ${edit.low ?? ''}..${edit.high ?? ''}`;
-    case 'projectout':
-      return 'project out';
-    case 'patchfrom':
-      return `patch from ${edit.session}${edit.site ? ` at ${edit.site}` : ''}`;
-  }
 }

@@ -5,7 +5,7 @@ import * as React from 'react';
 
 import { Place } from '../models/live';
 import { IDjinn } from '../tokens';
-import { spellEdit, spellShare } from '../models/spell';
+import { spellShare } from '../models/spell';
 import { RuleDescription } from '../wire';
 import { Action, Refused } from './parts';
 import { Trans } from './react';
@@ -32,7 +32,7 @@ export function Rules({ rules, label, place, service, trans }: RulesProps): Reac
                 aria-label={trans.__('The rule at %1 is on', rule.site)}
                 onChange={event => service.enableRule(place, rule.number, event.target.checked)}
               />
-              <span className="djinn-mono djinn-Breakpoint-site">{rule.site}</span>
+              <span className="djinn-mono djinn-Breakpoint-site">{rule.what}</span>
             </label>
             <Action
               icon={closeIcon}
@@ -40,10 +40,6 @@ export function Rules({ rules, label, place, service, trans }: RulesProps): Reac
               act={() => service.unsteer(place, rule.number)}
             />
             <div className="djinn-soft djinn-Breakpoint-when">
-              <span className="djinn-mono">{spellEdit(rule.edit)}</span>
-              {rule.positions !== null && (
-                <span>{trans.__('positions %1', rule.positions.join(', '))}</span>
-              )}
               <span className="djinn-Breakpoint-hits">{strength(rule, trans)}</span>
             </div>
             <Refused

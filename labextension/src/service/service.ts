@@ -2,21 +2,20 @@
 
 import { ISignal, Signal } from '@lumino/signaling';
 
-import { NOTHING, Place, find, follows, key, reduce } from '../models/live';
+import { NOTHING, Place, find, follows, reduce } from '../models/live';
 import { DjinnModel } from '../models/model';
-import { Subject, aboutStop, refusalOf } from '../models/refusals';
+import { aboutStop } from '../models/refusals';
 import { IDjinn } from '../tokens';
 import {
   Answers,
   BreakpointDescription,
   Live,
-  LiveOutcome,
   ModuleDescription,
   StopDescription,
   StopIdentity
 } from '../wire';
-import { IChannel, reasonOf } from './channel';
-import { Requests } from './requests';
+import { Attempts } from './attempts';
+import { IChannel } from './channel';
 
 export class DjinnService implements IDjinn {
   constructor(channel: IChannel, version: string) {
@@ -94,24 +93,24 @@ export class DjinnService implements IDjinn {
   resume(place: Place, free = false): Promise<void> {
     const { session } = place;
     const stop = this._seen(place);
-    return this._move<'Resume'>(place, 'move', { request: 'Resume', session, free, stop });
+    return this._attempts.move<'Resume'>(place, 'move', { request: 'Resume', session, free, stop });
   }
 
   pause(place: Place): Promise<void> {
     const { session } = place;
-    return this._attempt<'Pause'>(place, 'move', { request: 'Pause', session });
+    return this._attempts.attempt<'Pause'>(place, 'move', { request: 'Pause', session });
   }
 
   step(place: Place, by: 'layer' | 'token' | 'point' = 'layer'): Promise<void> {
     const { session } = place;
     const stop = this._seen(place);
-    return this._move<'Step'>(place, 'move', { request: 'Step', session, by, stop });
+    return this._attempts.move<'Step'>(place, 'move', { request: 'Step', session, by, stop });
   }
 
   back(place: Place, by: 'stop' | 'layer' | 'token' = 'stop'): Promise<void> {
     const { session } = place;
     const stop = this._seen(place);
-    return this._move<'Back'>(place, 'move', { request: 'Back', session, by, stop });
+    return this._attempts.move<'Back'>(place, 'move', { request: 'Back', session, by, stop });
   }
 
   backTo(
@@ -122,7 +121,9 @@ export class DjinnService implements IDjinn {
   ): Promise<void> {
     const { session } = place;
     const request = { request: 'Back', session, count, by: 'stop', stop } as const;
-    return this._move<'Back'>(place, aboutStop(to), request, () => this.model.choose(place));
+    return this._attempts.move<'Back'>(place, aboutStop(to), request, () =>
+      this.model.choose(place)
+    );
   }
 
   fork(place: Place, name: string): Promise<void> {
@@ -130,7 +131,7 @@ export class DjinnService implements IDjinn {
     const stop = this._seen(place);
     const request = { request: 'Fork', session, name, stop } as const;
     const show = (): void => this.model.choose({ engine, session: name });
-    return this._attempt<'Fork'>(place, 'fork', request, show);
+    return this._attempts.attempt<'Fork'>(place, 'fork', request, show);
   }
 
   async close({ engine, session }: Place, force = false): Promise<void> {
@@ -139,7 +140,7 @@ export class DjinnService implements IDjinn {
 
   setBreakpoint(place: Place, site: string): Promise<void> {
     const { session } = place;
-    return this._attempt<'SetBreakpoint'>(place, `breakpoint at ${site}`, {
+    return this._attempts.attempt<'SetBreakpoint'>(place, `breakpoint at ${site}`, {
       request: 'SetBreakpoint',
       session,
       site,
@@ -185,7 +186,7 @@ export class DjinnService implements IDjinn {
   enableBreakpoint(place: Place, number: number, enabled: boolean): Promise<void> {
     const { session } = place;
     const request = { request: 'EnableBreakpoint', session, number, enabled } as const;
-    return this._attempt<'EnableBreakpoint'>(place, `breakpoint ${number}`, request);
+    return this._attempts.attempt<'EnableBreakpoint'>(place, `breakpoint ${number}`, request);
   }
 
   clearBreakpoints(
@@ -196,12 +197,12 @@ export class DjinnService implements IDjinn {
     const { session } = place;
     const sites = numbers?.map(String) ?? null;
     const request = { request: 'ClearBreakpoints', session, sites } as const;
-    return this._attempt<'ClearBreakpoints'>(place, about, request);
+    return this._attempts.attempt<'ClearBreakpoints'>(place, about, request);
   }
 
   unsteer(place: Place, number: number): Promise<void> {
     const { session } = place;
-    return this._attempt<'Unsteer'>(place, `rule ${number}`, {
+    return this._attempts.attempt<'Unsteer'>(place, `rule ${number}`, {
       request: 'Unsteer',
       session,
       number
@@ -211,32 +212,36 @@ export class DjinnService implements IDjinn {
   enableRule(place: Place, number: number, enabled: boolean): Promise<void> {
     const { session } = place;
     const request = { request: 'EnableRule', session, number, enabled } as const;
-    return this._attempt<'EnableRule'>(place, `rule ${number}`, request);
+    return this._attempts.attempt<'EnableRule'>(place, `rule ${number}`, request);
   }
 
   enableEdit(place: Place, number: number, enabled: boolean): Promise<void> {
     const { session } = place;
     const stop = this._seen(place);
     const request = { request: 'EnableEdit', session, number, enabled, stop } as const;
-    return this._attempt<'EnableEdit'>(place, `edit ${number}`, request);
+    return this._attempts.attempt<'EnableEdit'>(place, `edit ${number}`, request);
   }
 
   revert(place: Place): Promise<void> {
     const { session } = place;
     const stop = this._seen(place);
-    return this._attempt<'RevertEdits'>(place, 'edits', { request: 'RevertEdits', session, stop });
+    return this._attempts.attempt<'RevertEdits'>(place, 'edits', {
+      request: 'RevertEdits',
+      session,
+      stop
+    });
   }
 
   swap(place: Place, direction: 'out' | 'in'): Promise<void> {
     const { session } = place;
     return direction === 'out'
-      ? this._attempt<'SwapOut'>(place, 'swap', { request: 'SwapOut', session })
-      : this._attempt<'SwapIn'>(place, 'swap', { request: 'SwapIn', session });
+      ? this._attempts.attempt<'SwapOut'>(place, 'swap', { request: 'SwapOut', session })
+      : this._attempts.attempt<'SwapIn'>(place, 'swap', { request: 'SwapIn', session });
   }
 
   acceptRecomputed(place: Place): Promise<void> {
     const { session } = place;
-    return this._attempt<'AcceptRecomputed'>(place, 'accept', {
+    return this._attempts.attempt<'AcceptRecomputed'>(place, 'accept', {
       request: 'AcceptRecomputed',
       session
     });
@@ -251,77 +256,6 @@ export class DjinnService implements IDjinn {
     return find(this.model.live, place)?.described.stop ?? null;
   }
 
-  /** Send a request; keep or withdraw the refusal of its subject. */
-  private async _attempt<K extends keyof Answers>(
-    { engine, session }: Place,
-    about: string,
-    request: IDjinn.RequestOf<K>,
-    done: () => void = () => undefined
-  ): Promise<void> {
-    const subject = { engine, session, about };
-    const number = this._requests.begin(subject);
-    try {
-      await this.sendRequest<K>(engine, request);
-      done();
-      this._succeed(subject, number);
-    } catch (error) {
-      this._fail(subject, number, reasonOf(error));
-    }
-  }
-
-  /** The same for a move, which is accepted first: its outcome follows, or has come before the reply. */
-  private async _move<K extends 'Resume' | 'Step' | 'Back'>(
-    place: Place,
-    about: string,
-    request: IDjinn.RequestOf<K>,
-    accepted: () => void = () => undefined
-  ): Promise<void> {
-    const subject = { ...place, about };
-    const number = this._requests.begin(subject);
-    try {
-      const { move } = await this.sendRequest<K>(place.engine, request);
-      accepted();
-      this._requests.accepted(place, move, subject, number);
-      const outcome = this.model.live.outcomes[key(place)];
-      if (outcome?.move === move) {
-        this._settle(outcome);
-      }
-    } catch (error) {
-      this._fail(subject, number, reasonOf(error));
-    }
-  }
-
-  /** A move has ended. A failure of one that this page did not ask for, or has no reply for yet, stands at the session. */
-  private _settle(outcome: LiveOutcome): void {
-    const { engine, session, reply } = outcome;
-    const atSession = { engine, session, about: 'move' };
-    const asked = this._requests.ended(outcome);
-    const text = reply.reply === 'Failed' ? reply.message : null;
-    if (asked === null) {
-      return text === null ? undefined : this.model.refuse(atSession, text);
-    }
-    const { subject, number } = asked;
-    if (text === null) {
-      return this._succeed(subject, number);
-    }
-    if (refusalOf(this.model.refusals, atSession) === text) {
-      this.model.withdraw(atSession);
-    }
-    this._fail(subject, number, text);
-  }
-
-  private _succeed(subject: Subject, number: number): void {
-    if (this._requests.isLast(subject, number)) {
-      this.model.withdraw(subject);
-    }
-  }
-
-  private _fail(subject: Subject, number: number, text: string): void {
-    if (this._requests.isLast(subject, number)) {
-      this.model.refuse(subject, text);
-    }
-  }
-
   private _onMessage(_: IChannel, message: Live): void {
     if (!follows(this.model.live, message)) {
       this._channel.send({ say: 'resync' });
@@ -330,16 +264,14 @@ export class DjinnService implements IDjinn {
     this.model.live = reduce(this.model.live, message);
     if (message.live === 'snapshot') {
       this._channel.send({ say: 'focus', notebook: this.model.notebook });
-      message.outcomes
-        .filter(outcome => this._requests.waitsFor(outcome))
-        .forEach(this._settle, this);
+      this._attempts.settleAll(message.outcomes);
     } else if (message.live === 'event') {
       if (message.event.event === 'SessionSwapped') {
         this.model.swapped(message.engine, message.event);
       }
       this._eventMessage.emit({ engine: message.engine, event: message.event });
     } else if (message.live === 'outcome') {
-      this._settle(message);
+      this._attempts.settle(message);
     }
   }
 
@@ -351,7 +283,7 @@ export class DjinnService implements IDjinn {
   }
 
   private readonly _channel: IChannel;
-  private readonly _requests = new Requests();
+  private readonly _attempts = new Attempts(this);
   private readonly _modules = new Map<string, Promise<readonly ModuleDescription[]>>();
   private readonly _eventMessage = new Signal<this, IDjinn.IEventMessage>(this);
   private readonly _disposed = new Signal<this, void>(this);
