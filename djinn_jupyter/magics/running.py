@@ -72,7 +72,7 @@ class RunningMagics(Group):
         if not given_as:
             if args.extend:
                 return None
-            raise UsageError("There is no prompt: %djinn_run The capital of France is")
+            raise UsageError("There is no prompt; write one, for example: %djinn_run The capital of France is")
         if args.ids is not None:
             return self.state.value(args.ids)
         if args.text_from is not None:

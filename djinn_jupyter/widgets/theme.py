@@ -106,7 +106,7 @@ NARROW: Final = (
 .djinn.djinn table td.dj-tall{position:absolute;inset:auto 0 0;height:66px;padding:0}
 .djinn .dj-tall img{width:100%!important;height:66px!important}
 .djinn.djinn .dj-beside{margin-bottom:74px}
-.djinn.djinn .dj-facts td{vertical-align:top;padding:3px 5px 3px 0}
+.djinn.djinn .dj-facts td{vertical-align:top;height:auto;padding:3px 5px 3px 0}
 """,
     ),
     (

@@ -38,7 +38,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ('%djinn_run "x" --max-new-tokens 3', "There is no option --max-new-tokens; did you mean --max-tokens?"),
         ("%djinn_lens --top 3", "There is no option --top; did you mean -k?"),
         ("%djinn_load demo --atention eager", "There is no option --atention; did you mean --attention?"),
-        ("%djinn_run", "There is no prompt"),
+        ("%djinn_run", "There is no prompt; write one, for example: %djinn_run The capital"),
         ("%djinn_run --text-from nothing", "This notebook knows no 'nothing'"),
         ("%djinn_run --text-from print", "print is no text but builtin_function_or_method"),
         ("%djinn_run --temperature warm x", "--temperature takes a number, not 'warm'."),
