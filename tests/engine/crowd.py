@@ -104,7 +104,7 @@ class Crowd:
         closing: list[Any] = []
         self.desk.post(request, replies)
         if state == "closed":
-            self.desk.post(ask.Close(session=name), closing)
+            self.desk.post(ask.Close(session=name, force=True), closing)
         deadline = time.monotonic() + 60.0
         while not (replies and (closing or state != "closed")) and time.monotonic() < deadline:
             if not self.desk.engine.tick():

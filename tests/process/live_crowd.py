@@ -82,7 +82,7 @@ class LiveCrowd:
         if _stands(found) == ("stopped" if state == "closed" else state):
             return
         if found is not None:
-            self.stage.ask(ask.Close(session=name))
+            self.stage.ask(ask.Close(session=name, force=True))
         if state == "missing":
             return
         self._does(ask.Open(session=name))
@@ -105,7 +105,7 @@ class LiveCrowd:
         """Only the bystander is left, and nothing has gone wrong inside."""
         for name in self._described():
             if name != BYSTANDER:
-                self.stage.ask(ask.Close(session=name))
+                self.stage.ask(ask.Close(session=name, force=True))
         self.stage.replies.clear()
         books = self.stage.ask(ask.ReadStatistics()).statistics
         assert (books.faults, books.last_fault) == (0, None)
@@ -116,7 +116,7 @@ class LiveCrowd:
     def ask(self, case: Case, state: State) -> Any:
         """The one reply to it."""
         self._post(self.stage, case)
-        closing = self.stage.send(ask.Close(session=case.name)) if state == "closed" else None
+        closing = self.stage.send(ask.Close(session=case.name, force=True)) if state == "closed" else None
         [reply] = self._answered()
         assert closing is None or len(self._replies(self.stage, closing)) == 1
         if case.kind in (ask.Hello, ask.Goodbye):
