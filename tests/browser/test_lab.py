@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.browser.lab_page import DARK, LIGHT, LabPage
 from tests.browser.lab_server import LabServer
@@ -35,7 +35,7 @@ def test_a_notebook_runs_to_its_end(lab: LabServer, notebook: str, page: Page, a
     assert opened.errors() == []
     assert [o["text"] for o in opened.outputs() if o["output_type"] == "stream"] == ["42\n"] * 30
     assert opened.outputs()[-1]["data"]["text/plain"] == repr(notebook)
-    assert opened.drawn("b.drawn").is_visible()
+    expect(opened.drawn("b.drawn")).to_be_visible()
     for theme in (LIGHT, DARK):
         opened.use_theme(theme)
         assert all(
@@ -59,5 +59,5 @@ def test_a_saved_notebook_is_read_without_a_kernel(
     reader.without_kernel()
     reader.show_everything()
     assert kernelless_lab.running_kernels() == "[]"
-    assert reader.drawn("b.drawn").is_visible()
+    expect(reader.drawn("b.drawn")).to_be_visible()
     reader.screenshots(artifacts / "trivial-reopened.png")

@@ -50,7 +50,7 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
     frozen = opened.drawn(".djinn:has-text('Memory of demo')")
     frozen.wait_for()
     expect(opened.drawn(CANVAS)).to_have_count(0)
-    assert "moved" in frozen.text_content()
+    expect(frozen).to_contain_text("moved")
     for theme in (DARK, LIGHT):
         opened.use_theme(theme)
         frozen.screenshot(path=artifacts / f"vram-frozen-{theme.split()[1].lower()}.png")
@@ -60,7 +60,7 @@ def test_memory_is_drawn_live_and_frozen_by_its_button_in_light_and_dark(
     reader = LabPage.open(page, kernelless_lab.address("vram.ipynb"))
     reader.without_kernel()
     reader.show_everything()
-    assert reader.drawn(".djinn:has-text('Memory of demo') img").is_visible()
+    expect(reader.drawn(".djinn:has-text('Memory of demo') img")).to_be_visible()
     assert errors == []
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 from tests.browser.lab_page import DARK, LIGHT, LabPage
 from tests.browser.lab_server import LabServer
@@ -72,8 +72,8 @@ def assert_cards_are_whole(opened: LabPage) -> None:
 
 def assert_views_are_seen(opened: LabPage) -> None:
     assert_cards_are_whole(opened)
-    assert opened.drawn(STOP_CARD).first.is_visible()
-    assert opened.drawn(HEATMAP).first.is_visible()
+    expect(opened.drawn(STOP_CARD).first).to_be_visible()
+    expect(opened.drawn(HEATMAP).first).to_be_visible()
 
 
 def test_it_runs_to_its_end_and_its_views_are_seen_in_light_and_dark(
@@ -136,6 +136,6 @@ def test_as_it_lies_in_the_repository_it_is_read_by_those_who_do_not_trust_it(
     reader = LabPage.open(page, kernelless_lab.address(quickstart))
     reader.without_kernel()
     reader.show_everything()
-    assert reader.drawn(".djinn:has-text('Paused at resid_post.4')").first.is_visible()
-    assert reader.drawn(".djinn img.dj-picture[alt^='activation at']").first.is_visible()
+    expect(reader.drawn(".djinn:has-text('Paused at resid_post.4')").first).to_be_visible()
+    expect(reader.drawn(".djinn img.dj-picture[alt^='activation at']").first).to_be_visible()
     reader.screenshots(artifacts / "quickstart-untrusted.png")

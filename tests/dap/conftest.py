@@ -13,7 +13,7 @@ from djinn_jupyter.client import loading
 from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.dap.serving import serve_port
-from tests.dap.editor import Editor, on_port
+from tests.dap.editor import SECONDS, Editor, on_port
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def port(engine: RemoteEngine) -> int:
     """The port of an adapter that listens in this process."""
     told: SimpleQueue[int] = SimpleQueue()
     threading.Thread(target=serve_port, args=(0, told.put), daemon=True).start()
-    return told.get(timeout=10)
+    return told.get(timeout=SECONDS)
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from jsonschema.validators import validator_for
 SCHEMA = json.loads(
     (Path(debugpy.__file__).parent / "_vendored/pydevd/_pydevd_bundle/_debug_adapter/debugProtocol.json").read_text()
 )
-SECONDS = 40.0
+SECONDS = 120.0  # after which nothing is expected any more; an engine starts in some of these
 
 
 def conform(message: dict[str, Any]) -> None:
