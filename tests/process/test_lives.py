@@ -263,7 +263,7 @@ def test_options_that_the_running_engine_does_not_have_are_refused() -> None:
     dj.load("fake", device_memory="1GiB")
     assert dj.load("fake").entry is not None
     dj.load("fake", device_memory=2**30)
-    with pytest.raises(UsageError, match="device_memory = 1 GiB, not 2 GiB"):
+    with pytest.raises(UsageError, match="device_memory = 1GiB, not 2GiB"):
         dj.load("fake", device_memory="2GiB")
     with pytest.raises(UsageError, match="page_positions"):
         dj.load("fake", page_positions=16)
