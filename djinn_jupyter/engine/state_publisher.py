@@ -34,7 +34,7 @@ from djinn_jupyter.wire.holdings import ProcessMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
 
 PERIOD: Final = 0.2
-PATIENCE: Final = 1.0  # seconds; of a reader, should the engine break off between a reply and its publication
+PATIENCE: Final = 10.0  # seconds; of a reader, should the engine break off between a reply and its publication
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
