@@ -1,5 +1,5 @@
 """A request's round trip to the service and to the engine's thread: idle, during a decode, during a prefill, and while
-a text of 4 MB is tokenized."""
+a text of 4 MB is tokenized. Beside the idle ones stands an echo: bare sockets of the same kind, with as many bytes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 
+import zmq
+
 import djinn_jupyter
 from benchmarks.measuring import Spread, ratios
 from benchmarks.results import Bar, Checks, Figure, Result, at_most
@@ -29,7 +31,9 @@ from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire.replies import Reply
 from djinn_jupyter.wire.requests import Tokenize
 
-IDLE_MILLISECONDS, DECODE_MILLISECONDS = 0.3, 1.0
+IDLE_MILLISECONDS = {"ping": 0.3, "status": 0.3, "session verb": 0.45}
+DECODE_MILLISECONDS = {"ping": 1.0, "status": 1.0}
+ECHOED = 640  # bytes: a session's description
 REQUESTS, PASSES = 300, 5
 DECODED, PREFILLED, TEXTS = 120, 1000, 3
 LONGEST_PAUSE = 0.02
@@ -47,9 +51,10 @@ def run(setting: Setting) -> Result:
         kinds = _kinds(engine, engine.session("asking", fresh=True))
         busy = engine.session("busy", fresh=True)
         long, short = random_tokens(PREFILLED, shape.vocabulary), random_tokens(8, shape.vocabulary)
-        figures = [
-            *_idle(kinds, setting.rounds(REQUESTS)),
-            *_while_decoding(kinds, busy, short, setting.rounds(PASSES), checks),
+        with _echo(setting) as echo:
+            figures = _idle(kinds, echo, setting.rounds(REQUESTS))
+        figures += [
+            *_while_decoding(kinds, busy, short, setting.rounds(PASSES), shape.layers, checks),
             *_while_prefilling(kinds, busy, long, setting.rounds(PASSES), shape.layers, checks),
         ]
     with _unbounded_demo() as folder, engine_of(folder, setting) as engine:
@@ -64,29 +69,66 @@ def _kinds(engine: RemoteEngine, session: RemoteSession) -> dict[str, Ask]:
     return {"ping": engine.ping, "status": engine.statistics, "session verb": session.describe}
 
 
-def _idle(kinds: dict[str, Ask], count: int) -> list[Figure]:
-    times: dict[str, list[float]] = {name: [] for name in kinds}
+@contextmanager
+def _echo(setting: Setting) -> Iterator[Ask]:
+    """Yield a round trip to a process that only sends back what it gets."""
+    endpoint, message = f"ipc://{setting.home}/echo", b"." * ECHOED
+    with worker("echo") as there, zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        there.ask("bind", endpoint=endpoint)
+        dealer.connect(endpoint)
+
+        def ask() -> bytes:
+            dealer.send(message)
+            return dealer.recv()
+
+        ask()
+        yield ask
+
+
+def _idle(kinds: dict[str, Ask], echo: Ask, count: int) -> list[Figure]:
+    times: dict[str, list[float]] = {name: [] for name in (*kinds, "echo")}
     for _ in range(count):
-        for name, ask in kinds.items():
+        for name, ask in {**kinds, "echo": echo}.items():
             times[name].append(_timed(ask))
-    return [_figure(f"{name}, idle engine", times[name], at_most(IDLE_MILLISECONDS)) for name in kinds]
+    beside = {"a bare echo": _milliseconds(times["echo"])}
+    return [
+        Figure(
+            name=f"{name}, idle engine",
+            unit="ms",
+            value=_milliseconds(times[name]),
+            bar=at_most(IDLE_MILLISECONDS[name]),
+            sides=beside,
+            sides_unit="ms",
+        )
+        for name in kinds
+    ]
 
 
 def _while_decoding(
-    kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, checks: Checks
+    kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, layers: int, checks: Checks
 ) -> list[Figure]:
+    """Return round trips of what the service answers itself, and those of the engine's thread as a ratio of one layer's
+    time: the same decode's time alone, by its tokens and the number of layers."""
     times: dict[str, list[float]] = {name: [] for name in kinds}
+    of_layer: list[float] = []
     for _ in range(passes):
+        layer = _timed(lambda: busy.run(prompt, max_new_tokens=DECODED, ignore_eos=True)) / DECODED / layers
+        met: dict[str, list[float]] = {name: [] for name in kinds}
         with _running(busy, prompt, DECODED, checks) as still:
-            _sample(kinds, times, still, LONGEST_PAUSE)
-    return [_figure(f"{name}, during a decode", times[name], at_most(DECODE_MILLISECONDS)) for name in kinds]
+            _sample(kinds, met, still, LONGEST_PAUSE)
+        for name, values in met.items():
+            times[name] += values
+        of_layer += [seconds / layer for seconds in met["session verb"]]
+    plain = [
+        _figure(f"{name}, during a decode", times[name], at_most(bar)) for name, bar in DECODE_MILLISECONDS.items()
+    ]
+    return [*plain, _of_layer("session verb, during a decode", of_layer, times["session verb"])]
 
 
 def _while_prefilling(
     kinds: dict[str, Ask], busy: RemoteSession, prompt: list[int], passes: int, layers: int, checks: Checks
 ) -> list[Figure]:
     """Return round trips as a ratio of one layer's time: the same prefill's time alone, by the number of layers."""
-    figures = []
     times: dict[str, list[float]] = {name: [] for name in kinds}
     of_layer: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(passes):
@@ -97,18 +139,19 @@ def _while_prefilling(
         for name, values in met.items():
             times[name] += values
             of_layer[name] += ratios(values, [layer] * len(values))
-    for name in kinds:
-        figures.append(
-            Figure(
-                name=f"{name}, during a prefill of {PREFILLED} positions, of one layer's time",
-                unit="x",
-                value=Spread.of(of_layer[name]),
-                bar=at_most(1.0),
-                sides={"round trip": _milliseconds(times[name])},
-                sides_unit="ms",
-            )
-        )
-    return figures
+    during = f"during a prefill of {PREFILLED} positions"
+    return [_of_layer(f"{name}, {during}", of_layer[name], times[name]) for name in kinds]
+
+
+def _of_layer(name: str, ratios_: list[float], times: list[float]) -> Figure:
+    return Figure(
+        name=f"{name}, of one layer's time",
+        unit="x",
+        value=Spread.of(ratios_),
+        bar=at_most(1.0),
+        sides={"round trip": _milliseconds(times)},
+        sides_unit="ms",
+    )
 
 
 @contextmanager
