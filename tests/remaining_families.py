@@ -183,7 +183,9 @@ WITH_PARTS_REFUSED: dict[str, Overrides] = {
 }
 
 _LARGE = "parts of it beside the text have fixed sizes; the text is served by the same means as that of other families"
-_TIMM = "its tower is a model of timm, which the tests do without"
+_TIMM = (
+    "its tower is a model of timm, which the tests do without; tried once with it, served bit for bit at every layer"
+)
 _ENCODER = "an encoder-decoder; refused at load by that reason"
 NOT_BUILT: dict[str, str] = {
     "blt": "a model of bytes with a second model that cuts them into patches",
@@ -196,8 +198,8 @@ NOT_BUILT: dict[str, str] = {
     "musicgen_melody": _ENCODER,
     "kyutai_speech_to_text": "its tokens are of text and of several codebooks",
     "dots3_note": "its text alone is dots3_note_text",
-    "inkling2": "its text alone is inkling2_text",
-    "inkling_mm_model": "needs scipy, which the tests do without; its text alone is inkling_text",
+    "inkling2": "refused at load, as its text alone, inkling2_text",
+    "inkling_mm_model": "needs scipy, which the tests do without; served with it; its text alone is inkling_text",
     "qwen2_5_omni": "its thinker is read out of it, and served as qwen2_5_omni_thinker",
     "qwen3_omni_moe": "its thinker is read out of it, and served as qwen3_omni_moe_thinker",
     "vibevoice_asr": _LARGE,
@@ -207,7 +209,7 @@ NOT_BUILT: dict[str, str] = {
     "muse_spark": _LARGE,
     "pi0": "moves a robot",
     "evolla": "reads proteins",
-    "diffusion_gemma": "makes blocks of tokens by diffusion, not one after the other",
+    "diffusion_gemma": "makes blocks of tokens by diffusion, not one after the other; refused at load",
     "florence2": _ENCODER,
     "t5gemma2": _ENCODER,
     "udop": _ENCODER,

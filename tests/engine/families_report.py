@@ -59,8 +59,8 @@ language model alone (llama4, qwen3_5 and others) is loaded as that where the ch
 """
 
 
-NOT_BUILT_HEAD = """The auto classes of transformers list these too, and the tests make no tiny one of them: nothing is
-known of whether they are served. An engine that is given one finds out at load, as of any other.
+NOT_BUILT_HEAD = """The auto classes of transformers list these too, and the tests make no tiny one of them. Where
+nothing is said of it here, an engine that is given one finds out at load whether it is served, as of any other.
 """
 REFUSED_HEAD = """An engine says this at load, before any session: the reason, and what to do instead.
 """
