@@ -26,13 +26,13 @@ _COMPARED: Final[dict[Kind, str]] = {"number": "> 0.5", "text": "== ' Paris'"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Operand:
     """A part of an expression: its kind, how it is computed, and the parts of a tuple."""
 
     node: ast.expr
     kind: Kind
     value: Callable[..., Any]
-    items: tuple[Part, ...] | None = None
+    items: tuple[Operand, ...] | None = None
 
     def __str__(self) -> str:
         return (
@@ -50,7 +50,7 @@ class Kinds:
     def __init__(self) -> None:
         self.disagreement: str | None = None
 
-    def truths(self, parts: Sequence[Part]) -> Kind:
+    def truths(self, parts: Sequence[Operand]) -> Kind:
         for part in parts:
             if part.kind != "truth":
                 self._note(
@@ -59,26 +59,26 @@ class Kinds:
                 )
         return "truth"
 
-    def numbers(self, parts: Sequence[Part]) -> Kind:
+    def numbers(self, parts: Sequence[Operand]) -> Kind:
         """A truth counts as 0 or 1."""
         for part in parts:
             if part.kind not in ("number", "truth"):
                 self._note(f"{part}, and arithmetic is for numbers.")
         return "number"
 
-    def alike(self, parts: Sequence[Part]) -> Kind:
+    def alike(self, parts: Sequence[Operand]) -> Kind:
         for part in parts[1:]:
             if part.kind != parts[0].kind:
                 self._note(f"{parts[0]}, and {part}: one of them is taken, so both have to be of a kind.")
         return parts[0].kind if parts else ()
 
-    def compared(self, sides: Sequence[Part], ops: Sequence[ast.cmpop]) -> Kind:
+    def compared(self, sides: Sequence[Operand], ops: Sequence[ast.cmpop]) -> Kind:
         for one, op, other in zip(sides, ops, sides[1:], strict=False):
             if not _agree(one.kind, op, other.kind):
                 self._note(f"{one}, and {other}: a comparison is of two of a kind.")
         return "truth"
 
-    def of_call(self, name: str, parts: Sequence[Part]) -> Kind:
+    def of_call(self, name: str, parts: Sequence[Operand]) -> Kind:
         match name, parts:
             case "len", [counted]:
                 if counted.kind in ("truth", "number"):
@@ -86,7 +86,7 @@ class Kinds:
                 return "number"
             case "abs", [_]:
                 return self.numbers(parts)
-            case (("min" | "max"), [Part(items=tuple() as items)]):
+            case (("min" | "max"), [Operand(items=tuple() as items)]):
                 return self.alike(items)
             case (("min" | "max"), [_, _, *_]):
                 return self.alike(parts)

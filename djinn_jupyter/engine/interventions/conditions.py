@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from djinn_jupyter.engine.interventions.condition_kinds import OF_NAMES, Kind, Kinds, Part, of_constant
+from djinn_jupyter.engine.interventions.condition_kinds import OF_NAMES, Kind, Kinds, Operand, of_constant
 from djinn_jupyter.errors import InvalidCondition
 
 
@@ -118,7 +118,7 @@ class _Reading:
         self.kinds = Kinds()
         self._deepest = deepest
 
-    def read(self, node: ast.expr, level: int = 1) -> Part:
+    def read(self, node: ast.expr, level: int = 1) -> Operand:
         """Read a part and those inside it. Raises RecursionError below the deepest level, which is fixed, because the
         room on the interpreter's stack depends on the caller."""
         if level > self._deepest:
@@ -159,7 +159,7 @@ class _Reading:
                 kind, value = kinds.of_call(name, parts), lambda scope: call(*(part.value(scope) for part in parts))
             case _:
                 raise InvalidCondition(f"{ast.unparse(node)!r} is not allowed in a condition.")
-        return Part(node=node, kind=kind, value=value, items=items)
+        return Operand(node=node, kind=kind, value=value, items=items)
 
     def _name(self, name: str) -> tuple[Kind, Compiled]:
         if name not in OF_NAMES:
@@ -182,17 +182,17 @@ def _function(name: str) -> Callable[..., Any]:
     return _FUNCTIONS[name]
 
 
-def _all_or_any(conjunction: bool, parts: Sequence[Part]) -> Compiled:
+def _all_or_any(conjunction: bool, parts: Sequence[Operand]) -> Compiled:
     if conjunction:
         return lambda scope: all(part.value(scope) for part in parts)
     return lambda scope: any(part.value(scope) for part in parts)
 
 
-def _together(items: Sequence[Part]) -> Compiled:
+def _together(items: Sequence[Operand]) -> Compiled:
     return lambda scope: tuple(item.value(scope) for item in items)
 
 
-def _arithmetic(operate: Callable[[Any, Any], Any], left: Part, right: Part) -> Compiled:
+def _arithmetic(operate: Callable[[Any, Any], Any], left: Operand, right: Operand) -> Compiled:
     def compute(scope: Scope) -> Any:
         a, b = left.value(scope), right.value(scope)
         if not (isinstance(a, int | float) and isinstance(b, int | float)):
@@ -202,7 +202,7 @@ def _arithmetic(operate: Callable[[Any, Any], Any], left: Part, right: Part) -> 
     return compute
 
 
-def _chain(holds: Sequence[Callable[[Any, Any], Any]], sides: Sequence[Part]) -> Compiled:
+def _chain(holds: Sequence[Callable[[Any, Any], Any]], sides: Sequence[Operand]) -> Compiled:
     def compare(scope: Scope) -> bool:
         left = sides[0].value(scope)
         for agree, side in zip(holds, sides[1:], strict=True):
