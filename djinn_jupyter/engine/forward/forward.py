@@ -7,12 +7,12 @@ cache in use, as `generate` does."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import (
@@ -28,6 +28,7 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
 from djinn_jupyter.engine.memory.weights.residence import Weights
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
+from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.gates import Gates, Leave
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
@@ -38,7 +39,7 @@ from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
 class EpilogueCrossing:
     """Skips every layer: `hidden` goes straight to the final norm and the head."""
 
-    def __init__(self, boundary: int, hidden_1TD: Tensor) -> None:
+    def __init__(self, boundary: int, hidden_1TD: Tensor | None) -> None:
         self.boundary = boundary
         self.hidden: Tensor | None = hidden_1TD
 
@@ -159,6 +160,31 @@ class Forward:
         with self.weights.passing(), self.gates.entered(crossing):
             logits: Tensor = self.model(tokens_1n, use_cache=False).logits
         return logits[0]
+
+    @torch.inference_mode()
+    def layer_arguments(self, tokens: tuple[int, ...], start: int, cache: Cache, *, lines: int) -> list[Arguments]:
+        """Return the arguments that the model's own forward gives each layer for `lines` equal lines, with the rows of
+        `tokens` from `start` on; no layer runs."""
+        found: list[Arguments] = []
+
+        def note(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            found.append((args, dict(kwargs)))
+            if len(found) == self.layers:
+                raise Leave
+
+        shown = torch.tensor([tokens[start:]] * lines, device=self.device)
+        arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
+        if self._takes_positions:
+            arguments["position_ids"] = torch.tensor([range(start, len(tokens))] * lines, device=self.device)
+        self._rotary.reset()
+        with ExitStack() as hooks, self.gates.entered(EpilogueCrossing(self.layers, None)), self.weights.passing():
+            for layer in self.anatomy.layers:
+                hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
+            try:
+                self.model(shown, **arguments)
+            except Leave:
+                pass
+        return found
 
     def crosses(self, committed: int, end: int) -> bool:
         """True where a pass over [committed, end) would read keys made with other rotary frequencies."""

@@ -1,0 +1,98 @@
+"""The arguments of every layer for lines whose rows are [start, end), as the model's own forward makes them.
+
+Masks, rotary tables, biases of distance and inputs by layer come from the model, once a group of lines and for one
+line; for several, the axis that counts lines is found by asking for two, and repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.hooks.call_forms import Arguments
+from djinn_jupyter.engine.wavefront.shared_cache import SharedCache
+
+Path = tuple[int | str, ...]
+Axes = Mapping[Path, int]
+Structure = tuple[tuple[Path, int], ...]
+
+
+class ArgumentAxes:
+    """The axes that count lines, by the structure of the arguments; learned from the model once for each."""
+
+    def __init__(self) -> None:
+        self._known: dict[Structure, Axes] = {}
+
+    def of(self, one: list[Arguments], two: Any) -> Axes:
+        """Return the axes in the arguments `one`; `two` returns the same for two lines, where they are not known."""
+        structure = tuple((path, tensor.ndim) for path, tensor in _tensors(one, ()))
+        if structure not in self._known:
+            doubled = dict(_tensors(two(), ()))
+            self._known[structure] = {
+                path: axis
+                for path, tensor in _tensors(one, ())
+                if (axis := _grown(tensor, doubled.get(path, tensor))) is not None
+            }
+        return self._known[structure]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LayerCalls:
+    """Calls layers for lines with rows from `cache.start` on."""
+
+    forward: Forward
+    cache: SharedCache
+    arguments: list[Arguments]
+    axes: Axes
+
+    @classmethod
+    def of(cls, forward: Forward, tokens: tuple[int, ...], cache: SharedCache, axes: ArgumentAxes) -> LayerCalls:
+        one = forward.layer_arguments(tokens, cache.start, cache, lines=1)
+        found = axes.of(one, lambda: forward.layer_arguments(tokens, cache.start, cache, lines=2))
+        return cls(forward=forward, cache=cache, arguments=one, axes=found)
+
+    def call(self, layer: int, hidden_BnD: Tensor) -> Tensor:
+        """Return the hidden states of all lines after `layer`."""
+        form = self.forward.anatomy.forms[layer]
+        args, kwargs = _repeated(self.arguments[layer], (layer,), self.axes, hidden_BnD.shape[0])
+        args, kwargs = form.put(args, kwargs, hidden_BnD)
+        after: Tensor = form.unwrap(self.forward.anatomy.layers[layer](*args, **kwargs))
+        return after
+
+
+def _tensors(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _tensors(part, (*path, key))
+    elif isinstance(value, tuple | list):
+        for index, part in enumerate(value):
+            yield from _tensors(part, (*path, index))
+
+
+def _grown(one: Tensor, two: Tensor) -> int | None:
+    """Return the axis along which `two` is twice as long, None where none is."""
+    if one.ndim != two.ndim:
+        return None
+    return next((axis for axis in range(one.ndim) if two.shape[axis] == 2 * one.shape[axis]), None)
+
+
+def _repeated(value: Any, path: Path, axes: Axes, lines: int) -> Any:
+    """Return the same arguments for `lines` lines; lines are the outer part of an axis that they share."""
+    if isinstance(value, Tensor):
+        axis = axes.get(path)
+        if axis is None or lines == 1:
+            return value
+        if value.shape[axis] == 1:
+            return value.expand(*(lines if i == axis else -1 for i in range(value.ndim)))
+        return value.repeat(*(lines if i == axis else 1 for i in range(value.ndim)))
+    if isinstance(value, dict):
+        return {key: _repeated(part, (*path, key), axes, lines) for key, part in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_repeated(part, (*path, index), axes, lines) for index, part in enumerate(value))
+    return value

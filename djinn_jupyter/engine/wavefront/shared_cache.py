@@ -1,0 +1,125 @@
+"""What a layer sees as its cache while many lines run it together: one base line's rows, then each line's own.
+
+Lines that share a base differ from it only from position `start` on. The base's keys and values below are read where
+they lie; attention gets them joined to each line's own rows for the time of one layer, and nothing is kept a line.
+
+Shapes: B lines, H key-value heads, S positions of the base line, n rows of a line, D features of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
+
+from djinn_jupyter.engine.model.hooks.gates import Leave
+
+Rows = tuple[Tensor, Tensor]
+SERVED = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
+
+
+@dataclass(slots=True)
+class BaseRows:
+    """The keys and values of the base line, k_1HSD and v_1HSD by cache layer."""
+
+    of_layer: dict[int, Rows]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(rows.nbytes for pair in self.of_layer.values() for rows in pair)
+
+
+class SharedLayer(cache_utils.CacheLayerMixin):
+    """One layer of a SharedCache. A window is kept by the masks, which the model makes from positions."""
+
+    def __init__(self, index: int, base: BaseRows, start: int, sliding: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.index, self.base, self.start, self.is_sliding = index, base, start, sliding
+        self.is_initialized = True
+        self.before: Rows | None = None  # B lines' own rows from the base's `until` on, before those of this call
+        self.until = start
+        self.catching = False
+        self.caught: Rows | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Rows:
+        """Return the rows that attention reads, those of the base first. Leaves the pass where it is `catching`."""
+        if self.catching:
+            self.caught = key_states, value_states
+            raise Leave
+        parts = [] if self.before is None else [self.before]
+        return self._joined([*parts, (key_states, value_states)])
+
+    @contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Leave the pass at this layer's update inside this block; `caught` then has the rows that it gave."""
+        self.catching, self.caught = True, None
+        try:
+            yield
+        finally:
+            self.catching = False
+
+    @contextmanager
+    def following(self, before: Rows, until: int) -> Iterator[None]:
+        """Put the lines' own rows `before` those of the calls inside this block; the base ends at `until`."""
+        self.before, self.until = before, until
+        try:
+            yield
+        finally:
+            self.before, self.until = None, self.start
+
+    def take(self) -> Rows:
+        """Return what was caught, once."""
+        caught, self.caught = self.caught, None
+        if caught is None:
+            raise RuntimeError(f"layer {self.index} did not update its cache")
+        return caught
+
+    def _joined(self, own: Sequence[Rows]) -> Rows:
+        lines = own[-1][0].shape[0]
+        if self.until:
+            base = [rows[:, :, : self.until].expand(lines, -1, -1, -1) for rows in self.base.of_layer[self.index]]
+            own = [(base[0], base[1]), *own]
+        if len(own) == 1:
+            return own[0]
+        return torch.cat([keys for keys, _ in own], 2), torch.cat([values for _, values in own], 2)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.start + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.start
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None: ...
+
+
+class SharedCache(Cache):
+    """The cache of all lines whose own rows begin at `start`."""
+
+    def __init__(self, config: PreTrainedConfig, base: BaseRows, start: int) -> None:
+        self.start = start
+        plain = DynamicCache(config=config).layers
+        super().__init__(
+            layers=[
+                SharedLayer(index, base, start, type(layer) is cache_utils.DynamicSlidingWindowLayer)
+                for index, layer in enumerate(plain)
+            ]
+        )
+
+    def layer(self, index: int) -> SharedLayer:
+        layer = self.layers[index]
+        assert isinstance(layer, SharedLayer)
+        return layer
+
+
+def why_not_shared(config: PreTrainedConfig) -> str | None:
+    """Return why this model's cache cannot be shared by lines, None if it can."""
+    strange = {type(layer).__name__ for layer in DynamicCache(config=config).layers if type(layer) not in SERVED}
+    return f"its cache has layers of kind {', '.join(sorted(strange))}" if strange else None

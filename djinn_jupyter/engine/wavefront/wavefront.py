@@ -1,0 +1,174 @@
+"""A wavefront: one pass over all layers, from the lowest to the highest, which lines join when their layer comes.
+
+A line equals its base below some layer and before some position, so only its rows from there run: at layer l those of
+every line that joined at or below l. Lines with rows from the same position on run a layer together, through the
+model's own layer module. In the last layer all rows run up to the cache's update, and the last row alone beyond it.
+
+Shapes: B lines of a group, S positions of the base line, n rows of a line (those from its start to S), D features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
+
+MOST_SECONDS: Final = 0.02  # of one call of a layer, so that others' requests wait no longer
+FIRST_ROWS: Final = 256  # of the first call, before any was measured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Line:
+    """A line that equals the base before position `start` and below `boundary`, where its rows are rows_nD."""
+
+    number: int
+    boundary: int
+    start: int
+    rows_nD: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.rows_nD.nbytes
+
+
+@dataclass(slots=True)
+class _Group:
+    """The lines that run together: their numbers, and their rows before the next layer."""
+
+    numbers: list[int] = field(default_factory=list)
+    rows_BnD: Tensor | None = None
+
+    def join(self, lines: Sequence[Line]) -> None:
+        fresh = torch.stack([line.rows_nD for line in lines])
+        self.numbers += [line.number for line in lines]
+        if self.rows_BnD is not None:
+            fresh = torch.cat([self.rows_BnD, fresh[:, fresh.shape[1] - self.rows_BnD.shape[1] :]])
+        self.rows_BnD = fresh
+
+
+@dataclass(slots=True)
+class CallSize:
+    """How many rows one call of a layer may have, learned from the calls made."""
+
+    rows: int = FIRST_ROWS
+
+    def lines(self, length: int) -> int:
+        return max(1, self.rows // length)
+
+    def note(self, rows: int, seconds: float) -> None:
+        """Count a call. Grows at most twofold at a time, for the first calls of a process are slow or lucky."""
+        fitting = int(rows * MOST_SECONDS / max(seconds, 1e-6))
+        self.rows = max(1, min(fitting, 2 * self.rows))
+
+
+class Wavefront:
+    """Runs lines over one base line of `tokens`. `residuals` are its hidden states before each layer and after the
+    last, [1, S, D]."""
+
+    def __init__(
+        self, forward: Forward, tokens: tuple[int, ...], residuals: Sequence[Tensor], axes: ArgumentAxes
+    ) -> None:
+        self.forward, self.tokens, self.residuals, self._axes = forward, tokens, residuals, axes
+        self.base, self.size = BaseRows({}), CallSize()
+        self.layers_run = 0  # calls of a layer
+        self.rows_run = 0
+        self._calls: dict[int, LayerCalls] = {}
+
+    def prepare(self) -> Iterator[None]:
+        """Compute the base's keys and values, a layer at a time."""
+        calls = self._calls_from(0)
+        for layer in range(self.forward.layers):
+            keys, values = self._caught(calls, layer, self.residuals[layer])
+            self.base.of_layer[self._cache_layer(layer)] = (keys.contiguous(), values.contiguous())
+            yield
+
+    def run(self, lines: Sequence[Line]) -> Iterator[dict[int, Tensor] | None]:
+        """Yield None between two calls of a layer, and at the end each line's last row behind the last layer, by its
+        number."""
+        groups: dict[int, _Group] = {}
+        for boundary in range(min(line.boundary for line in lines), self.forward.layers + 1):
+            for start, joining in _by_start(line for line in lines if line.boundary == boundary).items():
+                groups.setdefault(start, _Group()).join(joining)
+            if boundary < self.forward.layers:
+                for start, group in groups.items():
+                    yield from self._advance(boundary, start, group)
+        yield {
+            number: row[-1]
+            for group in groups.values()
+            if group.rows_BnD is not None
+            for number, row in zip(group.numbers, group.rows_BnD, strict=True)
+        }
+
+    def count(self) -> int:
+        """Return the calls of layers since it was last asked."""
+        made, self.layers_run = self.layers_run, 0
+        return made
+
+    def _advance(self, layer: int, start: int, group: _Group) -> Iterator[None]:
+        """Run a layer for a group, some lines at a time."""
+        assert group.rows_BnD is not None
+        last, done, rows = layer == self.forward.layers - 1, [], group.rows_BnD
+        while rows.shape[0]:
+            count = self.size.lines(rows.shape[1])
+            begun = perf_counter()
+            done.append(self._called(layer, start, rows[:count], last))
+            self.size.note(min(count, rows.shape[0]) * rows.shape[1], perf_counter() - begun)
+            rows = rows[count:]
+            yield
+        group.rows_BnD = torch.cat(done) if len(done) > 1 else done[0]
+
+    @torch.inference_mode()
+    def _called(self, layer: int, start: int, rows_BnD: Tensor, last: bool) -> Tensor:
+        self.layers_run += 1
+        self.rows_run += rows_BnD.shape[0] * rows_BnD.shape[1]
+        calls = self._calls_from(start)
+        with self.forward.weights.passing():
+            if not last:
+                return calls.call(layer, rows_BnD)
+            return self._last_rows(calls, layer, rows_BnD)
+
+    def _last_rows(self, calls: LayerCalls, layer: int, rows_BnD: Tensor) -> Tensor:
+        """Return the last row of each line behind the last layer: of the others only keys and values are computed."""
+        if rows_BnD.shape[1] == 1:
+            return calls.call(layer, rows_BnD)
+        keys, values = self._caught(calls, layer, rows_BnD)
+        tail = self._calls_from(len(self.tokens) - 1)
+        view = tail.cache.layer(self._cache_layer(layer))
+        with view.following((keys[:, :, :-1], values[:, :, :-1]), calls.cache.start):
+            return tail.call(layer, rows_BnD[:, -1:])
+
+    @torch.inference_mode()
+    def _caught(self, calls: LayerCalls, layer: int, rows_BnD: Tensor) -> tuple[Tensor, Tensor]:
+        """Run a layer up to its cache's update. Return the keys and values that it gave."""
+        view = calls.cache.layer(self._cache_layer(layer))
+        try:
+            with view.leaving(), self.forward.weights.passing():
+                calls.call(layer, rows_BnD)
+        except Leave:
+            pass
+        return view.take()
+
+    def _cache_layer(self, layer: int) -> int:
+        return self.forward.anatomy.cache_layers_of(layer)[0]
+
+    def _calls_from(self, start: int) -> LayerCalls:
+        if start not in self._calls:
+            cache = SharedCache(self.forward.model.config, self.base, start)
+            self._calls[start] = LayerCalls.of(self.forward, self.tokens, cache, self._axes)
+        return self._calls[start]
+
+
+def _by_start(lines: Iterator[Line]) -> dict[int, list[Line]]:
+    found: dict[int, list[Line]] = {}
+    for line in lines:
+        found.setdefault(line.start, []).append(line)
+    return found
