@@ -16,6 +16,7 @@ from djinn_jupyter._version import __version__ as __version__
 if TYPE_CHECKING:
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
+    from djinn_jupyter.client.grid import Grid as Grid
     from djinn_jupyter.client.loading import attach as attach
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.stops import Finished as Finished
     from djinn_jupyter.client.stops import Interrupted as Interrupted
     from djinn_jupyter.client.stops import Paused as Paused
+    from djinn_jupyter.client.sweeping import sweep as sweep
     from djinn_jupyter.errors import DjinnError as DjinnError
 
 _HOMES = {
     "load": "client.loading",
     "engines": "client.loading",
     "attach": "client.loading",
+    "sweep": "client.sweeping",
+    "Grid": "client.grid",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",
     "Paused": "client.stops",

@@ -11,6 +11,7 @@ DjinnError
 │   ├── InvalidEdit          an edit whose shape, dtype, positions or values do not fit
 │   ├── PromptTooLong        more tokens than the model has positions for
 │   └── NoTokenizer          text was given to a model saved without a tokenizer
+├── SweepEnded               a sweep that ended before its last cell; it has the grid of the finished ones
 ├── IllegalMove              the session is not in a state from which this verb is possible
 ├── SessionHeld              a live session that another kernel holds
 ├── SessionsWouldSuffer      a verb that hurts sessions of others, without --force
@@ -83,6 +84,12 @@ class UnknownCheckpoint(UsageError): ...
 
 
 class NoTokenizer(UsageError): ...
+
+
+class SweepEnded(DjinnError):
+    def __init__(self, message: str, grid: object = None) -> None:
+        super().__init__(message)
+        self.grid = grid
 
 
 class IllegalMove(DjinnError): ...

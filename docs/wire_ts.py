@@ -11,7 +11,18 @@ from typing import Any
 import msgspec
 
 from djinn_jupyter.server import answers, messages, protocol
-from djinn_jupyter.wire import attribution, edits, holdings, interventions, nouns, readings, replies, requests, watches
+from djinn_jupyter.wire import (
+    attribution,
+    edits,
+    holdings,
+    interventions,
+    nouns,
+    readings,
+    replies,
+    requests,
+    sweeps,
+    watches,
+)
 from djinn_jupyter.wire.arrays import ITEM_BYTES, Array
 
 HEAD = "/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */\n"
@@ -54,6 +65,7 @@ def wire_ts() -> dict[str, str]:
             _union("WireRequest", [kind for kind in typing.get_args(requests.Request) if kind in answers.ANSWERS]),
         ],
         "attribution": [*_interfaces(attribution)],
+        "sweeps": [*_aliases(sweeps), *_interfaces(sweeps, but=replies.EventBase)],
         "replies": [
             *_interfaces(replies, but=replies.EventBase),
             _union("WireReply", typing.get_args(replies.Reply)),

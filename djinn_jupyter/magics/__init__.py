@@ -22,6 +22,7 @@ def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
         looking,
         memory,
         running,
+        sweeping,
     )
     from djinn_jupyter.magics.completion import Matcher, register
     from djinn_jupyter.magics.kernel_state import KernelState
@@ -29,7 +30,7 @@ def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
     state = KernelState(shell, client)
     for group in (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
                   changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics,
-                  memory.MemoryMagics, debugging.DebuggingMagics):  # fmt: skip
+                  memory.MemoryMagics, sweeping.SweepingMagics, debugging.DebuggingMagics):  # fmt: skip
         shell.register_magics(group(state))
     register(shell, Matcher(state))
     cell_events.register(shell, cell_events.CellEvents(state))

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import stops
+    from djinn_jupyter.client import stops, sweeping
     from djinn_jupyter.client.engines import logs, naming, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
@@ -22,9 +22,10 @@ else:
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     stops = _Lazy("djinn_jupyter.client.stops")
+    sweeping = _Lazy("djinn_jupyter.client.sweeping")
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
     terminal = _Lazy("djinn_jupyter.client.engines.terminal")
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "logs", "naming", "requests", "stops", "terminal", "views"]
+__all__ = ["live_memory", "logs", "naming", "requests", "stops", "sweeping", "terminal", "views"]

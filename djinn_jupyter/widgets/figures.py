@@ -63,6 +63,15 @@ def contributions(values: Sequence[Sequence[float]], columns: Sequence[str], *, 
     return _framed(go.Figure(heat), title, "", "layer", height=_height(len(cells)), downwards=True)
 
 
+def changes(values: NDArray[np.generic], rows: Sequence[str], columns: Sequence[str], *, title: str) -> go.Figure:
+    """Draw what edits change, a cell for each place: more is red, less is blue."""
+    limit = float(np.abs(values).max()) or 1.0
+    cells = [[rounded(float(value)) for value in row] for row in values]
+    heat = go.Heatmap(z=cells, x=list(columns), y=list(rows), zmin=-limit, zmax=limit, colorscale=DIVERGING,
+                      hovertemplate="%{y}, %{x}: %{z}<extra></extra>", colorbar=_bar())  # fmt: skip
+    return _framed(go.Figure(heat), title, "", "", height=_height(len(cells)), downwards=True)
+
+
 def _of_head(site: str, head: int, count: int) -> str:
     """Name a head, as in `pattern.5, head 3`; a site that selects a single head already names it."""
     return f"{site}, head {head}" if count > 1 or "[" not in site else site

@@ -6,6 +6,7 @@ from djinn_jupyter.widgets.attribution import attribution_view
 from djinn_jupyter.widgets.diff import Line, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
 from djinn_jupyter.widgets.effect import edit_view
+from djinn_jupyter.widgets.grid import grid_view
 from djinn_jupyter.widgets.lens import lens_grid_view, lens_view
 from djinn_jupyter.widgets.look import Look
 from djinn_jupyter.widgets.memory import memory_view
@@ -32,7 +33,8 @@ __all__ = [
     "Line", "Look", "View",
     "armed", "attribution_view", "checkpoints_view", "memory_view", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",
-    "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "history_view",
+    "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "grid_view",
+    "history_view",
     "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",
     "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
     "watch_view", "watches_view", "watching",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import attribution
+from djinn_jupyter.wire import attribution, sweeps
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.frozen import Frozen
+from djinn_jupyter.wire.event_base import EventBase as EventBase
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     CheckpointDescription,
@@ -29,6 +29,8 @@ from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 
 Attributed = attribution.Attributed
+Swept = sweeps.Swept
+SweepProgressed = sweeps.SweepProgressed
 
 
 class Failed(ReplyBase, frozen=True, tag="Failed"):
@@ -314,6 +316,7 @@ Reply = (
     | Inspected
     | LensRead
     | Attributed
+    | Swept
     | Evaluated
     | Watching
     | WatchRead
@@ -327,12 +330,6 @@ Reply = (
     | Checkpoints
     | Noted
 )
-
-
-class EventBase(Frozen, tag_field="event"):
-    """Something that happened to a session. Published to everyone who subscribes to its name."""
-
-    session: str
 
 
 class SessionOpened(EventBase, frozen=True, tag="SessionOpened"): ...
@@ -395,4 +392,5 @@ Event = (
     | SessionFailed
     | SessionSwapped
     | SessionChanged
+    | SweepProgressed
 )

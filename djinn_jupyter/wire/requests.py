@@ -25,6 +25,7 @@
     Inspect                     Inspected
     Lens                        LensRead
     Attribute                   Attributed
+    Sweep                       Swept
     Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
     ReadStop                    Paused
@@ -50,7 +51,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import interventions, watches
+from djinn_jupyter.wire import interventions, sweeps, watches
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
@@ -76,6 +77,7 @@ MeasureEffect = interventions.MeasureEffect
 RevertEdits = interventions.RevertEdits
 Steer = interventions.Steer
 Unsteer = interventions.Unsteer
+Sweep = sweeps.Sweep
 ReadWatch = watches.ReadWatch
 Unwatch = watches.Unwatch
 Watch = watches.Watch
@@ -360,6 +362,7 @@ Request = (
     | Inspect
     | Lens
     | Attribute
+    | Sweep
     | Evaluate
     | Watch
     | Unwatch

@@ -30,13 +30,14 @@ from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
 from tests.magics.attributed import Attributing
 from tests.magics.owned import Owned
+from tests.magics.swept import Sweeping
 from tests.magics.switched import Switched
 from tests.widgets import samples
 
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing, Owned):
+class EngineDouble(Switched, Attributing, Owned, Sweeping):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.interventions.conditions import Condition
 from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.token_readings import of_token
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import InvalidCondition
 from djinn_jupyter.wire.nouns import BreakpointDescription
@@ -104,9 +105,8 @@ class _MomentScope:
                 return self.text_of(int(self._logits().argmax()))
         raise InvalidCondition(f"A condition knows no {name!r}.")
 
-    def probability(self, text: str) -> float:
-        token = self.id_of(text)
-        return float(torch.softmax(self._logits().to(torch.float32), dim=-1)[token])
+    def of_token(self, name: str, token: str | int) -> float:
+        return of_token(name, self._logits(), self.id_of(token) if isinstance(token, str) else token)
 
     def _norm_rows(self) -> list[float]:
         if self._norms is None:
@@ -118,7 +118,9 @@ class _MomentScope:
     def _logits(self) -> Tensor:
         """Return logits [V] of the present row; the lens is applied to a block of rows at once."""
         if self.moment.lens is None:
-            raise InvalidCondition(f"top1 and p need a site of the residual stream's width; {self.site} is none.")
+            raise InvalidCondition(
+                f"top1, p, logit and rank need a site of the residual stream's width; {self.site} is none."
+            )
         block, offset = divmod(self.row, LENS_ROWS)
         while len(self._lens) <= block:
             start = len(self._lens) * LENS_ROWS

@@ -2,8 +2,9 @@
 `eval`.
 
 Names: `step` (0 is the prompt), `position`, `token` (its text), `token_id`, `norm` (L2 norm of the value at the
-position), `top1` (text of the most likely token by the logit lens there) and `p("text")` (probability of a token by the
-logit lens). Operators: comparisons, `in`, and / or / not, + - * / // %, `a if c else b`; functions abs, min, max, len.
+position), `top1` (text of the most likely token by the logit lens there). Of a token, by its text or number, the logit
+lens gives `logit("text")`, its probability `prob("text")` or `p("text")`, and `rank("text")` (1 is the most likely).
+Operators: comparisons, `in`, and / or / not, + - * / // %, `a if c else b`; functions abs, min, max, len.
 A breakpoint fires at the first position of the pass where the expression is true."""
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ class Scope(Protocol):
 
     def read(self, name: str) -> Any: ...
 
-    def probability(self, text: str) -> float: ...
+    def of_token(self, name: str, token: str | int) -> float: ...
 
 
 DEEPEST: Final = 100  # levels; each takes at most three of the thousand frames of a thread's stack
-LENS_NAMES: Final = frozenset({"top1", "p"})
+TOKEN_FUNCTIONS: Final = ("p", "prob", "logit", "rank")
+LENS_NAMES: Final = frozenset({"top1", *TOKEN_FUNCTIONS})
 _FUNCTIONS: Final[dict[str, Callable[..., Any]]] = {"abs": abs, "min": min, "max": max, "len": len}
 _COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], Any]]] = {
     ast.Eq: operator.eq,
@@ -53,18 +55,25 @@ Compiled = Callable[[Scope], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """A parsed expression. `names` are those it reads, `tokens` the texts given to `p`. With no name beyond `step` it
-    holds for all positions or for none. `value` computes the expression, `holds` its truth. `disagreement` says why
-    it is not true or false in a meaningful way; None where it is."""
+    """A parsed expression. `names` are those it reads, `tokens` the texts and `token_ids` the numbers of tokens. With
+    no name beyond `step` it holds for all positions or for none. `value` computes the expression, `holds` its truth.
+    `disagreement` says why it is not true or false in a meaningful way, `no_number` why it is no number; None where it
+    is."""
 
     text: str
     names: frozenset[str]
     tokens: frozenset[str]
+    token_ids: frozenset[int]
     disagreement: str | None
+    no_number: str | None
     value: Compiled
 
     def holds(self, scope: Scope) -> bool:
         return bool(self.value(scope))
+
+    def require_number(self) -> None:
+        if self.no_number is not None:
+            raise InvalidCondition(self.no_number)
 
     def require_truth(self) -> None:
         if self.disagreement is not None:
@@ -92,6 +101,9 @@ def parse(text: str, *, kept: bool = False) -> Condition:
         ) from None
     except (SyntaxError, ValueError):
         raise InvalidCondition(f"{text!r} is not an expression such as `step > 0 and p(' Paris') < 0.5`.") from None
+    no_number = reading.kinds.disagreement
+    if no_number is None and whole.kind != "number":
+        no_number = f"{whole}, and a metric has to be a number, as logit(' Paris') is."
     reading.kinds.truths((whole,))
 
     def value(scope: Scope) -> Any:
@@ -103,8 +115,10 @@ def parse(text: str, *, kept: bool = False) -> Condition:
     return Condition(
         text=text,
         names=frozenset(reading.names),
-        tokens=frozenset(reading.tokens),
+        tokens=frozenset(token for token in reading.tokens if isinstance(token, str)),
+        token_ids=frozenset(token for token in reading.tokens if isinstance(token, int)),
         disagreement=reading.kinds.disagreement,
+        no_number=no_number,
         value=value,
     )
 
@@ -114,7 +128,7 @@ class _Reading:
 
     def __init__(self, deepest: int) -> None:
         self.names: set[str] = set()
-        self.tokens: set[str] = set()
+        self.tokens: set[str | int] = set()
         self.kinds = Kinds()
         self._deepest = deepest
 
@@ -152,8 +166,8 @@ class _Reading:
                 a, b, c = self.read(test, below), self.read(then, below), self.read(other, below)
                 kinds.truths((a,))
                 kind, value = kinds.alike((b, c)), lambda scope: (b if a.value(scope) else c).value(scope)
-            case ast.Call(func=ast.Name(id="p"), args=args, keywords=[]):
-                kind, value = "number", self._probability(args)
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in TOKEN_FUNCTIONS:
+                kind, value = "number", self._of_token(name, args)
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 call, parts = _function(name), [self.read(one, below) for one in args]
                 kind, value = kinds.of_call(name, parts), lambda scope: call(*(part.value(scope) for part in parts))
@@ -167,18 +181,20 @@ class _Reading:
         self.names.add(name)
         return OF_NAMES[name], lambda scope: scope.read(name)
 
-    def _probability(self, args: list[ast.expr]) -> Compiled:
+    def _of_token(self, name: str, args: list[ast.expr]) -> Compiled:
         match args:
-            case [ast.Constant(value=str() as text)]:
-                self.names.add("p")
-                self.tokens.add(text)
-                return lambda scope: scope.probability(text)
-        raise InvalidCondition("p takes one token in quotes, as in p(' Paris').")
+            case [ast.Constant(value=str() | int() as token)] if not isinstance(token, bool):
+                self.names.add(name)
+                self.tokens.add(token)
+                return lambda scope: scope.of_token(name, token)
+        raise InvalidCondition(f"{name} takes one token, as in {name}(' Paris') or {name}(42).")
 
 
 def _function(name: str) -> Callable[..., Any]:
     if name not in _FUNCTIONS:
-        raise InvalidCondition(f"A condition knows no function {name!r}; it knows p, {', '.join(_FUNCTIONS)}.")
+        raise InvalidCondition(
+            f"A condition knows no function {name!r}; it knows {', '.join((*TOKEN_FUNCTIONS, *_FUNCTIONS))}."
+        )
     return _FUNCTIONS[name]
 
 

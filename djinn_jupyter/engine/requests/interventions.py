@@ -254,12 +254,17 @@ def checked_condition(runtime: Runtime, text: str, tap: Tap) -> conditions.Condi
     condition = conditions.parse(text)
     if condition.needs_lens and (tap.axes != "T D" or tap.width != runtime.forward.anatomy.hidden_size):
         raise InvalidCondition(
-            f"top1 and p read the residual stream; {tap.site.whole()} has another width. Use resid_post.N."
+            f"top1, p, logit and rank read the residual stream; {tap.site.whole()} has another width. Use resid_post.N."
         )
-    for token in condition.tokens:
-        if runtime.tokenizer.token_id(token) >= runtime.description.vocab_size:
-            raise InvalidCondition(f"p({token!r}) names no token: there are {runtime.description.vocab_size} ids.")
+    require_known_tokens(runtime, condition)
     return condition
+
+
+def require_known_tokens(runtime: Runtime, condition: conditions.Condition) -> None:
+    """Raise InvalidCondition for a token that the model does not have."""
+    for number in (*map(runtime.tokenizer.token_id, condition.tokens), *condition.token_ids):
+        if not 0 <= number < runtime.description.vocab_size:
+            raise InvalidCondition(f"There is no token {number}: there are {runtime.description.vocab_size} ids.")
 
 
 def _named(session: Session, spelling: str) -> list[int]:

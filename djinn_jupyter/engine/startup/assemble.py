@@ -45,6 +45,7 @@ from djinn_jupyter.engine.requests.owners import Owners
 from djinn_jupyter.engine.requests.sessions import SessionRequests
 from djinn_jupyter.engine.requests.stateless import StatelessRequests
 from djinn_jupyter.engine.requests.swap import SwapRequests
+from djinn_jupyter.engine.requests.sweeping import SweepRequests
 from djinn_jupyter.engine.requests.switching import SwitchingRequests
 from djinn_jupyter.engine.requests.tree import TreeRequests
 from djinn_jupyter.engine.requests.weights import WeightRequests
@@ -58,6 +59,7 @@ from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.state_publisher import StatePublisher
+from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.device import Usage
 from djinn_jupyter.engine.system.faults import Faults
@@ -76,6 +78,7 @@ HANDLED_BY: Final = (
     SwitchingRequests,
     InspectionRequests,
     AttributionRequests,
+    SweepRequests,
     TreeRequests,
     SwapRequests,
     WeightRequests,
@@ -247,6 +250,7 @@ class _Assembly:
             SwitchingRequests(sessions, runtime, residency),
             InspectionRequests(sessions, runtime),
             AttributionRequests(sessions, runtime),
+            SweepRequests(sessions, runtime, Workspace(self.budget)),
             TreeRequests(sessions, runtime),
             SwapRequests(sessions, residency),
             WeightRequests(sessions, self.weights),

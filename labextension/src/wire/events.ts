@@ -1,6 +1,10 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  Float,
+} from './values';
+
+import {
   StopIdentity,
   Transfer,
 } from './nouns';
@@ -72,6 +76,17 @@ export interface SessionChanged {
   readonly session: string;
 }
 
+/** These cells (numbered row by row) of a sweep of `total` now have values. */
+export interface SweepProgressed {
+  readonly event: 'SweepProgressed';
+  readonly session: string;
+  readonly shape: readonly number[];
+  readonly done: number;
+  readonly total: number;
+  readonly cells: readonly number[];
+  readonly values: readonly Float[];
+}
+
 export type WireEvent =
   | SessionOpened
   | SessionClosed
@@ -82,4 +97,5 @@ export type WireEvent =
   | SessionEdited
   | SessionFailed
   | SessionSwapped
-  | SessionChanged;
+  | SessionChanged
+  | SweepProgressed;

@@ -9,6 +9,7 @@ export * from './interventions';
 export * from './watches';
 export * from './requests';
 export * from './attribution';
+export * from './sweeps';
 export * from './replies';
 export * from './events';
 export * from './messages';

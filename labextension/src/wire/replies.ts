@@ -34,6 +34,10 @@ import {
   Attributed,
 } from './attribution';
 
+import {
+  Swept,
+} from './sweeps';
+
 /** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
 export interface Failed {
   readonly reply: 'Failed';
@@ -382,6 +386,7 @@ export type WireReply =
   | Inspected
   | LensRead
   | Attributed
+  | Swept
   | Evaluated
   | Watching
   | WatchRead

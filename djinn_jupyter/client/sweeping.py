@@ -1,0 +1,164 @@
+"""`dj.sweep`: one edit at many places of a line, and what it does to a metric; over one pair of lines, or many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Literal
+
+from djinn_jupyter.client.arrays import token_ids
+from djinn_jupyter.client.connection.channel import expect
+from djinn_jupyter.client.edits import as_edit
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.grid import Grid, unfinished
+from djinn_jupyter.client.session import RemoteSession
+from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import SweepProgressed, Swept
+
+OnProgress = Callable[[Grid, int, int], None]
+REPLIED: Final = "replied"
+
+
+def sweep(
+    engine: RemoteEngine,
+    *,
+    corrupted: object,
+    site: str,
+    over: str | Sequence[str],
+    metric: str,
+    clean: object = None,
+    edit: object = None,
+    mode: Literal["fast", "exact"] = "fast",
+    seed: int = 0,
+    on_progress: OnProgress | None = None,
+) -> Grid:
+    """Return the metric of the line `corrupted` edited at every cell of `over` ("layer", "position", "head"), one cell
+    at a time: patched with what `clean` has there, or changed by an `edit` such as `dj.zero()`.
+
+    A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
+    first axis for them. `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an
+    expression of logit(), prob() and rank() at the last position, as "logit(' Rome') - logit(' Paris')". `fast`
+    computes many cells in one pass and some of them again alone, chosen by `seed`; `exact` computes each alone.
+    `on_progress` is called with the grid so far, and with how many of how many cells are done. An interrupt returns the
+    grid so far; SweepEnded, where a sweep fails on the way, has it as `grid`."""
+    request = ask.Sweep(
+        session="sweep",
+        corrupted=(0,),
+        site=site,
+        over=_axes(over),
+        metric=metric,
+        edit=None if edit is None else as_edit(edit),
+        mode=mode,
+        seed=seed,
+    )
+    if not (_are_lines(corrupted) or _are_lines(clean)):
+        return _Sweep(engine, request, on_progress).of(corrupted, clean)
+    found = [_Sweep(engine, request, on_progress).of(*pair) for pair in _pairs(corrupted, clean)]
+    return Grid([reply for grid in found for reply in grid.replies], paired=True)
+
+
+def _axes(over: str | Sequence[str]) -> tuple[Any, ...]:
+    names = tuple(name.strip() for name in (over.split(",") if isinstance(over, str) else over))
+    strange = [name for name in names if name not in ("layer", "position", "head")]
+    if strange or not 1 <= len(names) <= 3:
+        raise UsageError(f"A sweep goes over layer, position and head, not over {', '.join(strange) or 'nothing'}.")
+    return names
+
+
+def _are_lines(given: object) -> bool:
+    """Return whether it is a list of lines and not one line."""
+    if not isinstance(given, list | tuple) or not given:
+        return False
+    return not all(isinstance(one, int) or hasattr(one, "__index__") for one in given)
+
+
+def _pairs(corrupted: Any, clean: Any) -> list[tuple[object, object]]:
+    if clean is None:
+        return [(line, None) for line in corrupted]
+    if not (_are_lines(corrupted) and _are_lines(clean)) or len(corrupted) != len(clean):
+        raise UsageError("Pairs are two lists of equally many lines: one clean line for each corrupted one.")
+    return list(zip(corrupted, clean, strict=True))
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """One sweep, in a session of its own for as long as it runs; closing that session ends it."""
+
+    engine: RemoteEngine
+    request: ask.Sweep
+    on_progress: OnProgress | None
+    cells: dict[int, float] = field(default_factory=dict)
+    shape: tuple[int, ...] = ()
+
+    def of(self, corrupted: object, clean: object) -> Grid:
+        fields = {name: getattr(self.request, name) for name in ("site", "over", "metric", "edit", "mode", "seed")}
+        lines = {"corrupted": self._line(corrupted), "clean": None if clean is None else self._line(clean)}
+        session = self.engine.session(self._free_name(), fresh=True)
+        try:
+            return self._run(session, ask.Sweep(session=session.name, **fields, **lines))
+        finally:
+            _close(session)
+
+    def _line(self, given: object) -> Any:
+        if isinstance(given, RemoteSession):
+            return given.name
+        return self.engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)
+
+    def _free_name(self) -> str:
+        taken = {one.name for one in self.engine.sessions()}
+        return next(name for n in range(1, len(taken) + 2) if (name := f"sweep {n}") not in taken)
+
+    def _run(self, session: RemoteSession, request: ask.Sweep) -> Grid:
+        feed: SimpleQueue[Any] = SimpleQueue()
+        forget = self.engine.channel.listen(session.name, feed.put)
+        try:
+            reply = self.engine.channel.ask(request)
+            reply.add_done_callback(lambda _: feed.put(REPLIED))
+            self._follow(feed)
+            return Grid([expect(reply.result(), Swept)])
+        except KeyboardInterrupt:
+            if not self.shape:
+                raise
+            return self._so_far("it was interrupted")
+        except DjinnError as error:
+            self._drain(feed)
+            if not self.cells:
+                raise
+            said = f"{len(self.cells)} cells were finished: {error}"
+            raise SweepEnded(f"The sweep ended before its last cell; {said}", self._so_far(str(error))) from error
+        finally:
+            forget()
+
+    def _follow(self, feed: SimpleQueue[Any]) -> None:
+        """Note finished cells until the reply is there."""
+        while (item := self.engine.channel.take(feed, None)) != REPLIED:
+            self._note(item)
+
+    def _drain(self, feed: SimpleQueue[Any]) -> None:
+        while True:
+            try:
+                self._note(feed.get_nowait())
+            except Empty:
+                return
+
+    def _note(self, item: object) -> None:
+        if not isinstance(item, SweepProgressed):
+            return
+        self.shape = item.shape
+        self.cells.update(zip(item.cells, item.values, strict=True))
+        if self.on_progress is not None:
+            self.on_progress(self._so_far("it is under way"), item.done, item.total)
+
+    def _so_far(self, why: str) -> Grid:
+        asked = self.request
+        note = f"The sweep is not whole: {why}."
+        return unfinished(self.shape, self.cells, site=asked.site, over=asked.over, metric=asked.metric, note=note)
+
+
+def _close(session: RemoteSession) -> None:
+    try:
+        session.close()
+    except DjinnError:
+        pass  # somebody closed it, which ended the sweep, or the engine is gone

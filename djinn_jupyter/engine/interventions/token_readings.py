@@ -1,0 +1,17 @@
+"""What conditions and metrics read of one token in a row of logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def of_token(name: str, logits_V: Tensor, token: int) -> float:
+    """Return the `logit` of a token, its probability (`p`, `prob`), or its `rank`, of which 1 is the most likely."""
+    row = logits_V.to(torch.float32)
+    match name:
+        case "logit":
+            return float(row[token])
+        case "rank":
+            return float((row > row[token]).sum()) + 1
+    return float(torch.softmax(row, dim=-1)[token])

@@ -1,0 +1,121 @@
+"""The two lines of a sweep as they run by themselves, and one line with one place changed, run alone.
+
+These are passes of the sweep's own session, through the one entry that all passes have: bit for bit those of a run
+that stops there, is edited and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.frame import Frame, Override
+from djinn_jupyter.engine.forward.pass_controller import Completed, Halted
+from djinn_jupyter.engine.forward.plan import Target
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session import queries
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.wire.sites import Site
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorded:
+    """Keeps the raw value at a tap as the pass goes by."""
+
+    tap: Tap
+    raw: Tensor | None = None
+
+    def mark(self) -> Callable[[], None]:
+        """Return a no-op: a value seen again replaces the earlier one."""
+        return lambda: None
+
+    def observe(self, moment: Moment) -> None:
+        self.raw = moment.raw.detach().clone()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunLine:
+    """A line as it ran: `raw` by tap, the hidden states `residuals` before each layer and after the last (empty where
+    they were not asked for), and the logits of its last position."""
+
+    tokens: tuple[int, ...]
+    raw: dict[Site, Tensor]
+    residuals: tuple[Tensor, ...]
+    logits_V: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for tensor in (*self.raw.values(), *self.residuals, self.logits_V))
+
+
+class LinesAlone:
+    """Runs lines in the pages of the sweep's session, one pass at a time."""
+
+    def __init__(self, runtime: Runtime, session: Session) -> None:
+        self.runtime, self.session = runtime, session
+        anatomy = runtime.forward.anatomy
+        # What one layer hands to a later one besides the hidden state is made below: such a pass starts at its begin.
+        self.from_the_start = runtime.recurrent or bool(anatomy.mappings or anatomy.handed)
+
+    def run(
+        self, tokens: tuple[int, ...], taps: Iterable[Tap], *, residuals: bool
+    ) -> Generator[Blocked | None, None, RunLine]:
+        """Run a line unchanged; keep the values at `taps`, and those between all layers where asked."""
+        seen = [Recorded(tap=tap) for tap in taps]
+        borders = [Recorded(tap=tap) for tap in self.borders()] if residuals else []
+        outcome = yield from self._passed(Frame(tokens=tokens, committed=0, step=0), observers=[*seen, *borders])
+        assert isinstance(outcome, Completed)
+        return RunLine(
+            tokens=tokens,
+            raw={one.tap.site: one.raw for one in seen if one.raw is not None},
+            residuals=tuple(one.raw for one in borders if one.raw is not None),
+            logits_V=outcome.logits_1V[0].clone(),
+        )
+
+    def borders(self) -> list[Tap]:
+        """Return the taps before each layer, and after the last."""
+        layers = range(self.runtime.forward.layers)
+        before = [self.runtime.resolve(Site(point="resid_pre", layer=layer)) for layer in layers]
+        return [*before, self.runtime.resolve(Site(point="resid_post", layer=layers[-1]))]
+
+    def logits(self, line: RunLine, tap: Tap, raw: Tensor) -> Generator[Blocked | None, None, Tensor]:
+        """Return the logits of the line with `raw` in place at `tap`."""
+        outcome = yield from self._passed(self._frame(line, tap, raw))
+        assert isinstance(outcome, Completed)
+        return outcome.logits_1V[0].clone()
+
+    def after_layer(self, line: RunLine, tap: Tap, raw: Tensor) -> Generator[Blocked | None, None, Tensor]:
+        """Return the hidden state [1, S, D] behind the layer of `tap`, with `raw` in place there."""
+        target = Target(tap=self.runtime.resolve(Site(point="resid_post", layer=tap.stage)), step=0)
+        outcome = yield from self._passed(self._frame(line, tap, raw), targets=(target,))
+        assert isinstance(outcome, Halted) and outcome.frame.hidden is not None
+        return outcome.frame.hidden
+
+    def _frame(self, line: RunLine, tap: Tap, raw: Tensor) -> Frame:
+        start = Frame(tokens=line.tokens, committed=0, step=0, overrides=(Override(tap=tap, raw=raw),))
+        if self.from_the_start or not line.residuals:
+            return start
+        boundary, hidden = (tap.boundary, raw) if tap.boundary is not None else (tap.stage, line.residuals[tap.stage])
+        return Frame(
+            tokens=line.tokens,
+            committed=0,
+            step=0,
+            boundary=boundary,
+            hidden=hidden,
+            overrides=() if tap.boundary is not None else start.overrides,
+        )
+
+    def _passed(
+        self, frame: Frame, *, targets: tuple[Target, ...] = (), observers: Iterable[Recorded] = ()
+    ) -> Generator[Blocked | None, None, Halted | Completed]:
+        with queries.isolated(self.session):
+            return (
+                yield from queries.replay(
+                    self.runtime, self.session, frame, targets, ruled=False, observers=tuple(observers)
+                )
+            )

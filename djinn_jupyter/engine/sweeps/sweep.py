@@ -1,0 +1,253 @@
+"""A sweep under way: its lines, its cells one by one or many at once, the recheck, and the reply."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.interventions import edit_kinds, edits
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
+from djinn_jupyter.engine.sweeps.metric import Metric
+from djinn_jupyter.engine.sweeps.places import Cell, Places
+from djinn_jupyter.engine.sweeps.together import Together, logits_of
+from djinn_jupyter.engine.sweeps.workspace import Room, Workspace
+from djinn_jupyter.engine.system.arrays import to_array
+from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.sweeps import Mode, SweepProgressed, Swept
+
+CHUNK_ROWS: Final = 4096
+RECHECKED: Final = 4  # cells of a fast sweep that are computed again alone
+TOLERANCE: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of the largest value, at least of 1
+COARSE: Final = 5e-2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A checked request: `clean` and `corrupted` as tokens, `edit` None to patch from the clean line."""
+
+    places: Places
+    corrupted: tuple[int, ...]
+    clean: tuple[int, ...] | None
+    edit: Edit | None
+    metric: Metric
+    mode: Mode
+    seed: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    """What is known of the cells so far."""
+
+    values: list[float]
+    computed: list[int] = field(default_factory=list)
+    rechecked: list[int] = field(default_factory=list)
+    largest: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+class Sweeping:
+    """One sweep of one session."""
+
+    def __init__(self, runtime: Runtime, session: Session, asked: Asked, together: Together) -> None:
+        self.runtime, self.session, self.asked, self.together = runtime, session, asked, together
+        self.alone = LinesAlone(runtime, session)
+        self.mode: Mode = asked.mode
+        self.done = 0
+
+    def steps(self, workspace: Workspace) -> Steps:
+        """Compute every cell."""
+        with workspace.opened(self.runtime.space, self.session) as room:
+            return (yield from self._steps(room))
+
+    def _steps(self, room: Room) -> Steps:
+        asked, taps = self.asked, tuple(self.asked.places.taps.values())
+        found = Found(values=[], notes=list(asked.notes))
+        if self.mode == "fast":
+            why = yield from self.together.why_not(self.alone)
+            if why is not None:
+                self.mode = "exact"
+                found.notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
+        base = yield from self.alone.run(asked.corrupted, taps, residuals=True)
+        yield from room.take(base.nbytes)
+        clean = None
+        if asked.clean is not None:
+            clean = yield from self.alone.run(asked.clean, taps if asked.edit is None else (), residuals=False)
+            yield from room.take(clean.nbytes)
+        unchanged = asked.metric.of(base.logits_V)
+        found.values = [unchanged] * math.prod(asked.places.shape)
+        yield from self._compute(room, base, clean, list(asked.places.cells()), found)
+        return self._reply(found, unchanged, None if clean is None else asked.metric.of(clean.logits_V))
+
+    def _compute(self, room: Room, base: RunLine, clean: RunLine | None, cells: list[Cell], found: Found) -> Pieces:
+        if self.mode == "exact":
+            yield from self._one_by_one(base, clean, cells, found)
+            return
+        yield from self._at_once(room, base, clean, cells, found)
+        yield from self._recheck(base, clean, cells, found)
+        if found.largest is not None and found.largest > self._tolerance(found):
+            found.notes.append(
+                f"Cells computed together differed from the same computed alone by up to {found.largest:.2g}, more "
+                f"than {self._tolerance(found):.2g}: every cell was computed alone."
+            )
+            self.mode, found.largest, found.rechecked, self.done = "exact", None, [], 0
+            found.computed.clear()
+            yield from self._one_by_one(base, clean, cells, found)
+
+    # --- one by one ------------------------------------------------------------------------------------------------
+
+    def _one_by_one(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
+        for cell in cells:
+            raw = self._changed(base, clean, cell)
+            if raw is not None:
+                logits_V = yield from self.alone.logits(base, self._tap(cell), raw)
+                found.values[cell.number] = self.asked.metric.of(logits_V)
+                found.computed.append(cell.number)
+            self._tell([cell.number], found)
+            yield None
+
+    def _changed(self, base: RunLine, clean: RunLine | None, cell: Cell) -> Tensor | None:
+        """Return the raw value at a cell's tap with the cell's edit in it; None where that changes no bit."""
+        tap = self._tap(cell)
+        raw = base.raw[tap.site]
+        value = tap.read(raw)
+        before = edits.take(value, cell.rows, cell.heads)
+        if self.asked.edit is not None:
+            part = edit_kinds.compute(before, self.asked.edit)
+        else:
+            assert clean is not None
+            part = edits.take(tap.read(clean.raw[tap.site]), cell.rows, cell.heads)
+        if torch.equal(part, before):
+            return None
+        return tap.write(raw, edits.put(value, part, cell.rows, cell.heads))
+
+    def _tap(self, cell: Cell) -> Tap:
+        return self.asked.places.taps[cell.layer]
+
+    # --- many at once ----------------------------------------------------------------------------------------------
+
+    def _at_once(self, room: Room, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
+        front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.together.axes)
+        for _ in front.prepare():
+            yield None
+        yield from room.take(front.base.nbytes)
+        chunk: list[Line] = []
+        settled: list[int] = []
+        for cell in cells:
+            line = yield from self._line(base, clean, cell)
+            if line is None:
+                settled.append(cell.number)
+                continue
+            chunk.append(line)
+            if sum(one.rows_nD.shape[0] for one in chunk) >= CHUNK_ROWS:
+                yield from self._run_chunk(room, front, chunk, found)
+                chunk = []
+        if chunk:
+            yield from self._run_chunk(room, front, chunk, found)
+        self._tell(settled, found)
+
+    def _line(self, base: RunLine, clean: RunLine | None, cell: Cell) -> Generator[Blocked | None, None, Line | None]:
+        """Return the line of a cell from where it leaves the base; None where its last row never does."""
+        raw, tap = self._changed(base, clean, cell), self._tap(cell)
+        if raw is None:
+            return None
+        if tap.boundary is not None:
+            boundary, after = tap.boundary, raw
+        else:
+            boundary, after = tap.stage + 1, (yield from self.alone.after_layer(base, tap, raw))
+            yield None
+        start = _first_other(after[0], base.residuals[boundary][0])
+        last = len(base.tokens) - 1
+        if start is None or (boundary == self.runtime.forward.layers and start < last and _same_end(after, base)):
+            return None
+        return Line(number=cell.number, boundary=boundary, start=start, rows_nD=after[0, start:].clone())
+
+    def _run_chunk(self, room: Room, front: Wavefront, lines: Sequence[Line], found: Found) -> Pieces:
+        """Compute lines together. While a layer runs, the rows before it and behind it are there."""
+        size = 2 * sum(line.nbytes for line in lines)
+        yield from room.take(size)
+        logits = yield from logits_of(self.runtime, front, lines)
+        for number, logits_V in logits.items():
+            found.values[number] = self.asked.metric.of(logits_V)
+        found.computed += logits
+        self._tell(list(logits), found)
+        room.give_back(size)
+
+    def _recheck(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
+        """Compute some of the computed cells again, alone; their values are then those."""
+        computed = sorted(found.computed)
+        chosen = random.Random(self.asked.seed).sample(computed, min(RECHECKED, len(computed)))
+        for number in chosen:
+            cell = cells[number]
+            raw = self._changed(base, clean, cell)
+            assert raw is not None
+            exact = self.asked.metric.of((yield from self.alone.logits(base, self._tap(cell), raw)))
+            difference = abs(exact - found.values[number])
+            found.largest = difference if found.largest is None else max(found.largest, difference)
+            found.rechecked.append(number)
+            yield None
+
+    def _tolerance(self, found: Found) -> float:
+        share = TOLERANCE.get(self.runtime.forward.model.dtype, COARSE)
+        return share * max(1.0, max(abs(value) for value in found.values))
+
+    # --- the report ------------------------------------------------------------------------------------------------
+
+    def _tell(self, cells: list[int], found: Found) -> None:
+        if not cells:
+            return
+        self.done += len(cells)
+        told = SweepProgressed(
+            session=self.session.name,
+            shape=self.asked.places.shape,
+            done=self.done,
+            total=len(found.values),
+            cells=tuple(cells),
+            values=tuple(found.values[number] for number in cells),
+        )
+        self.runtime.publish(told)
+
+    def _reply(self, found: Found, unchanged: float, clean: float | None) -> Swept:
+        asked, places = self.asked, self.asked.places
+        spelled = "patch from the clean line" if asked.edit is None else edit_kinds.spell(asked.edit)
+        return Swept(
+            site=str(places.site),
+            over=places.over,
+            layers=places.layers,
+            positions=tuple(places.positions),
+            heads=tuple(places.heads),
+            texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.corrupted),
+            metric=asked.metric.condition.text,
+            edit=spelled,
+            values=to_array(torch.tensor(found.values, dtype=torch.float64).reshape(places.shape)),
+            corrupted=unchanged,
+            clean=clean,
+            mode=self.mode,
+            seed=asked.seed,
+            computed=len(found.computed),
+            rechecked=tuple(found.rechecked),
+            largest_difference=found.largest,
+            tolerance=self._tolerance(found),
+            notes=tuple(found.notes),
+        )
+
+
+def _first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:
+    """Return the first row that has another bit than the base's, None where none has."""
+    other = (rows_SD != base_SD).flatten(1).any(1).nonzero()
+    return int(other[0]) if len(other) else None
+
+
+def _same_end(after: Tensor, base: RunLine) -> bool:
+    return torch.equal(after[0, -1], base.residuals[-1][0, -1])

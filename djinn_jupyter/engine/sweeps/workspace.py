@@ -1,0 +1,56 @@
+"""The device memory of sweeps, drawn from the engine's budget: residuals of a line, its keys and values, lines under
+way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from djinn_jupyter.engine.memory.budget import Budget, Part
+from djinn_jupyter.engine.session.runtime import Space
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Pieces
+
+
+class Workspace:
+    """The part of the budget that sweeps hold together."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget, self.held = budget, 0
+        budget.join(self, Part(name="sweeps", held=lambda: self.held, idle=lambda: 0, release=lambda: 0))
+
+    @contextmanager
+    def opened(self, space: Space, session: Session) -> Iterator[Room]:
+        """Give a sweep its room; what it holds is given back at the end, however it ends."""
+        room = Room(self, space, session)
+        try:
+            yield room
+        finally:
+            room.give_back(room.held)
+
+    def draw(self, size: int) -> None:
+        self.budget.take(size, by=self)
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        self.budget.give_back(size)
+        self.held -= size
+
+
+class Room:
+    """What one sweep holds."""
+
+    def __init__(self, workspace: Workspace, space: Space, session: Session) -> None:
+        self._workspace, self._space, self._session = workspace, space, session
+        self.held = 0
+
+    def take(self, size: int) -> Pieces:
+        """Take `size` bytes; others are evicted for them, and waited for. Raises SlabFull."""
+        yield from self._space.set_aside(self._session, size)
+        self._space.put_back()
+        self._workspace.draw(size)
+        self.held += size
+
+    def give_back(self, size: int) -> None:
+        self._workspace.give_back(size)
+        self.held -= size

@@ -1,0 +1,125 @@
+"""A sweep as a picture: a cell for each place, tinted by how far its metric is from that of the unedited line; and a
+table of the figures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from djinn_jupyter.client.grid import Grid
+from djinn_jupyter.widgets.markup import Html, div, element, folded, joined, table
+from djinn_jupyter.widgets.matrix import BLUE, ORANGE
+from djinn_jupyter.widgets.spelling import columns, figure, marked, plural
+from djinn_jupyter.widgets.theme import card, facts, mono, part
+from djinn_jupyter.widgets.tokens import cell_token
+from djinn_jupyter.widgets.view import View
+
+ROWS, COLUMNS = 64, 96
+PLAIN_COLUMNS = 16
+
+
+def grid_view(grid: Grid, *, hover: bool = False) -> View:
+    values, rows, names = _matrix(grid)
+    base = float(np.mean(grid.corrupted))
+    shown, cut = values[:ROWS, :COLUMNS], values.shape[0] > ROWS or values.shape[1] > COLUMNS
+    notes = [*grid.notes, *([f"the first {ROWS} x {COLUMNS} of {values.shape[0]} x {values.shape[1]}"] if cut else [])]
+    html = card(
+        part(_picture(shown, base, rows, names), name=_legend(grid, base)),
+        part(folded(_figures(shown, rows, names))),
+        facts(_facts(grid)),
+        part(*(div("dj-note", note) for note in notes)) if notes else None,
+        title=mono(grid.metric),
+        beside=f"{grid.edit} at {grid.site}, over {', '.join(grid.over)}",
+    )
+    return View(plain=_plain(grid, shown, rows, names, notes), html=html, hover=_hovering(grid) if hover else None)
+
+
+def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[int, str]]]:
+    """Return the values as a matrix (the mean over pairs), the names of its rows, and of its columns with a token
+    each."""
+    values = grid.values.mean(axis=0) if grid.paired else grid.values
+    over, places = (grid.over[1:], grid.places()[1:]) if grid.paired else (grid.over, grid.places())
+    texts = {} if grid.paired else dict(enumerate(grid.texts))
+    names = [(at, texts.get(at, "") if over[-1] == "position" else "") for at in places[-1]]
+    rows = [", ".join(f"{axis} {at}" for axis, at in zip(over, place, strict=False)) for place in
+            itertools.product(*places[:-1])]  # fmt: skip
+    return values.reshape(len(rows), len(names)), rows, names
+
+
+def _picture(values: NDArray[Any], base: float, rows: Sequence[str], names: Sequence[tuple[int, str]]) -> Html:
+    most = _most(values, base)
+    titles = (
+        element(
+            "th", element("span", marked(text) if text else str(at), class_="dj-mono"), scope="col", class_="dj-key"
+        )
+        for at, text in names
+    )
+    made = [[name, *(_cell(value, base, most) for value in line)] for name, line in zip(rows, values, strict=False)]
+    return table(["", *titles], made)
+
+
+def _cell(value: float, base: float, most: float) -> Html:
+    if np.isnan(value):
+        return element("td", "", class_="dj-cell", title="not computed")
+    change = value - base
+    share = round(min(1.0, abs(change) / most), 2)
+    style = f"background:rgba({ORANGE if change > 0 else BLUE},{share * 0.9:.2f})"
+    return element("td", "", class_="dj-cell", style=style, title=figure(value))
+
+
+def _most(values: NDArray[Any], base: float) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.abs(known - base).max()) if known.size and not np.isnan(base) else 1.0
+
+
+def _legend(grid: Grid, base: float) -> Html:
+    of = "the mean over pairs, " if grid.paired else ""
+    return joined([f"{of}orange above {figure(base)}, the corrupted line's, blue below; full colour at the largest"])
+
+
+def _figures(values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[int, str]]) -> Html:
+    head = ["", *(joined([f"{at} ", cell_token(text)]) if text else str(at) for at, text in names)]
+    lines = [[name, *(figure(float(v)) for v in line)] for name, line in zip(rows, values, strict=False)]
+    return table(head, lines, numeric=tuple(range(1, len(head))))
+
+
+def _facts(grid: Grid) -> list[tuple[str, str]]:
+    corrupted, clean = float(np.mean(grid.corrupted)), grid.clean
+    equal = grid.values.size - grid.computed
+    found = [("corrupted", figure(corrupted))]
+    if clean is not None:
+        found.append(("clean", figure(float(np.mean(clean)))))
+    found.append(("cells", f"{grid.computed:,} computed, {equal:,} where the edit changes nothing"))
+    if grid.largest_difference is None:
+        return [*found, ("exactness", "each cell computed alone" if grid.mode == "exact" else "nothing to recheck")]
+    rechecked = sum(len(one.rechecked) for one in grid.replies)
+    said = f"{figure(grid.largest_difference, 2)} from {plural(rechecked, 'cell')} computed alone, seed {grid.seed}"
+    return [*found, ("largest difference", said)]
+
+
+def _plain(
+    grid: Grid, values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[int, str]], notes: Sequence[str]
+) -> str:
+    head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in names[:PLAIN_COLUMNS])]
+    lines = [
+        [name, *(figure(float(v)) for v in line[:PLAIN_COLUMNS])] for name, line in zip(rows, values, strict=False)
+    ]
+    more = [f"and {len(names) - PLAIN_COLUMNS} columns more"] if len(names) > PLAIN_COLUMNS else []
+    said = [f"{name}: {value}" for name, value in _facts(grid)]
+    return "\n".join([repr(grid), columns(lines, head), *more, *said, *notes])
+
+
+def _hovering(grid: Grid) -> Any:
+    def made() -> Any:
+        from djinn_jupyter.widgets import figures
+
+        values, rows, names = _matrix(grid)
+        change = np.nan_to_num(values - float(np.mean(grid.corrupted)))
+        labels = [f"{at} {marked(text)}" if text else str(at) for at, text in names]
+        return figures.changes(change, rows, labels, title=f"change of {grid.metric}")
+
+    return made

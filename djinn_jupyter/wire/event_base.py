@@ -1,0 +1,11 @@
+"""The fields of every event."""
+
+from __future__ import annotations
+
+from djinn_jupyter.wire.frozen import Frozen
+
+
+class EventBase(Frozen, tag_field="event"):
+    """Something that happened to a session. Published to everyone who subscribes to its name."""
+
+    session: str

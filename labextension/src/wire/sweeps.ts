@@ -1,0 +1,40 @@
+/* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
+
+import {
+  ArrayJson,
+  Float,
+} from './values';
+
+export type Axis = 'layer' | 'position' | 'head';
+
+export type Mode = 'fast' | 'exact';
+
+/**
+ * `values` is float64, with an axis for each of `over`, whose places are `layers`, `positions` and `heads`; `texts`
+ * are the corrupted line's tokens. `computed` cells were computed; in the others the edit changes nothing, and their
+ * value is `corrupted`, the metric of the line without an edit. `clean` is that of the clean line. Of the computed
+ * cells those numbered `rechecked` (row by row) were computed again alone; `largest_difference` is what they differed
+ * by, None where each was computed alone anyway, and `mode` says so.
+ */
+export interface Swept {
+  readonly reply: 'Swept';
+  readonly site: string;
+  readonly over: readonly ('layer' | 'position' | 'head')[];
+  readonly layers: readonly number[];
+  readonly positions: readonly number[];
+  readonly heads: readonly number[];
+  readonly texts: readonly string[];
+  readonly metric: string;
+  readonly edit: string;
+  readonly values: ArrayJson;
+  readonly corrupted: Float;
+  readonly clean: Float | null;
+  readonly mode: 'fast' | 'exact';
+  readonly seed: number;
+  readonly computed: number;
+  readonly rechecked: readonly number[];
+  readonly largest_difference: Float | null;
+  readonly tolerance: Float;
+  readonly notes: readonly string[];
+  readonly not_kept: string | null;
+}

@@ -1,0 +1,157 @@
+"""`dj.sweep` against an engine in this process: lines of every kind, pairs, what a grid tells, and how a sweep ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
+from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Welcome
+from tests.client.direct import DirectChannel
+from tests.engine.desk import ME, Desk, build_desk
+from tests.engine.words import tokenizer
+from tests.families import build
+from tests.threads import one_thread
+
+CLEAN, CORRUPTED = (9, 8, 7, 21, 22), (9, 8, 7, 31, 22)
+METRIC = "logit(17) - logit(42)"
+OVER = ("layer", "position")
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    with one_thread():
+        yield build_desk(build("llama", layers=3), tokenizer())
+
+
+@pytest.fixture
+def engine(desk: Desk) -> Iterator[RemoteEngine]:
+    clients = ClientTable(desk.engine, shut_down=lambda: None)
+    answers: list[Any] = []
+    clients.receive(b"one", protocol.hello(holder=ME.name, user=ME.user), answers.append)
+    welcome = answers[0]
+    assert isinstance(welcome, Welcome)
+    send = lambda request, answer: clients.receive(b"one", request, answer)  # noqa: E731
+    channel = DirectChannel(welcome, send, desk.engine.tick, holder=ME.name)
+    desk.hears = channel.publish
+    yield RemoteEngine(channel)
+    desk.hears = lambda event: None
+    desk.close_all()
+
+
+def swept(engine: RemoteEngine, **fields: Any) -> dj.Grid:
+    asked = {"clean": CLEAN, "corrupted": CORRUPTED, "site": "resid_post", "over": OVER, "metric": METRIC}
+    return dj.sweep(engine, **{**asked, **fields})
+
+
+def test_a_line_is_a_text_or_tokens_or_a_session(engine: RemoteEngine) -> None:
+    session = engine.session("mine")
+    session.run(CORRUPTED, max_new_tokens=0)
+    grid = swept(engine, mode="exact")
+    same = swept(engine, corrupted=session, clean=np.array(CLEAN), mode="exact")
+    assert np.array_equal(grid.values, same.values)
+    text = engine.detokenize(CORRUPTED)
+    as_text = swept(engine, corrupted=text, clean=text, over="layer, position")
+    assert (as_text.values == as_text.corrupted).all()
+    assert [one.name for one in engine.sessions()] == ["mine"]
+
+
+def test_a_grid_tells_how_it_was_made_and_how_exact_it_is(engine: RemoteEngine) -> None:
+    grid = swept(engine, seed=7)
+    assert (grid.values.dtype, grid.values.shape) == (np.float64, (3, 5))
+    assert (grid.values[:, :3] == grid.corrupted).all()
+    assert grid.clean != grid.corrupted
+    assert grid.computed == 5
+    assert grid.largest_difference is not None
+    assert grid.largest_difference < 2e-5
+    assert grid.recipe["seed"] == 7
+    assert "3 layers x 5 positions" in repr(grid)
+    assert swept(engine, mode="exact").largest_difference is None
+
+
+def test_pairs_have_a_first_axis(engine: RemoteEngine) -> None:
+    lines = [CORRUPTED, (9, 8, 7, 41, 22)]
+    grid = swept(engine, clean=[CLEAN, CLEAN], corrupted=lines, mode="exact")
+    assert grid.over == ("pair", *OVER)
+    for number, line in enumerate(lines):
+        alone = swept(engine, corrupted=line, mode="exact")
+        assert np.array_equal(grid.values[number], alone.values)
+        assert (grid.corrupted[number], grid.clean[number]) == (alone.corrupted, alone.clean)
+
+
+def test_its_table_has_a_row_for_each_cell(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = swept(engine)
+    table = grid.columns()
+    assert list(table) == ["layer", "position", "token", "value"]
+    row = {name: column[7] for name, column in table.items()}
+    assert row == {"layer": 1, "position": 2, "token": grid.texts[2], "value": grid.values[1, 2]}
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingDependency, match="pip install pandas"):
+        grid.to_pandas()
+
+
+def test_a_grid_is_kept_in_a_file(engine: RemoteEngine, tmp_path: Path) -> None:
+    grid = swept(engine, clean=[CLEAN] * 2, corrupted=[CORRUPTED] * 2)
+    again = dj.Grid.read(grid.save(tmp_path / "ioi.grid.djinn"))
+    assert np.array_equal(grid.values, again.values)
+    assert (repr(again), again.recipe, again.largest_difference) == (repr(grid), grid.recipe, grid.largest_difference)
+    with pytest.raises(UsageError, match=r"ends in \.grid\.djinn"):
+        grid.save(tmp_path / "ioi.djinn")
+    (tmp_path / "other.grid.djinn").write_bytes(b"\x93nothing")
+    with pytest.raises(UsageError, match="is no grid"):
+        dj.Grid.read(tmp_path / "other.grid.djinn")
+
+
+def test_a_session_closed_in_mid_sweep_leaves_the_finished_cells(engine: RemoteEngine, desk: Desk) -> None:
+    whole = swept(engine, mode="exact")
+
+    def close(grid: dj.Grid, done: int, total: int) -> None:
+        if done == 9 and "sweep 1" in desk.engine.sessions:
+            desk.engine.submit(ask.Close(session="sweep 1"), ME, lambda reply: None)
+
+    with pytest.raises(SweepEnded, match=r"\d+ cells were finished: .* was closed") as ended:
+        swept(engine, mode="exact", on_progress=close)
+    grid = ended.value.grid
+    assert isinstance(grid, dj.Grid)
+    known = ~np.isnan(grid.values)
+    assert 9 <= known.sum() < known.size
+    assert np.array_equal(grid.values[known], whole.values[known])
+
+
+def test_an_interrupt_returns_the_finished_cells_and_ends_the_sweep(engine: RemoteEngine, desk: Desk) -> None:
+    def interrupt(grid: dj.Grid, done: int, total: int) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    grid = swept(engine, mode="exact", on_progress=interrupt)
+    assert (~np.isnan(grid.values)).sum() == 4
+    assert grid.notes == ("The sweep is not whole: it was interrupted.",)
+    assert not desk.engine.sessions
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"over": "depth"}, "not over depth"),
+        ({"over": ()}, "not over nothing"),
+        ({"clean": [CLEAN], "corrupted": [CORRUPTED] * 2}, "equally many lines"),
+        ({"clean": CLEAN, "corrupted": [CORRUPTED]}, "two lists"),
+        ({"metric": "norm"}, "A metric reads logits"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_and_no_session_stays(
+    engine: RemoteEngine, desk: Desk, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        swept(engine, **fields)
+    assert not desk.engine.sessions

@@ -1,0 +1,53 @@
+"""A grid's card has the cells as a picture, the figures as a table, and how exact they are."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from djinn_jupyter.client.grid import Grid, unfinished
+from djinn_jupyter.widgets.grid import COLUMNS, ROWS, grid_view
+from djinn_jupyter.wire.arrays import Array
+from tests.widgets.swept import swept
+
+
+def test_every_cell_is_drawn_and_told() -> None:
+    view = grid_view(Grid([swept(notes=("a note",))]))
+    assert view.html.count('class="dj-cell"') == 40
+    assert 'title="6.75"' in view.html
+    assert "layer 7" in view.plain
+    assert "4 ' is'" in view.plain
+    for said in ("corrupted", "28 computed, 12 where the edit changes nothing", "2.1e-06", "a note"):
+        assert said in view.html
+        assert said in view.plain
+
+
+def test_pairs_are_drawn_as_their_mean() -> None:
+    one = swept()
+    other = msgspec.structs.replace(one, values=_array(np.full((8, 5), 5.0)), corrupted=-1.0)
+    view = grid_view(Grid([one, other], paired=True))
+    assert 'title="5.88"' in view.html  # of 6.75 and 5
+    assert "orange above -2.00" in view.html
+
+
+def test_cells_without_a_value_are_left_empty() -> None:
+    grid = unfinished((8, 5), {0: 1.5}, site="z", over=("layer", "position"), metric="logit(5)", note="It ended.")
+    view = grid_view(grid)
+    assert view.html.count("not computed") == 39
+    assert "It ended." in view.plain
+
+
+def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
+    view = grid_view(Grid([swept(over=("layer", "position", "head"))]))
+    assert "layer 0, position 4" in view.html
+    wide = msgspec.structs.replace(
+        swept(), positions=tuple(range(200)), texts=("a",) * 200, values=_array(np.zeros((8, 200)))
+    )
+    view = grid_view(Grid([wide]), hover=True)
+    assert view.html.count('class="dj-cell"') == 8 * COLUMNS
+    assert f"the first {ROWS} x {COLUMNS} of 8 x 200" in view.plain
+    assert view.figure() is not None
+
+
+def _array(values: np.ndarray) -> Array:
+    return Array(dtype="float64", shape=values.shape, data=values.tobytes())
