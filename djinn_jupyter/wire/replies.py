@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import attribution, sweeps
+from djinn_jupyter.wire import attribution, sweeps, watches
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
 from djinn_jupyter.wire.nouns import (
@@ -22,7 +22,6 @@ from djinn_jupyter.wire.nouns import (
     StopIdentity,
     TopToken,
     Transfer,
-    WatchDescription,
     WeightsStatistics,
 )
 from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
@@ -31,6 +30,8 @@ from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 Attributed = attribution.Attributed
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
+Watching = watches.Watching
+WatchRead = watches.WatchRead
 
 
 class Failed(ReplyBase, frozen=True, tag="Failed"):
@@ -225,21 +226,6 @@ class Evaluated(ReplyBase, frozen=True, tag="Evaluated"):
     value: bool | int | float | str
     site: str
     position: int
-
-
-class Watching(ReplyBase, frozen=True, tag="Watching"):
-    watch: WatchDescription
-
-
-class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
-    """All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
-    belongs to: the session's first prompt is run 1."""
-
-    watch: WatchDescription
-    axes: str
-    values: tuple[Array, ...]
-    positions: tuple[tuple[int, ...], ...]
-    runs: tuple[int, ...]
 
 
 class Logits(ReplyBase, frozen=True, tag="Logits"):

@@ -1,4 +1,4 @@
-"""Requests that record a site at every pass."""
+"""Watches, which record a site at every pass: their requests and replies."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from msgspec import Meta
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import Name, Spelling
+from djinn_jupyter.wire.nouns import WatchDescription
+from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 
@@ -41,6 +43,21 @@ class ReadWatch(SessionRequest, frozen=True, tag="ReadWatch"):
 
     site: Spelling
     direction: Name | None = None
+
+
+class Watching(ReplyBase, frozen=True, tag="Watching"):
+    watch: WatchDescription
+
+
+class WatchRead(ReplyBase, frozen=True, tag="WatchRead"):
+    """All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
+    belongs to: the session's first prompt is run 1."""
+
+    watch: WatchDescription
+    axes: str
+    values: tuple[Array, ...]
+    positions: tuple[tuple[int, ...], ...]
+    runs: tuple[int, ...]
 
 
 def spell_watch(site: str, direction: str | None) -> str:

@@ -1,6 +1,11 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 import {
+  WatchRead,
+  Watching,
+} from './watches';
+
+import {
   Attributed,
 } from './attribution';
 
@@ -31,8 +36,6 @@ import {
   Swapped,
   Tokenized,
   Tree,
-  WatchRead,
-  Watching,
   WeightsMoved,
 } from './replies';
 

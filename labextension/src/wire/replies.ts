@@ -20,7 +20,6 @@ import {
   StopIdentity,
   TopToken,
   Transfer,
-  WatchDescription,
   WeightsStatistics,
 } from './nouns';
 
@@ -29,6 +28,11 @@ import {
   EffectReading,
   Influences,
 } from './readings';
+
+import {
+  WatchRead,
+  Watching,
+} from './watches';
 
 import {
   Attributed,
@@ -273,26 +277,6 @@ export interface Evaluated {
   readonly value: boolean | number | Float | string;
   readonly site: string;
   readonly position: number;
-  readonly not_kept: string | null;
-}
-
-export interface Watching {
-  readonly reply: 'Watching';
-  readonly watch: WatchDescription;
-  readonly not_kept: string | null;
-}
-
-/**
- * All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
- * belongs to: the session's first prompt is run 1.
- */
-export interface WatchRead {
-  readonly reply: 'WatchRead';
-  readonly watch: WatchDescription;
-  readonly axes: string;
-  readonly values: readonly ArrayJson[];
-  readonly positions: readonly (readonly number[])[];
-  readonly runs: readonly number[];
   readonly not_kept: string | null;
 }
 

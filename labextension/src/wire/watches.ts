@@ -4,6 +4,10 @@ import {
   ArrayJson,
 } from './values';
 
+import {
+  WatchDescription,
+} from './nouns';
+
 /** A `vector` as wide as the watched site; a session's watches of one site tell their directions apart by `name`. */
 export interface Direction {
   readonly name: string;
@@ -37,4 +41,24 @@ export interface ReadWatch {
   readonly session: string;
   readonly site: string;
   readonly direction?: string | null;
+}
+
+export interface Watching {
+  readonly reply: 'Watching';
+  readonly watch: WatchDescription;
+  readonly not_kept: string | null;
+}
+
+/**
+ * All recorded passes of a site, one value a pass, each with the absolute positions it covers and the run that it
+ * belongs to: the session's first prompt is run 1.
+ */
+export interface WatchRead {
+  readonly reply: 'WatchRead';
+  readonly watch: WatchDescription;
+  readonly axes: string;
+  readonly values: readonly ArrayJson[];
+  readonly positions: readonly (readonly number[])[];
+  readonly runs: readonly number[];
+  readonly not_kept: string | null;
 }
