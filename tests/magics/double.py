@@ -384,18 +384,8 @@ def client_double(engine: EngineDouble) -> Any:
         engine.dead = False
         return RemoteEngine(engine.channel)
 
-    verbs = (
-        "scale",
-        "add",
-        "set_to",
-        "zero",
-        "clamp",
-        "project_out",
-        "patch_from",
-        "Interrupted",
-        "Paused",
-        "Finished",
-    )
+    edits = ("scale", "add", "set_to", "zero", "clamp", "project_out", "patch_from")
+    names = (*edits, "Interrupted", "Paused", "Finished")
     return SimpleNamespace(
-        load=load, loaded=loaded, engines=lambda: (), **{name: getattr(djinn_jupyter, name) for name in verbs}
+        load=load, loaded=loaded, engines=lambda: (), **{name: getattr(djinn_jupyter, name) for name in names}
     )
