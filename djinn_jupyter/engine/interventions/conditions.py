@@ -187,7 +187,7 @@ class _Reading:
                 self.names.add(name)
                 self.tokens.add(token)
                 return lambda scope: scope.of_token(name, token)
-        raise InvalidCondition(f"{name} takes one token, as in {name}(' Paris') or {name}(42).")
+        raise InvalidCondition(f"{name} takes one token in quotes, as in {name}(' Paris'), or its number.")
 
 
 def _function(name: str) -> Callable[..., Any]:
