@@ -76,7 +76,7 @@ def moved(desk: Desk) -> Iterator[RemoteEngine]:
     mover.start()
     service.start()
     entry = entry_for(service.commands, service.events)
-    channel = SocketChannel(thread, entry, holder="tester", user="tester")
+    channel = SocketChannel(thread, entry, holder="tester", user="tester", notebook=None)
     try:
         yield RemoteEngine(channel, entry)
     finally:
