@@ -1,7 +1,8 @@
 """Activation patching over layers and positions: residuals of a clean run into a corrupted one, one at a time.
 
-Djinn stops the corrupted run once a layer and patches, resumes and goes back for each position. Compared with a plain
-loop of full forwards with hooks (bit for bit), TransformerLens's own patching function, and nnsight.
+Djinn sweeps twice by one request, `fast` and `exact`, and once by verbs: it stops the corrupted run once a layer and
+patches, resumes and goes back for each position. Compared with a plain loop of full forwards with hooks (bit for bit,
+`fast` within a tolerance), TransformerLens's own patching function, and nnsight.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 import djinn_jupyter as dj
 from benchmarks.environments import TOOLS, NotRun, python_of
@@ -30,13 +33,21 @@ from djinn_jupyter.experiments.serving import random_tokens
 POSITIONS, POSITIONS_IF_QUICK = 16, 4  # as long as the sentences that are usually patched
 ROUNDS = 3
 TOLERANCE = 1e-2  # between logits of tools that do not promise the same bits
-BARS: dict[str, Bar | None] = {
-    "plain": at_least(1.7),
-    "plain, all positions as one batch": None,
-    "transformer_lens": at_least(3.0),
-    "nnsight": None,
-    "nnsight, skipping layers": None,
+METRIC, MEASURED = "logit(3)", 3  # one of the logits that every side replies with
+OURS = ("djinn", "exact", "fast")
+BARS: dict[tuple[str, str], Bar | None] = {
+    ("djinn", "plain"): at_least(1.7),
+    ("djinn", "plain, all positions as one batch"): None,
+    ("djinn", "transformer_lens"): at_least(3.0),
+    ("djinn", "nnsight"): None,
+    ("djinn", "nnsight, skipping layers"): None,
+    ("exact", "plain"): at_least(1.7),
+    ("fast", "plain"): None,
+    ("fast", "plain, all positions as one batch"): None,
+    ("fast", "transformer_lens"): at_least(12.0),
+    ("fast", "nnsight"): None,
 }
+SAID = {"djinn": "residual patch sweep", "exact": "sweep by one request, exact", "fast": "sweep by one request, fast"}
 
 Patch = Callable[[int], dict[str, Any]]
 
@@ -83,12 +94,15 @@ def run(setting: Setting) -> Result:
         engine = stack.enter_context(engine_of(folder, setting))
         for prepare in sides.prepares:
             prepare()
-        seconds: dict[str, list[float]] = {name: [] for name in ("djinn", *sides.patches)}
+        seconds: dict[str, list[float]] = {name: [] for name in (*OURS, *sides.patches)}
         differences: dict[str, float] = {}
-        _sweep(engine, prompts, shape, sides, checks, differences)  # to warm up
-        for _ in range(rounds):
-            for name, total in _sweep(engine, prompts, shape, sides, checks, differences).items():
-                seconds[name].append(total)
+        for number in range(rounds + 1):
+            totals, plain_values = _sweep(engine, prompts, shape, sides, checks, differences)
+            for mode in ("exact", "fast"):
+                totals[mode] = _requested(engine, prompts, mode, plain_values, checks, differences)
+            if number:  # the first is to warm up
+                for name, total in totals.items():
+                    seconds[name].append(total)
     settings = {
         "shape": shape,
         "positions": length,
@@ -127,8 +141,10 @@ def _sweep(
     sides: Sides,
     checks: Checks,
     differences: dict[str, float],
-) -> dict[str, float]:
-    """Return every side's seconds for all layers; the sides take turns layer by layer, each time in another order."""
+) -> tuple[dict[str, float], list[list[float]]]:
+    """Return every side's seconds for all layers, and the plain loop's values of the metric by layer; the sides take
+    turns layer by layer, each time in another order."""
+    values: list[list[float]] = []
     totals = dict.fromkeys(("djinn", *sides.patches), 0.0)
     ours = _djinn(engine, prompts)
     for layer in range(shape.layers):
@@ -139,8 +155,38 @@ def _sweep(
             found[name] = patches[name](layer)
             totals[name] += found[name]["seconds"]
         _compare(found, checks, differences)
+        values.append([row[MEASURED] for row in found["plain"]["rows"]])
     ours.close()
-    return totals
+    return totals, values
+
+
+def _requested(
+    engine: RemoteEngine,
+    prompts: Mapping[str, list[int]],
+    mode: Literal["fast", "exact"],
+    plain_values: list[list[float]],
+    checks: Checks,
+    differences: dict[str, float],
+) -> float:
+    """Return the seconds of the same sweep as one request. Requires that `exact` gives the plain loop's bits."""
+    begun = perf_counter()
+    grid = dj.sweep(
+        engine,
+        clean=prompts["clean"],
+        corrupted=prompts["corrupted"],
+        site="resid_post",
+        over="layer,position",
+        metric=METRIC,
+        mode=mode,
+    )
+    seconds = perf_counter() - begun
+    far = float(np.abs(grid.values - np.array(plain_values)).max())
+    if mode == "exact":
+        checks.same("an exact sweep's values those of the plain loop", far, 0.0)
+    elif grid.mode != "fast" or far > TOLERANCE:
+        raise Disagreement(f"The fast sweep ran as {grid.mode} and differs from the plain loop by {far}.")
+    differences[mode] = max(far, differences.get(mode, 0.0))
+    return seconds
 
 
 def _djinn(engine: RemoteEngine, prompts: Mapping[str, list[int]]) -> Generator[dict[str, Any], None, None]:
@@ -185,14 +231,14 @@ def _compare(found: Mapping[str, dict[str, Any]], checks: Checks, differences: d
 
 
 def _figures(seconds: Mapping[str, list[float]], absent: Mapping[str, str]) -> Iterator[Figure]:
-    for name, bar in BARS.items():
+    for (ours, name), bar in BARS.items():
         measured = seconds.get(name, [])
         yield Figure(
-            name=f"residual patch sweep, of {name}",
+            name=f"{SAID[ours]}, of {name}",
             unit="x",
-            value=Spread.of(ratios(measured, seconds["djinn"][: len(measured)])),
+            value=Spread.of(ratios(measured, seconds[ours][: len(measured)])),
             bar=bar,
-            sides={"djinn": Spread.of(seconds["djinn"]), name: Spread.of(measured)},
+            sides={ours: Spread.of(seconds[ours]), name: Spread.of(measured)},
             sides_unit="s",
             not_run=absent.get(name),
         )
