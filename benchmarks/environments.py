@@ -39,8 +39,9 @@ def _has(python: Path, requirement: str) -> bool:
 
 
 def _install(python: Path, requirement: str) -> None:
+    # psutil: the baselines' own modules read the machine's memory with it
     pinned = [f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "transformers")]
-    command = [str(python), "-m", "pip", "install", "--quiet", requirement, *pinned]
+    command = [str(python), "-m", "pip", "install", "--quiet", requirement, "psutil", *pinned]
     print(f"  installing {requirement} into an environment of its own", file=sys.stderr, flush=True)
     try:
         subprocess.run(command, check=True, timeout=INSTALL_SECONDS, capture_output=True)

@@ -137,7 +137,7 @@ def test_a_sweep_fails_when_a_patch_differs_in_bits_or_a_tool_computes_something
 
 
 def test_a_side_that_did_not_start_is_not_run_with_the_reason() -> None:
-    seconds = {"djinn": [1.0], "plain": [2.0]}
+    seconds = {"djinn": [1.0], "exact": [1.0], "fast": [0.5], "plain": [2.0]}
     figures = {f.name: f for f in sweep._figures(seconds, {"nnsight": "no network"})}
     assert figures["residual patch sweep, of plain"].met is True
     absent = figures["residual patch sweep, of nnsight"]
