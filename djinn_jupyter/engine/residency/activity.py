@@ -51,7 +51,7 @@ class SessionActivity:
         self._sessions, self._order, self._clock = sessions, order, clock
         self._slabs, self._budget = slabs, budget
         self._signals: dict[str, Signals] = {}
-        self._rests, self._rates, self._prefetching = IdleTimes(), Bandwidth(), Prefetching()
+        self._idle_times, self._bandwidth, self._prefetching = IdleTimes(), Bandwidth(), Prefetching()
         self.swapping = swapping
 
     def claim(self, session: Session) -> Claim:
@@ -68,31 +68,31 @@ class SessionActivity:
         if session.state == "running" or session.work is not None:
             return
         if session.generation is not None:
-            self._rests.rests(session.name, self.signals(session.name).focused, self._clock())
+            self._idle_times.rests(session.name, self.signals(session.name).focused, self._clock())
         if activity == "focused" or activity == "expected":
             self._signalled(session, activity)
 
     def asked(self, session: Session) -> None:
         """Note a request that needs the session's bytes."""
         now = self._clock()
-        self._rests.acts(session.name, now)
+        self._idle_times.acts(session.name, now)
         self._prefetching.used(session.name, now, present=session.residence.present)
 
     def left_alone(self, session: Session) -> None:
         """Note that the session's requests are done, for now."""
         if session.generation is not None and session.state != "running" and session.work is None:
-            self._rests.rests(session.name, self.signals(session.name).focused, self._clock())
+            self._idle_times.rests(session.name, self.signals(session.name).focused, self._clock())
 
     def swapped(self, session: Session, transfer: Transfer | None) -> None:
         """Note the end of a move of the session; without a transfer, it failed or was called back."""
         if transfer is not None:
-            self._rates.learn(transfer)
+            self._bandwidth.learn(transfer)
         if session.residence.state in ("host", "disk"):
             self._prefetching.left(session.name)
 
     def closed(self, session: str) -> None:
         self._signals.pop(session, None)
-        self._rests.forget(session)
+        self._idle_times.forget(session)
         self._prefetching.left(session)
 
     # ------------------------------------------------------------------------------------------- eviction
@@ -106,7 +106,7 @@ class SessionActivity:
 
     def _in_order(self, sessions: Sequence[Session]) -> list[Candidate]:
         now = self._clock()
-        self._rests.catch_up(now)
+        self._idle_times.catch_up(now)
         return self._order(self._candidate(session, now) for session in sessions)
 
     def _candidate(self, session: Session, now: float) -> Candidate:
@@ -116,9 +116,9 @@ class SessionActivity:
             claim=self.claim(session),
             frees_bytes=private_bytes(session, self.swapping.blobs),
             dirty_bytes=belongings.dirty,
-            restore_seconds=self._rates.seconds(self._would_go_to(belongings.dirty), belongings.device),
-            rested_seconds=self._rests.lasted(session.name, now),
-            remaining_seconds=self._rests.remaining(session.name, now),
+            restore_seconds=self._bandwidth.seconds(self._would_go_to(belongings.dirty), belongings.device),
+            rested_seconds=self._idle_times.lasted(session.name, now),
+            remaining_seconds=self._idle_times.remaining(session.name, now),
         )
 
     def _would_go_to(self, dirty: int) -> Tier:
@@ -153,7 +153,7 @@ class SessionActivity:
         size = sum(item.nbytes for item in away)
         tier: Tier = "disk" if any("host" not in item.copies for item in away) else "host"
         leaving = self._who_would_leave(session, size, now)
-        if leaving is not None and self._prefetching.worth_it(signal, self._rates.seconds(tier, size), leaving):
+        if leaving is not None and self._prefetching.worth_it(signal, self._bandwidth.seconds(tier, size), leaving):
             self._prefetching.began(session.name, now)
             self.swapping.swap_in(session, "prefetch")
 
@@ -166,7 +166,7 @@ class SessionActivity:
         chosen = victims(self._in_order(self.swapping.candidates(session)), missing)
         if sum(c.frees_bytes for c in chosen) < missing or any(c.claim is Claim.STEPPING for c in chosen):
             return None
-        return [(self._rests.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
+        return [(self._idle_times.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
 
 
 def private_bytes(session: Session, blobs: Blobs) -> int:

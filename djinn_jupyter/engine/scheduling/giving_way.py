@@ -9,8 +9,8 @@ from djinn_jupyter.engine.system.prefill_throttle import PrefillThrottle
 
 
 class GivingWay:
-    def __init__(self, mailbox: Mailbox, scheduler: Scheduler, pace: PrefillThrottle) -> None:
-        self._mailbox, self._scheduler, self.pace = mailbox, scheduler, pace
+    def __init__(self, mailbox: Mailbox, scheduler: Scheduler, throttle: PrefillThrottle) -> None:
+        self._mailbox, self._scheduler, self.throttle = mailbox, scheduler, throttle
         self._prefilling = self._in_step = False
 
     def prepare(self, job: Job) -> None:
@@ -22,5 +22,5 @@ class GivingWay:
     def asked(self) -> bool:
         """True where the pass must yield; passes ask between layers."""
         if self._prefilling:
-            self.pace.keep()
+            self.throttle.keep()
         return self._mailbox.waiting or (len(self._scheduler) > 1 and (self._prefilling or self._in_step))

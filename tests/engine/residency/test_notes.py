@@ -55,7 +55,7 @@ def small(tight: Desk) -> Iterator[Desk]:
 
 def anew(desk: Desk) -> Iterator[Desk]:
     books = desk.engine.residency.activity
-    books._rests, books._prefetching, books._clock = IdleTimes(), Prefetching(), time.monotonic
+    books._idle_times, books._prefetching, books._clock = IdleTimes(), Prefetching(), time.monotonic
     yield desk
     desk.engine.tiers.mover = desk.engine.mover
     desk.close_all()

@@ -30,23 +30,23 @@ class _Mark:
 
 def test_the_device_is_two_layers_behind_at_most() -> None:
     queue = Queue()
-    pace = PrefillThrottle(queue.mark)
+    throttle = PrefillThrottle(queue.mark)
     for layer in range(1, 10):
-        pace.keep()
+        throttle.keep()
         assert queue.made - len(queue.passed) <= LAYERS_AHEAD
         assert queue.passed == list(range(1, layer + 1 - LAYERS_AHEAD))
 
 
 def test_on_the_cpu_there_is_nothing_to_wait_for() -> None:
-    pace = PrefillThrottle.of(torch.device("cpu"))
-    pace.keep()
-    assert pace._mark is None
+    throttle = PrefillThrottle.of(torch.device("cpu"))
+    throttle.keep()
+    assert throttle._mark is None
 
 
 def test_it_is_kept_in_a_prefill_between_all_layers_and_not_in_decode_steps() -> None:
     desk = desk_of("llama")
     queue = Queue()
-    desk.engine.parts.giving_way.pace = PrefillThrottle(queue.mark)
+    desk.engine.parts.giving_way.throttle = PrefillThrottle(queue.mark)
     desk.open()
     desk.run(tokens(13), 0)
     between = desk.layers - 1
