@@ -185,7 +185,7 @@ class Sweeping:
         room.give_back(size)
 
     def _recheck(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
-        """Compute some of the computed cells again, alone; their values are then those."""
+        """Compute some of the computed cells again, alone, and note by how much they differ."""
         computed = sorted(found.computed)
         chosen = random.Random(self.asked.seed).sample(computed, min(RECHECKED, len(computed)))
         for number in chosen:
@@ -193,14 +193,14 @@ class Sweeping:
             raw = self._changed(base, clean, cell)
             assert raw is not None
             exact = self.asked.metric.of((yield from self.alone.logits(base, self._tap(cell), raw)))
-            difference = abs(exact - found.values[number])
+            difference = _difference(exact, found.values[number])
             found.largest = difference if found.largest is None else max(found.largest, difference)
             found.rechecked.append(number)
             yield None
 
     def _tolerance(self, found: Found) -> float:
         share = TOLERANCE.get(self.runtime.forward.model.dtype, COARSE)
-        return share * max(1.0, max(abs(value) for value in found.values))
+        return share * max([1.0, *(abs(value) for value in found.values if math.isfinite(value))])
 
     # --- the report ------------------------------------------------------------------------------------------------
 
@@ -241,6 +241,14 @@ class Sweeping:
             tolerance=self._tolerance(found),
             notes=tuple(found.notes),
         )
+
+
+def _difference(one: float, other: float) -> float:
+    """Return by how much two values differ: infinitely where only one of them is a finite number."""
+    if one == other or (math.isnan(one) and math.isnan(other)):
+        return 0.0
+    difference = abs(one - other)
+    return math.inf if math.isnan(difference) else difference
 
 
 def _first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,6 +185,22 @@ def test_values_written_to_other_cells_are_found_by_the_recheck(desk: Desk, monk
         return dict(zip(numbers, [logits[n] for n in numbers[1:] + numbers[:1]], strict=True))
 
     monkeypatch.setattr(sweeps, "logits_of", shifted)
+    falls_back(swept(desk), expected)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_values_that_are_no_numbers_are_found_by_the_recheck(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, wrong: float
+) -> None:
+    expected = values(swept(desk, mode="exact"))
+    logits_of = sweeps.logits_of
+
+    def overflowing(*args: Any) -> Any:
+        logits = yield from logits_of(*args)
+        spoiled = random.Random(0).sample(sorted(logits), sweeps.RECHECKED)[-1]  # one of the four that are rechecked
+        return {number: row_V * wrong if number == spoiled else row_V for number, row_V in logits.items()}
+
+    monkeypatch.setattr(sweeps, "logits_of", overflowing)
     falls_back(swept(desk), expected)
 
 
