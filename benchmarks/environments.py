@@ -10,6 +10,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent / ".envs"
 TOOLS = {"transformer_lens": "transformer-lens==4.3.0", "nnsight": "nnsight==0.8.1", "accelerate": "accelerate==1.15.0"}
+BESIDE = "psutil"  # in each environment: the workers read the machine's memory with it
 INSTALL_SECONDS = 1800
 
 
@@ -33,19 +34,18 @@ def python_of(tool: str) -> Path:
 
 def _has(python: Path, requirement: str) -> bool:
     name, _, wanted = requirement.partition("==")
-    program = f"from importlib.metadata import version; print(version({name!r}))"
+    program = f"from importlib.metadata import version; version({BESIDE!r}); print(version({name!r}))"
     found = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     return found.stdout.strip() == wanted
 
 
 def _install(python: Path, requirement: str) -> None:
-    # psutil: the baselines' own modules read the machine's memory with it
     pinned = [f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "transformers")]
-    command = [str(python), "-m", "pip", "install", "--quiet", requirement, "psutil", *pinned]
+    command = [str(python), "-m", "pip", "install", "--quiet", requirement, BESIDE, *pinned]
     print(f"  installing {requirement} into an environment of its own", file=sys.stderr, flush=True)
     try:
         subprocess.run(command, check=True, timeout=INSTALL_SECONDS, capture_output=True)
     except subprocess.CalledProcessError:
-        raise NotRun(f"pip could not install {requirement} beside {' and '.join(pinned)}") from None
+        raise NotRun(f"pip could not install {requirement} and {BESIDE} beside {' and '.join(pinned)}") from None
     except subprocess.TimeoutExpired:
         raise NotRun(f"installing {requirement} took longer than {INSTALL_SECONDS} s") from None

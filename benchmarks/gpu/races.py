@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
@@ -56,13 +57,12 @@ def run(setting: Setting) -> Result:
     return _result(kept, count)
 
 
-def _once(kept: Kept, name: str, begun: float, find: object) -> None:
+def _once(kept: Kept, name: str, begun: float, find: Callable[[], object]) -> None:
     """Find what is not kept yet. Raises Unfinished where its time may not suffice."""
     if name in kept.found:
         return
     if monotonic() - begun > SECONDS - 2 * TOOL_SECONDS:
         raise Unfinished(f"{len(kept.found)} parts")
-    assert callable(find)
     kept.add(name, find())
 
 
@@ -87,6 +87,8 @@ def errors(tool: str, program: tuple[str, ...]) -> int:
     found = [int(errors or hazards) for errors, hazards in SUMMARY.findall(done.stdout + done.stderr)]
     if not found:
         raise Unseen(f"{tool} says no summary: {(done.stdout + done.stderr).strip().rpartition(chr(10))[2][:200]}")
+    if not any(found) and done.returncode:
+        raise Unseen(f"{tool} reports no error of a program that ended with status {done.returncode}")
     return sum(found)
 
 

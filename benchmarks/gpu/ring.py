@@ -21,10 +21,10 @@ from benchmarks.measuring import Spread
 from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import Setting
 from benchmarks.worker import worker
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.experiments.baselines.asking import BaselineFailed
 from djinn_jupyter.experiments.devices import computed_on
-from djinn_jupyter.experiments.memory import GIB
 from djinn_jupyter.experiments.nvml import counted
 from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.machine import main_memory

@@ -18,9 +18,10 @@ from benchmarks.gpu.shapes import THIRTEEN, per_position, saved, shape, weight_b
 from benchmarks.measuring import Spread
 from benchmarks.results import Checks, Figure, Result, at_least, at_most
 from benchmarks.setting import Setting
+from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.experiments.memory import GIB, Curve, sampled
+from djinn_jupyter.experiments.memory import Curve, sampled
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.experiments.serving import random_tokens
 from djinn_jupyter.wire.nouns import Transfer

@@ -108,6 +108,9 @@ def test_a_tool_that_is_missing_or_says_nothing_is_no_zero(
     tool.write_text("#!/bin/sh\necho 'Device not supported'\n")
     with pytest.raises(races.Unseen, match="says no summary: Device not supported"):
         races.errors("memcheck", ())
+    tool.write_text("#!/bin/sh\necho '========= ERROR SUMMARY: 0 errors'; exit 4\n")
+    with pytest.raises(races.Unseen, match="no error of a program that ended with status 4"):
+        races.errors("memcheck", ())
 
 
 def test_every_experiment_has_a_verdict_or_a_reason(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import venv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import generation, machine, results, resume, sweep
+from benchmarks import environments, generation, machine, results, resume, sweep
 from benchmarks.measuring import Spread, differences, ratios, take_turns
 from benchmarks.results import Checks, Disagreement, Figure, Result, at_least, at_most
 from benchmarks.setting import Setting
@@ -134,6 +135,25 @@ def test_a_sweep_fails_when_a_patch_differs_in_bits_or_a_tool_computes_something
     assert far["t"] == pytest.approx(0.001)
     with pytest.raises(Disagreement, match="other logits"):
         sweep._compare({"djinn": {"digests": ["a", "b"]}, "plain": plain, "t": {"rows": [[0.0], [2.0]]}}, Checks(), {})
+
+
+def test_an_environment_made_before_the_workers_needed_more_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setattr(environments, "TOOLS", {"tool": "no-such-tool==1.0"})
+    installs: list[str] = []
+    monkeypatch.setattr(environments, "_install", lambda python, requirement: installs.append(requirement))
+    venv.create(tmp_path / "tool")
+    (packages,) = (tmp_path / "tool").glob("lib/python*/site-packages")
+    for name, missing in (("no_such_tool-1.0", ["no-such-tool==1.0"]), ("psutil-7.0", [])):
+        place = packages / f"{name}.dist-info"
+        place.mkdir()
+        package, _, version = name.partition("-")
+        (place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        installs.clear()
+        assert environments.python_of("tool") == tmp_path / "tool" / "bin" / "python"
+        assert installs == missing
 
 
 def test_a_side_that_did_not_start_is_not_run_with_the_reason() -> None:
