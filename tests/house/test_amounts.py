@@ -1,4 +1,4 @@
-"""Bytes are spelled by one room, `djinn_jupyter/amounts.py`: the same count is the same text wherever it is read."""
+"""Bytes are spelled by one module, `djinn_jupyter/amounts.py`: the same count is the same text wherever it is read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def everywhere() -> set[tuple[str, str]]:
     }
 
 
-def test_bytes_are_spelled_in_one_room() -> None:
+def test_bytes_are_spelled_in_one_module() -> None:
     assert everywhere() == ALLOWED
 
 

@@ -57,6 +57,13 @@ def test_a_figure_is_in_the_results_that_its_paragraph_names(document: Path) -> 
     assert unfounded(document.read_text()) == []
 
 
+def test_what_came_out_is_in_the_results() -> None:
+    """The table of benchmarks beside it has bars, which are no measurements."""
+    _, _, told = (ROOT / "benchmarks" / "README.md").read_text().partition("## What came out\n")
+    assert unfounded(told.partition("\n## ")[0]) == []
+    assert len(list(figures_of(told))) > 10
+
+
 def test_a_figure_of_no_file_is_found() -> None:
     assert unfounded("A stop takes 12 ms.") == ["12"]
     assert unfounded("A stop takes 12.7 ms (`benchmarks/results/no_such.json`).") == ["12.7"]
