@@ -93,7 +93,7 @@ class Forward:
             cache.enter(frame.committed)
             raise
         except RuntimeError as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             cache.restore_all(journal)
             cache.enter(frame.committed)
@@ -194,7 +194,7 @@ class Forward:
 _NO_MEMORY: Final = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED")
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def out_of_memory(error: BaseException) -> bool:
     """True for CUDA's exception class, and for messages without a class: of the CPU allocator, and of libraries that
     find no room for a workspace of their own."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.forward import out_of_memory
 from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -23,6 +24,7 @@ from djinn_jupyter.engine.sweeps.together import Together, logits_of
 from djinn_jupyter.engine.sweeps.workspace import Room, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
+from djinn_jupyter.errors import OutOfDeviceMemory
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.sweeps import Mode, SweepProgressed, Swept
 
@@ -67,9 +69,17 @@ class Sweeping:
         self.done = 0
 
     def steps(self, workspace: Workspace) -> Steps:
-        """Compute every cell."""
-        with workspace.opened(self.runtime.space, self.session) as room:
-            return (yield from self._steps(room))
+        """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
+        try:
+            with workspace.opened(self.runtime.space, self.session) as room:
+                return (yield from self._steps(room))
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            raise OutOfDeviceMemory(
+                "The device has no memory left for a pass of this sweep's lines: "
+                f"{str(error).splitlines()[0].rstrip('.')}. Close sessions, or compute each cell alone (--exact)."
+            ) from None
 
     def _steps(self, room: Room) -> Steps:
         asked, taps = self.asked, tuple(self.asked.places.taps.values())

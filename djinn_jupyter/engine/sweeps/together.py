@@ -8,6 +8,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.forward import out_of_memory
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
@@ -61,15 +62,9 @@ class Together:
         try:
             one, among = self._behind(base, [rows]), self._behind(base, [torch.full_like(rows, torch.nan), rows, -rows])
             logits = self.runtime.forward.lens(torch.stack([one[0], among[1]]))
-        except (
-            AttributeError,
-            IndexError,
-            KeyError,
-            NotImplementedError,
-            RuntimeError,
-            TypeError,
-            ValueError,
-        ) as error:
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if out_of_memory(error):
+                raise  # this says nothing of the family
             return f"its layers refuse several lines ({error})"
         yield None
         most = ROUNDING.get(rows.dtype, COARSE)

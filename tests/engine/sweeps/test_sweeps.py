@@ -11,10 +11,20 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.sweeps import sweep as sweeps
+from djinn_jupyter.engine.sweeps.workspace import Room
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import shared_cache
-from djinn_jupyter.engine.wavefront.wavefront import CallSize
-from djinn_jupyter.errors import DjinnError, IllegalMove, InvalidCondition, InvalidEdit, UnknownSite, UsageError
+from djinn_jupyter.engine.wavefront.wavefront import CallSize, Wavefront
+from djinn_jupyter.errors import (
+    DjinnError,
+    IllegalMove,
+    InvalidCondition,
+    InvalidEdit,
+    OutOfDeviceMemory,
+    SlabFull,
+    UnknownSite,
+    UsageError,
+)
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Scale, Zero
@@ -257,13 +267,26 @@ def test_others_run_while_a_sweep_is_under_way(desk: Desk) -> None:
 
 
 def test_a_sweep_without_memory_is_refused_and_holds_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    desk.open("a")
-    monkeypatch.setattr(desk.engine.budget, "limit", desk.engine.budget.taken)
-    with pytest.raises(DjinnError, match=r"(?i)asked for .* free"):
+    take = Room.take
+    monkeypatch.setattr(Room, "take", lambda room, size: take(room, 2**50 if room.held else size))
+    with pytest.raises(SlabFull, match=r"Asked for .* free"):
         swept(desk)
-    monkeypatch.undo()
     desk.settle()
     assert desk.engine.budget.held()["sweeps"] == 0
+
+
+def test_no_device_memory_ends_a_sweep_and_says_nothing_of_the_family(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, lines: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Wavefront, "run", full)
+        with pytest.raises(OutOfDeviceMemory, match=r"Tried to allocate 2 GiB\. Close sessions"):
+            swept(desk)
+    assert desk.engine.budget.held()["sweeps"] == 0
+    assert swept(desk).mode == "fast"
 
 
 def test_a_line_may_be_that_of_a_session(desk: Desk) -> None:
