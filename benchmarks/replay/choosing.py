@@ -19,7 +19,7 @@ def candidate(stage: Stage, actor: Actor, now: float, remaining: float) -> Candi
         frees_bytes=actor.size,
         dirty_bytes=actor.dirty,
         restore_seconds=stage.restore_seconds(actor),
-        rested_seconds=stage.rests.lasted(actor.name, now),
+        rested_seconds=stage.idle_times.lasted(actor.name, now),
         remaining_seconds=remaining,
     )
 
@@ -31,8 +31,8 @@ class Djinn:
     at_once: ClassVar[bool] = False
 
     def order(self, stage: Stage, may: list[Actor], now: float) -> list[Candidate]:
-        stage.rests.catch_up(now)
-        return in_order(candidate(stage, a, now, stage.rests.remaining(a.name, now)) for a in may)
+        stage.idle_times.catch_up(now)
+        return in_order(candidate(stage, a, now, stage.idle_times.remaining(a.name, now)) for a in may)
 
 
 class ByClass(Djinn):

@@ -114,7 +114,7 @@ class Stage:
         self.trace, self.costs, self.policy = trace, costs, policy
         self._prefetch, self._idle_seconds = prefetch, idle_seconds
         self.actors = {name: Actor(name=name) for name in trace.sessions}
-        self.rests, self.prefetching, self.score = IdleTimes(), Prefetching(), Score()
+        self.idle_times, self.prefetching, self.score = IdleTimes(), Prefetching(), Score()
         self._agenda: list[tuple[float, int, Step]] = []
         self._numbers = count()
         self._link_free = 0.0
@@ -151,7 +151,7 @@ class Stage:
                 self._at(max(actor.until, now) + 0.05, step)
                 return
             self.score.runs += 1
-            self.rests.acts(actor.name, now)
+            self.idle_times.acts(actor.name, now)
             self.prefetching.used(actor.name, now, present=actor.place == "device" and actor.ready <= now)
             actor.held, actor.state, actor.moves = True, "running", actor.moves + 1
             self._begin(Wanting(actor=actor, stop=stop, seconds=seconds, asked=now), now)
@@ -229,12 +229,12 @@ class Stage:
 
     def _rests(self, actor: Actor, now: float) -> None:
         if actor.size:
-            self.rests.rests(actor.name, actor.signals.focused, now)
+            self.idle_times.rests(actor.name, actor.signals.focused, now)
 
     def _close(self, actor: Actor) -> None:
         self._leave_books(actor)
         actor.place, actor.size, actor.dirty = "nowhere", 0, 0
-        self.rests.forget(actor.name)
+        self.idle_times.forget(actor.name)
 
     # -------------------------------------------------------------------------------------------- moving
 
@@ -320,7 +320,7 @@ class Stage:
         chosen = self._victims(actor, missing, now) if missing > 0 else []
         if chosen is None:
             return
-        leaving = [(self.rests.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
+        leaving = [(self.idle_times.chance(c.session, now, PATIENCE), c.restore_seconds) for c in chosen]
         if self.prefetching.worth_it(signal, self.restore_seconds(actor), leaving):
             self._bring(actor, actor.size, now)
             self.prefetching.began(actor.name, now)

@@ -137,6 +137,27 @@ def test_a_sweep_fails_when_a_patch_differs_in_bits_or_a_tool_computes_something
         sweep._compare({"djinn": {"digests": ["a", "b"]}, "plain": plain, "t": {"rows": [[0.0], [2.0]]}}, Checks(), {})
 
 
+@pytest.mark.parametrize(
+    ("mode", "ran", "off", "said"),
+    [
+        ("exact", "exact", 1e-9, "an exact sweep's values"),
+        ("fast", "fast", 0.25, "differs from the plain loop by 0.25"),
+        ("fast", "exact", 0.0, "ran as exact"),
+    ],
+)
+def test_a_sweep_by_one_request_fails_when_it_is_not_what_it_is_timed_as(
+    monkeypatch: pytest.MonkeyPatch, mode: Any, ran: str, off: float, said: str
+) -> None:
+    prompts = {"clean": [1], "corrupted": [2]}
+    grid = SimpleNamespace(mode=mode, values=numpy.array([[0.5]]))
+    monkeypatch.setattr(sweep.dj, "sweep", lambda *_, **__: grid)
+    engine: Any = None
+    assert sweep._requested(engine, prompts, mode, [[0.5]], Checks(), {}) >= 0
+    grid.mode, grid.values = ran, numpy.array([[0.5 + off]])
+    with pytest.raises(Disagreement, match=said):
+        sweep._requested(engine, prompts, mode, [[0.5]], Checks(), {})
+
+
 def test_an_environment_made_before_the_workers_needed_more_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
