@@ -5,6 +5,7 @@ from __future__ import annotations
 from djinn_jupyter.engine.memory.offload.mover import Moved
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
+from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Departure, Holder, Mail, Mailbox, QueuedRequest, TextRead
 from djinn_jupyter.engine.session.table import SessionTable
@@ -18,11 +19,12 @@ class Delivery:
         dispatcher: Dispatcher,
         *,
         sessions: SessionTable,
+        life: Lifecycle,
         residency: Residency,
         blobs: Blobs,
         faults: Faults,
     ) -> None:
-        self._mailbox, self._dispatcher, self._sessions = mailbox, dispatcher, sessions
+        self._mailbox, self._dispatcher, self._sessions, self._life = mailbox, dispatcher, sessions, life
         self._residency, self._blobs, self._faults = residency, blobs, faults
 
     def read_mail(self) -> bool:
@@ -44,7 +46,7 @@ class Delivery:
         match piece:
             case Departure(holder=holder):
                 with self._faults.during("a holder went"):
-                    self._detach_all(holder)
+                    self._let_go(holder)
             case Moved():
                 with self._faults.during("it settled a move between tiers"):
                     self._residency.settle(piece)
@@ -53,9 +55,12 @@ class Delivery:
             case QueuedRequest():
                 self._dispatcher.dispatch(piece)
 
-    def _detach_all(self, holder: Holder) -> None:
-        for session in self._sessions.values():
-            if session.holder == holder.name:
+    def _let_go(self, holder: Holder) -> None:
+        """Close the holder's temporary sessions and detach the others."""
+        for session in [one for one in self._sessions.values() if one.holder == holder.name]:
+            if session.temporary:
+                self._life.close(session)
+            else:
                 session.detach()
                 self._residency.note(session, "gone")
                 self._sessions.touch(session.name)

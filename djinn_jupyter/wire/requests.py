@@ -135,11 +135,13 @@ class Shutdown(RequestBase, frozen=True, tag="Shutdown"):
 class Open(OwnerRequest, frozen=True, tag="Open"):
     """Open or attach. A live session of another holder needs `join`.
 
-    `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too.
+    `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
+    as a sweep's, is closed when its holder goes, and is not in the journal.
     """
 
     join: bool = False
     fresh: bool = False
+    temporary: bool = False
 
 
 class Describe(SessionRequest, frozen=True, tag="Describe"): ...

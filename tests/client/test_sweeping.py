@@ -13,6 +13,7 @@ import pytest
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
 from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
@@ -137,6 +138,16 @@ def test_an_interrupt_returns_the_finished_cells_and_ends_the_sweep(engine: Remo
     assert (~np.isnan(grid.values)).sum() == 4
     assert grid.notes == ("The sweep is not whole: it was interrupted.",)
     assert not desk.engine.sessions
+
+
+def test_a_name_that_another_takes_at_the_same_moment_is_left_to_it(
+    engine: RemoteEngine, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteEngine, "sessions", lambda self: ())
+    desk.engine.ask(ask.Open(session="sweep 1"), Holder(name="another", user=ME.user))
+    engine.session("sweep 2")
+    assert swept(engine).computed == 5
+    assert set(desk.engine.sessions) == {"sweep 1", "sweep 2"}
 
 
 @pytest.mark.parametrize(

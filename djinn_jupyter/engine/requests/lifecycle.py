@@ -11,7 +11,7 @@ from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.faults import Faults
-from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionOpened
+from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionClosed, SessionOpened
 
 
 class Lifecycle:
@@ -51,6 +51,13 @@ class Lifecycle:
         self._sessions.remove(session)
         self._residency.closed(session)
         self._residency.room_changed()
+        return pages
+
+    def close(self, session: Session) -> int:
+        """End a session and tell the clients. Return the number of pages it held."""
+        session.move("close")
+        pages = self.end(session)
+        self._publish(SessionClosed(session=session.name))
         return pages
 
     def answer_waiting(self, session: Session, reply: Reply) -> None:

@@ -21,7 +21,7 @@ from djinn_jupyter.errors import IllegalMove, SessionHeld, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import NOTEBOOK, label, require_showable, told_apart
 from djinn_jupyter.wire.nouns import Origin
-from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened, SessionClosed
+from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened
 
 
 class SessionRequests:
@@ -47,6 +47,7 @@ class SessionRequests:
             if not request.session.endswith(NOTEBOOK):  # a notebook's own path needs no free label
                 require_free(request.session, self._sessions)
             session = self._empty(request.session, holder.user, holder.name, holder.notebook)
+            session.temporary = request.temporary
             return Opened(session=reports.describe(self._life.begin(session)), created=True)
         held = session.holder not in (None, holder.name) and not self._residency.holder_has_gone(session)
         if held and not (request.join or (request.fresh and request.force)):
@@ -92,11 +93,7 @@ class SessionRequests:
 
     @handles(ask.Close, while_running=True, at_once=True, owner_only=lambda request: "close it")
     def close(self, request: ask.Close, holder: Holder) -> Closed:
-        session = self._sessions.find(request.session)
-        session.move("close")
-        freed = self._life.end(session)
-        self._runtime.publish(SessionClosed(session=session.name))
-        return Closed(pages_freed=freed)
+        return Closed(pages_freed=self._life.close(self._sessions.find(request.session)))
 
     @handles(ask.Fork)
     def fork(self, request: ask.Fork, holder: Holder) -> Opened:

@@ -42,7 +42,7 @@ class SessionTable(Mapping[str, Session]):
         session.number_after(self._last_edition)
         session.stand()
         self.take_over(session)
-        self._changed(session.name)
+        self.changed(session.name)
 
     def take_over(self, session: Session) -> None:
         """Add a session as it stood in an earlier process; it is in the journal already."""
@@ -59,8 +59,9 @@ class SessionTable(Mapping[str, Session]):
         self._touched.add(session)
 
     def changed(self, session: str) -> None:
-        """Report that the session differs from its journal."""
-        self._changed(session)
+        """Report that the session differs from its journal; a temporary one is in none."""
+        if not (session in self and self[session].temporary):
+            self._changed(session)
 
     def take_touched(self) -> set[str]:
         """Return the names touched since the last call."""

@@ -282,6 +282,7 @@ class _Assembly:
             self.mailbox,
             self.dispatcher,
             sessions=self.sessions,
+            life=self.lifecycle,
             residency=self.residency,
             blobs=self.blobs,
             faults=self.faults,

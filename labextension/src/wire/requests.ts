@@ -62,13 +62,15 @@ export interface Shutdown {
 /**
  * Open or attach. A live session of another holder needs `join`.
  *
- * `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too.
+ * `fresh` forgets tokens, breakpoints and rules first, and with `force` joins too. A new session that is `temporary`,
+ * as a sweep's, is closed when its holder goes, and is not in the journal.
  */
 export interface Open {
   readonly request: 'Open';
   readonly session: string;
   readonly join?: boolean;
   readonly fresh?: boolean;
+  readonly temporary?: boolean;
   readonly force?: boolean;
   readonly for_holder?: string | null;
   readonly for_notebook?: string | null;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,8 @@ from djinn_jupyter.errors import (
 from djinn_jupyter.wire import replies as told
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Scale, Zero
-from tests.engine.desk import Desk, build_desk, desk_of, tokens
+from tests.engine.desk import ME, Desk, build_desk, desk_of, tokens
+from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.plain import plain_of
 from tests.engine.sweeps import plain_sweep
 from tests.families import build
@@ -225,8 +227,10 @@ def falls_back(reply: Any, expected: Tensor) -> None:
 
 
 def begun(desk: Desk, mode: Any = "exact") -> list[Any]:
-    """A sweep that has some cells."""
-    desk.open("a")
+    """A sweep that has some cells, in a session such as dj.sweep opens."""
+    if "a" in desk.engine.sessions:
+        desk.close("a")
+    desk.ask(ask.Open(session="a", temporary=True))
     desk.events.clear()
     replies: list[Any] = []
     asked = ask.Sweep(
@@ -253,6 +257,22 @@ def test_closing_its_session_ends_a_sweep_and_its_finished_cells_are_right(desk:
     assert all(value == float(expected[number]) for number, value in cells.items())
     desk.settle()
     assert desk.engine.budget.held()["sweeps"] == 0
+
+
+def test_a_sweep_ends_with_its_holder_and_its_session_is_in_no_journal(desk: Desk, tmp_path: Path) -> None:
+    journal(desk, tmp_path / "alive")
+    desk.open("b")
+    replies = begun(desk)
+    written(desk)
+    after = build_desk(build("llama", layers=LAYERS))
+    assert journal(after, crashed(tmp_path / "alive", tmp_path / "crashed")) == ("b",)
+    desk.engine.depart(ME)
+    while not replies:
+        assert desk.engine.tick()
+    assert replies[0].message == "Session 'a' was closed."
+    assert list(desk.engine.sessions) == ["b"]
+    forget(after)
+    forget(desk)
 
 
 def test_others_run_while_a_sweep_is_under_way(desk: Desk) -> None:
