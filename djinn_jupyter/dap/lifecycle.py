@@ -18,7 +18,14 @@ from djinn_jupyter.dap.reports import Reports
 from djinn_jupyter.dap.targets import Target
 from djinn_jupyter.dap.work_queue import WorkQueue
 from djinn_jupyter.described import chosen
-from djinn_jupyter.errors import DjinnError, EngineUnavailable, IllegalMove, UnknownSession, UsageError
+from djinn_jupyter.errors import (
+    DjinnError,
+    EngineUnavailable,
+    IllegalMove,
+    SessionsWouldSuffer,
+    UnknownSession,
+    UsageError,
+)
 from djinn_jupyter.sampling import GivenSampling
 
 
@@ -154,8 +161,11 @@ class Lifecycle:
 
     def _part(self, closes: bool) -> None:
         if closes:
-            self._close()
-            return
+            try:
+                return self._close()
+            except SessionsWouldSuffer:
+                self._part(closes=False)  # it stays, without the editor's breakpoints
+                raise
         for thread in self._debuggee.threads.values():
             thread.book.clear(thread.session)
         if self._debuggee.launched:

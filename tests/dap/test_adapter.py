@@ -309,6 +309,31 @@ def test_two_notebooks_of_one_name_are_told_apart_by_their_folders(engine: Remot
         session.close(force=True)
 
 
+@pytest.mark.parametrize(("command", "how"), [("terminate", {}), ("disconnect", {"terminateDebuggee": True})])
+def test_what_another_client_has_open_is_ended_with_force_only(
+    engine: RemoteEngine, command: str, how: dict[str, bool]
+) -> None:
+    """Refused, it stays as it was; an editor that leaves takes its breakpoints along all the same."""
+    theirs = engine.session("theirs", fresh=True)
+    for force in (False, True):
+        editor = on_pipes()
+        editor.ask("attach", model="demo", session="theirs", force=force)
+        editor.break_at("resid_post.3")
+        if force:
+            editor.ask(command, **how)
+            assert "theirs" not in {one.name for one in engine.sessions()}
+        else:
+            assert "is open in another kernel" in (said := editor.refused(command, **how))
+            assert "to close it all the same, add --force" in said
+            assert len(theirs.describe().breakpoints) == (command == "terminate")
+        if command == "terminate":
+            editor.ask("disconnect")
+        assert editor.ended()
+        editor.leave()
+        if not force:
+            assert theirs.describe().breakpoints == ()
+
+
 def test_two_editors_at_once(port: int, editor: Editor) -> None:
     second = on_port(port)
     editor.launch("resid_post.4", prompt=PROMPT)
