@@ -7,6 +7,7 @@ from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.ownership import is_anothers, refusal
+from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import SessionsWouldSuffer
 from djinn_jupyter.wire import requests as ask
@@ -24,14 +25,17 @@ class Owners:
         session, deed = self._sessions.get(request.session), self._needs.of(request).owner_only(request)
         if session is None or deed is None or self._residency.holder_has_gone(session):
             return
-        asker = asker_of(request, sender)
+        asker = asker_of(request, sender, session)
         if is_anothers(session, asker.name, asker.notebook):
             shown = told_apart(self._sessions)[session.name]
             raise SessionsWouldSuffer(refusal(session, shown, deed))
 
 
-def asker_of(request: ask.OwnerRequest, sender: Holder) -> Holder:
-    """Return the holder that asks: the one that a server names, else the sender."""
+def asker_of(request: ask.OwnerRequest, sender: Holder, session: Session) -> Holder:
+    """Return the holder that asks: the one that a server names, else the sender. A kernel that has the session open has
+    told its notebook itself, by the path that it had then: a server knows only the present one."""
     if request.for_holder is None and request.for_notebook is None:
         return sender
-    return Holder(name=request.for_holder or sender.name, user=sender.user, notebook=request.for_notebook)
+    opened = request.for_holder is not None and request.for_holder == session.holder
+    notebook = session.holder_notebook if opened else request.for_notebook
+    return Holder(name=request.for_holder or sender.name, user=sender.user, notebook=notebook)

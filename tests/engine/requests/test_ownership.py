@@ -120,6 +120,21 @@ def test_its_owner_needs_no_force_whoever_speaks_for_it(desk: Desk, request_: An
         assert not isinstance(reply, Failed) or reply.code not in ("SessionsWouldSuffer", "SessionHeld"), reply
 
 
+def test_a_notebook_that_was_renamed_ends_its_own_session_in_the_sidebar(desk: Desk) -> None:
+    """Its kernel goes by the path that it was started with, the server by the present one."""
+    server, renamed = Holder(name="process-1", user="tester"), "shared/trips/spring.ipynb"
+    close = ask.Close(session="a", for_holder=OWNER.name, for_notebook=renamed)
+    for other in (OTHER.name, None):
+        with pytest.raises(SessionsWouldSuffer):
+            desk.engine.ask(msgspec.structs.replace(close, for_holder=other), server)
+    desk.session().keep_for(ROME)  # which has not opened it again: what was entered is not one's own
+    with pytest.raises(SessionsWouldSuffer):
+        desk.engine.ask(close, server)
+    desk.session().keep_for(None)
+    desk.engine.ask(close, server)
+    assert "a" not in desk.engine.sessions
+
+
 def test_a_process_without_a_notebook_owns_what_it_has_open(desk: Desk) -> None:
     session = owned(desk, ME)
     with pytest.raises(
