@@ -40,9 +40,9 @@ export class PageState implements IDisposable {
     Signal.clearData(this);
   }
 
-  /** Read the earlier state. What a person did in the meantime is later, and stays. */
+  /** Read the earlier state, if it can be read. What a person did in the meantime is later, and stays. */
   async restore(): Promise<void> {
-    const kept = readKept(await this._states.fetch(KEY));
+    const kept = readKept(await this._states.fetch(KEY).catch(warn));
     if (this._isDisposed) {
       return;
     }
@@ -85,7 +85,7 @@ export class PageState implements IDisposable {
       opened: [...this._opened],
       formerly: [...this._formerly].slice(-RENAMED)
     };
-    void this._states.save(KEY, now as unknown as ReadonlyPartialJSONValue);
+    this._states.save(KEY, now as unknown as ReadonlyPartialJSONValue).catch(warn);
   }
 
   private readonly _service: IDjinn;
@@ -98,6 +98,11 @@ export class PageState implements IDisposable {
   private _folded = false;
   private _restored = false;
   private _isDisposed = false;
+}
+
+/** The sidebar works without it; a later visit begins as the first one did. */
+function warn(reason: unknown): void {
+  console.warn('Djinn: what a reload of the page is to restore cannot be read or saved.', reason);
 }
 
 /** What an earlier visit left; anything else counts as nothing. */
