@@ -32,8 +32,8 @@ function row(label: string): HTMLElement {
 test('a row says where the session stands and where its bytes are', async () => {
   await sessions().has(PARIS, OSLO);
   expect(row('paris.ipynb').textContent).toContain('at z.1');
-  expect(row('paris.ipynb').textContent).toContain('1.0 MiB on the device');
-  expect(row('oslo').textContent).toContain('3.0 MiB on disk');
+  expect(row('paris.ipynb').textContent).toContain('1.00 MiB on the device');
+  expect(row('oslo').textContent).toContain('3.00 MiB on disk');
 });
 
 test('a session that holds nothing yet has no bytes to tell of, and still a place', async () => {

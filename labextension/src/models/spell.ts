@@ -1,15 +1,24 @@
-/* Quantities as text, the way the kernel's views spell them. */
+/* Quantities as text; bytes the way the kernel's views spell them. */
 
-const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
+const UNITS = ['KiB', 'MiB', 'GiB', 'TiB'];
+const DIGITS = new Intl.NumberFormat('en-US', {
+  minimumSignificantDigits: 3,
+  maximumSignificantDigits: 3,
+  roundingMode: 'halfEven'
+});
 
+/** Bytes as `900 B`, `1.50 KiB`, `20.0 GiB`; from 1,000 of a unit on in the next one. */
 export function spellBytes(bytes: number): string {
-  let value = bytes;
+  if (bytes < 1024) {
+    return `${bytes.toLocaleString('en-US')} B`;
+  }
+  let value = bytes / 1024;
   let unit = 0;
-  while (value >= 1024 && unit < UNITS.length - 1) {
+  while (value >= 1000 && unit < UNITS.length - 1) {
     value /= 1024;
     unit += 1;
   }
-  return `${unit === 0 || value >= 100 ? Math.round(value) : value.toFixed(1)} ${UNITS[unit]}`;
+  return `${DIGITS.format(value)} ${UNITS[unit]}`;
 }
 
 export function spellSeconds(seconds: number): string {
