@@ -29,18 +29,7 @@ from djinn_jupyter.engine.persistence import (
 )
 from djinn_jupyter.engine.session import residence_states as residency
 from djinn_jupyter.engine.session.states import MOVES
-from djinn_jupyter.magics import (
-    branching,
-    breaking,
-    changing,
-    debugging,
-    keeping,
-    loading,
-    looking,
-    memory,
-    running,
-    sweeping,
-)
+from djinn_jupyter.magics.groups import GROUPS
 from djinn_jupyter.widgets import theme
 from djinn_jupyter.wire import holdings, nouns, readings, replies, requests
 from djinn_jupyter.wire.edits import Edit
@@ -131,10 +120,7 @@ def _structs(module: Any) -> tuple[type, ...]:
 
 def magics() -> str:
     """Every magic with its options, from its own parser."""
-    groups = (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
-              changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics,
-              memory.MemoryMagics, sweeping.SweepingMagics, debugging.DebuggingMagics)  # fmt: skip
-    found = [member for group in groups for name, member in vars(group).items() if name.startswith("djinn_")]
+    found = [member for group in GROUPS for name, member in vars(group).items() if name.startswith("djinn_")]
     return "\n".join(["# Magics\n\n" + WRITTEN, *(_magic(member) for member in found)])
 
 

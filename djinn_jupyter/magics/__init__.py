@@ -11,26 +11,13 @@ if TYPE_CHECKING:
 def load_ipython_extension(shell: InteractiveShell, client: Any = None) -> None:
     """Register all magics, their completion and the hooks around cells. `client` stands in for `djinn_jupyter` in
     tests."""
-    from djinn_jupyter.magics import (
-        branching,
-        breaking,
-        cell_events,
-        changing,
-        debugging,
-        keeping,
-        loading,
-        looking,
-        memory,
-        running,
-        sweeping,
-    )
+    from djinn_jupyter.magics import cell_events
     from djinn_jupyter.magics.completion import Matcher, register
+    from djinn_jupyter.magics.groups import GROUPS
     from djinn_jupyter.magics.kernel_state import KernelState
 
     state = KernelState(shell, client)
-    for group in (loading.LoadingMagics, breaking.BreakingMagics, running.RunningMagics, looking.LookingMagics,
-                  changing.ChangingMagics, branching.BranchingMagics, keeping.KeepingMagics,
-                  memory.MemoryMagics, sweeping.SweepingMagics, debugging.DebuggingMagics):  # fmt: skip
+    for group in GROUPS:
         shell.register_magics(group(state))
     register(shell, Matcher(state))
     cell_events.register(shell, cell_events.CellEvents(state))

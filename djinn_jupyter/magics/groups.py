@@ -1,0 +1,30 @@
+"""All groups of magics, in the order of their reference. Imported when the extension is loaded and not before."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from djinn_jupyter.magics.branching import BranchingMagics
+from djinn_jupyter.magics.breaking import BreakingMagics
+from djinn_jupyter.magics.changing import ChangingMagics
+from djinn_jupyter.magics.debugging import DebuggingMagics
+from djinn_jupyter.magics.keeping import KeepingMagics
+from djinn_jupyter.magics.loading import LoadingMagics
+from djinn_jupyter.magics.looking import LookingMagics
+from djinn_jupyter.magics.memory import MemoryMagics
+from djinn_jupyter.magics.parsing import Group
+from djinn_jupyter.magics.running import RunningMagics
+from djinn_jupyter.magics.sweeping import SweepingMagics
+
+GROUPS: Final[tuple[type[Group], ...]] = (
+    LoadingMagics,
+    BreakingMagics,
+    RunningMagics,
+    LookingMagics,
+    ChangingMagics,
+    BranchingMagics,
+    KeepingMagics,
+    MemoryMagics,
+    SweepingMagics,
+    DebuggingMagics,
+)
