@@ -56,4 +56,6 @@ def _machine(folder: Path) -> str:
     found = json.loads(files[0].read_text())
     versions = ", ".join(f"{name} {number}" for name, number in found["machine"]["versions"].items() if number)
     card = ", ".join(f"{name} {value}" for name, value in found["settings"].get("card", {}).items() if value)
-    return f"{found['machine']['device']}, {found['machine']['cpu']}; {versions}. Card: {card}.\n\n"
+    size = found["settings"].get("size", 1)
+    small = f"At {size:g} of the usual size and in few rounds: that it runs, not how fast.\n\n" if size < 1 else ""
+    return f"{found['machine']['device']}, {found['machine']['cpu']}; {versions}. Card: {card}.\n\n{small}"

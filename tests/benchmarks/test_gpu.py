@@ -120,7 +120,7 @@ def figure(**changes: Any) -> dict[str, Any]:
 def test_the_report_says_of_each_bar_met_missed_or_why_not_measured(tmp_path: Path) -> None:
     figures = [figure(), figure(met=True), figure(value=None, met=None, not_run="no tool"), figure(bar=None, met=None)]
     machine = {"device": "cuda:0", "cpu": "a cpu", "versions": {"torch": "2.13"}}
-    written = {"machine": machine, "settings": {"card": {"driver": "580"}}, "figures": figures}
+    written: dict[str, Any] = {"machine": machine, "settings": {"card": {"driver": "580"}}, "figures": figures}
     (tmp_path / "generation.json").write_text(json.dumps(written))
     told = report(tmp_path, {})
     assert "| generation | f: at least 0.97 x | missed by 0.07 x: 0.9 |" in told
@@ -128,6 +128,10 @@ def test_the_report_says_of_each_bar_met_missed_or_why_not_measured(tmp_path: Pa
     assert "| generation | f: at least 0.97 x | not measured: no tool |" in told
     assert f"1 met, 1 missed, {1 + len(STEPS) - 1 + len(NOT_BUILT)} not measured." in told
     assert all(f"| {name} |" in told for name in NOT_BUILT)
+    assert "usual size" not in told
+    written["settings"]["size"] = 1e-4
+    (tmp_path / "generation.json").write_text(json.dumps(written))
+    assert "At 0.0001 of the usual size and in few rounds" in report(tmp_path, {})
 
 
 def test_a_fact_that_nvml_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
