@@ -137,7 +137,14 @@ def _reply(fields: dict[str, Any]) -> Swept:
 
 
 def unfinished(
-    shape: tuple[int, ...], cells: dict[int, float], *, site: str, over: Sequence[Any], metric: str, note: str
+    shape: tuple[int, ...],
+    cells: dict[int, float],
+    *,
+    corrupted: float,
+    site: str,
+    over: Sequence[Any],
+    metric: str,
+    note: str,
 ) -> Grid:
     """Return the grid of a sweep that ended early: the finished `cells` by number, NaN for the others."""
     import numpy as np
@@ -148,7 +155,7 @@ def unfinished(
     places: dict[str, tuple[int, ...]] = {axis: tuple(range(n)) for axis, n in zip(over, shape, strict=True)}
     made = Swept(
         site=site, over=tuple(over), layers=places.get("layer", ()), positions=places.get("position", ()),
-        heads=places.get("head", ()), texts=(), metric=metric, edit="unfinished", corrupted=float("nan"), clean=None,
+        heads=places.get("head", ()), texts=(), metric=metric, edit="unfinished", corrupted=corrupted, clean=None,
         values=from_numpy(values.reshape(shape)), mode="fast", seed=0, computed=len(cells), rechecked=(),
         largest_difference=None, tolerance=0.0, notes=(note,),
     )  # fmt: skip

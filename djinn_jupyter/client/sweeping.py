@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -93,6 +94,7 @@ class _Sweep:
     on_progress: OnProgress | None
     cells: dict[int, float] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
+    corrupted: float = math.nan
 
     def of(self, corrupted: object, clean: object) -> Grid:
         fields = {name: getattr(self.request, name) for name in ("site", "over", "metric", "edit", "mode", "seed")}
@@ -155,7 +157,7 @@ class _Sweep:
     def _note(self, item: object) -> None:
         if not isinstance(item, SweepProgressed):
             return
-        self.shape = item.shape
+        self.shape, self.corrupted = item.shape, item.corrupted
         self.cells.update(zip(item.cells, item.values, strict=True))
         if self.on_progress is not None:
             self.on_progress(self._so_far("it is under way"), item.done, item.total)
@@ -163,7 +165,15 @@ class _Sweep:
     def _so_far(self, why: str) -> Grid:
         asked = self.request
         note = f"The sweep is not whole: {why}."
-        return unfinished(self.shape, self.cells, site=asked.site, over=asked.over, metric=asked.metric, note=note)
+        return unfinished(
+            self.shape,
+            self.cells,
+            corrupted=self.corrupted,
+            site=asked.site,
+            over=asked.over,
+            metric=asked.metric,
+            note=note,
+        )
 
 
 def _close(session: RemoteSession) -> None:

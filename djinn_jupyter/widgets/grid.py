@@ -26,7 +26,10 @@ def grid_view(grid: Grid, *, hover: bool = False) -> View:
     values, rows, names = _matrix(grid)
     base = float(np.mean(grid.corrupted))
     shown, cut = values[:ROWS, :COLUMNS], values.shape[0] > ROWS or values.shape[1] > COLUMNS
-    notes = [*grid.notes, *([f"the first {ROWS} x {COLUMNS} of {values.shape[0]} x {values.shape[1]}"] if cut else [])]
+    notes = [
+        *grid.notes,
+        *([f"the first {shown.shape[0]} x {shown.shape[1]} of {values.shape[0]} x {values.shape[1]}"] if cut else []),
+    ]
     html = card(
         part(_picture(shown, base, rows, names), name=_legend(grid, base)),
         part(folded(_figures(shown, rows, names))),
@@ -71,6 +74,10 @@ def _cell(value: float, base: float, most: float) -> Html:
     return element("td", "", class_="dj-cell", style=style, title=figure(value))
 
 
+def _told(value: float) -> str:
+    return "" if np.isnan(value) else figure(float(value))
+
+
 def _most(values: NDArray[Any], base: float) -> float:
     known = values[~np.isnan(values)]
     return float(np.abs(known - base).max()) if known.size and not np.isnan(base) else 1.0
@@ -83,16 +90,19 @@ def _legend(grid: Grid, base: float) -> Html:
 
 def _figures(values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[int, str]]) -> Html:
     head = ["", *(joined([f"{at} ", cell_token(text)]) if text else str(at) for at, text in names)]
-    lines = [[name, *(figure(float(v)) for v in line)] for name, line in zip(rows, values, strict=False)]
+    lines = [[name, *(_told(v) for v in line)] for name, line in zip(rows, values, strict=False)]
     return table(head, lines, numeric=tuple(range(1, len(head))))
 
 
 def _facts(grid: Grid) -> list[tuple[str, str]]:
     corrupted, clean = float(np.mean(grid.corrupted)), grid.clean
-    equal = grid.values.size - grid.computed
+    finished = int(np.count_nonzero(~np.isnan(grid.values)))
     found = [("corrupted", figure(corrupted))]
     if clean is not None:
         found.append(("clean", figure(float(np.mean(clean)))))
+    if finished < grid.values.size:
+        return [*found, ("cells", f"{finished:,} of {grid.values.size:,} finished")]
+    equal = grid.values.size - grid.computed
     found.append(("cells", f"{grid.computed:,} computed, {equal:,} where the edit changes nothing"))
     if grid.largest_difference is None:
         return [*found, ("exactness", "each cell computed alone" if grid.mode == "exact" else "nothing to recheck")]
@@ -105,9 +115,7 @@ def _plain(
     grid: Grid, values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[int, str]], notes: Sequence[str]
 ) -> str:
     head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in names[:PLAIN_COLUMNS])]
-    lines = [
-        [name, *(figure(float(v)) for v in line[:PLAIN_COLUMNS])] for name, line in zip(rows, values, strict=False)
-    ]
+    lines = [[name, *(_told(v) for v in line[:PLAIN_COLUMNS])] for name, line in zip(rows, values, strict=False)]
     more = [f"and {len(names) - PLAIN_COLUMNS} columns more"] if len(names) > PLAIN_COLUMNS else []
     said = [f"{name}: {value}" for name, value in _facts(grid)]
     return "\n".join([repr(grid), columns(lines, head), *more, *said, *notes])

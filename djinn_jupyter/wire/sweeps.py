@@ -63,9 +63,11 @@ class Swept(ReplyBase, frozen=True, tag="Swept"):
 
 
 class SweepProgressed(EventBase, frozen=True, tag="SweepProgressed"):
-    """These cells (numbered row by row) of a sweep of `total` now have values."""
+    """These cells (numbered row by row) of a sweep of `total` now have values; `corrupted` is that of the line without
+    an edit."""
 
     shape: tuple[int, ...]
+    corrupted: float
     done: int
     total: int
     cells: tuple[int, ...]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import numpy as np
 
 from djinn_jupyter.client.grid import Grid, unfinished
-from djinn_jupyter.widgets.grid import COLUMNS, ROWS, grid_view
+from djinn_jupyter.widgets.grid import COLUMNS, grid_view
+from djinn_jupyter.widgets.matrix import BLUE, ORANGE
 from djinn_jupyter.wire.arrays import Array
 from tests.widgets.swept import swept
 
@@ -30,11 +33,18 @@ def test_pairs_are_drawn_as_their_mean() -> None:
     assert "orange above -2.00" in view.html
 
 
-def test_cells_without_a_value_are_left_empty() -> None:
-    grid = unfinished((8, 5), {0: 1.5}, site="z", over=("layer", "position"), metric="logit(5)", note="It ended.")
+def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours() -> None:
+    cells = {0: -3.0, 1: 1.5, 2: -4.0}
+    over = ("layer", "position")
+    grid = unfinished((8, 5), cells, corrupted=-3.0, site="z", over=over, metric="logit(5)", note="It ended.")
     view = grid_view(grid)
-    assert view.html.count("not computed") == 39
+    assert view.html.count("not computed") == 37
+    shades = re.findall(r"background:rgba\(([\d,]+),([\d.]+)\)", view.html)
+    assert [float(share) for _, share in shades] == [0, 0.9, 0.2]
+    assert [colour for colour, _ in shades[1:]] == [ORANGE, BLUE]
     assert "It ended." in view.plain
+    assert "3 of 40 finished" in view.plain
+    assert "nan" not in view.html + view.plain
 
 
 def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
@@ -45,7 +55,7 @@ def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
     )
     view = grid_view(Grid([wide]), hover=True)
     assert view.html.count('class="dj-cell"') == 8 * COLUMNS
-    assert f"the first {ROWS} x {COLUMNS} of 8 x 200" in view.plain
+    assert f"the first 8 x {COLUMNS} of 8 x 200" in view.plain
     assert view.figure() is not None
 
 

@@ -52,6 +52,7 @@ class Asked:
 class Found:
     """What is known of the cells so far."""
 
+    unchanged: float  # the metric of the line without an edit
     values: list[float]
     computed: list[int] = field(default_factory=list)
     rechecked: list[int] = field(default_factory=list)
@@ -83,12 +84,12 @@ class Sweeping:
 
     def _steps(self, room: Room) -> Steps:
         asked, taps = self.asked, tuple(self.asked.places.taps.values())
-        found = Found(values=[], notes=list(asked.notes))
+        notes = list(asked.notes)
         if self.mode == "fast":
             why = yield from self.together.why_not(self.alone)
             if why is not None:
                 self.mode = "exact"
-                found.notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
+                notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
         base = yield from self.alone.run(asked.corrupted, taps, residuals=True)
         yield from room.take(base.nbytes)
         clean = None
@@ -96,9 +97,9 @@ class Sweeping:
             clean = yield from self.alone.run(asked.clean, taps if asked.edit is None else (), residuals=False)
             yield from room.take(clean.nbytes)
         unchanged = asked.metric.of(base.logits_V)
-        found.values = [unchanged] * math.prod(asked.places.shape)
+        found = Found(unchanged=unchanged, values=[unchanged] * math.prod(asked.places.shape), notes=notes)
         yield from self._compute(room, base, clean, list(asked.places.cells()), found)
-        return self._reply(found, unchanged, None if clean is None else asked.metric.of(clean.logits_V))
+        return self._reply(found, None if clean is None else asked.metric.of(clean.logits_V))
 
     def _compute(self, room: Room, base: RunLine, clean: RunLine | None, cells: list[Cell], found: Found) -> Pieces:
         if self.mode == "exact":
@@ -221,6 +222,7 @@ class Sweeping:
         told = SweepProgressed(
             session=self.session.name,
             shape=self.asked.places.shape,
+            corrupted=found.unchanged,
             done=self.done,
             total=len(found.values),
             cells=tuple(cells),
@@ -228,7 +230,7 @@ class Sweeping:
         )
         self.runtime.publish(told)
 
-    def _reply(self, found: Found, unchanged: float, clean: float | None) -> Swept:
+    def _reply(self, found: Found, clean: float | None) -> Swept:
         asked, places = self.asked, self.asked.places
         spelled = "patch from the clean line" if asked.edit is None else edit_kinds.spell(asked.edit)
         return Swept(
@@ -241,7 +243,7 @@ class Sweeping:
             metric=asked.metric.condition.text,
             edit=spelled,
             values=to_array(torch.tensor(found.values, dtype=torch.float64).reshape(places.shape)),
-            corrupted=unchanged,
+            corrupted=found.unchanged,
             clean=clean,
             mode=self.mode,
             seed=asked.seed,

@@ -76,11 +76,15 @@ export interface SessionChanged {
   readonly session: string;
 }
 
-/** These cells (numbered row by row) of a sweep of `total` now have values. */
+/**
+ * These cells (numbered row by row) of a sweep of `total` now have values; `corrupted` is that of the line without
+ * an edit.
+ */
 export interface SweepProgressed {
   readonly event: 'SweepProgressed';
   readonly session: string;
   readonly shape: readonly number[];
+  readonly corrupted: Float;
   readonly done: number;
   readonly total: number;
   readonly cells: readonly number[];
