@@ -102,7 +102,7 @@ class Grid:
         """Return the same table as lists by column: one for each axis, `token` where positions are one, `value`."""
         cells = [dict(zip(self.over, place, strict=True)) for place in itertools.product(*self.places())]
         table: dict[str, list[Any]] = {axis: [cell[axis] for cell in cells] for axis in self.over}
-        if "position" in self.over and self.texts:
+        if "position" in self.over and all(one.texts for one in self.replies):
             table["token"] = [self.replies[cell.get("pair", 0)].texts[cell["position"]] for cell in cells]
         return {**table, "value": self.values.reshape(-1).tolist()}
 

@@ -58,8 +58,35 @@ def sweep(
     )
     if not (_are_lines(corrupted) or _are_lines(clean)):
         return _Sweep(engine, request, on_progress).of(corrupted, clean)
-    found = [_Sweep(engine, request, on_progress).of(*pair) for pair in _pairs(corrupted, clean)]
-    return Grid([reply for grid in found for reply in grid.replies], paired=True)
+    return _swept_pairs(_pairs(corrupted, clean), lambda: _Sweep(engine, request, on_progress))
+
+
+def _swept_pairs(pairs: Sequence[tuple[object, object]], sweep_of_a_pair: Callable[[], _Sweep]) -> Grid:
+    """Sweep one pair after the other. An interrupt ends this with the pair that it meets."""
+    found: list[Swept] = []
+    for pair in pairs:
+        one = sweep_of_a_pair()
+        try:
+            [reply] = one.of(*pair).replies
+            _require_shape(reply, found)
+        except (DjinnError, KeyboardInterrupt) as error:
+            part = error.grid.replies if isinstance(error, SweepEnded) and isinstance(error.grid, Grid) else ()
+            if not (found or part):
+                raise
+            why = f"The sweep ended in pair {len(found)}: {error or 'it was interrupted'}"
+            raise SweepEnded(why, Grid([*found, *part], paired=True)) from error
+        found.append(reply)
+        if one.interrupted:
+            break
+    return Grid(found, paired=True)
+
+
+def _require_shape(reply: Swept, before: Sequence[Swept]) -> None:
+    if before and reply.values.shape != before[0].values.shape:
+        raise UsageError(
+            f"its cells are {list(reply.values.shape)}, and the first pair's {list(before[0].values.shape)}; "
+            "pairs swept over positions need equally many tokens."
+        )
 
 
 def _axes(over: str | Sequence[str]) -> tuple[Any, ...]:
@@ -72,9 +99,11 @@ def _axes(over: str | Sequence[str]) -> tuple[Any, ...]:
 
 def _are_lines(given: object) -> bool:
     """Return whether it is a list of lines and not one line."""
-    if not isinstance(given, list | tuple) or not given:
+    import numpy as np
+
+    if not isinstance(given, list | tuple):
         return False
-    return not all(isinstance(one, int) or hasattr(one, "__index__") for one in given)
+    return any(isinstance(one, str | RemoteSession) or np.ndim(one) > 0 for one in given)
 
 
 def _pairs(corrupted: Any, clean: Any) -> list[tuple[object, object]]:
@@ -95,6 +124,7 @@ class _Sweep:
     cells: dict[int, float] = field(default_factory=dict)
     shape: tuple[int, ...] = ()
     corrupted: float = math.nan
+    interrupted: bool = False
 
     def of(self, corrupted: object, clean: object) -> Grid:
         fields = {name: getattr(self.request, name) for name in ("site", "over", "metric", "edit", "mode", "seed")}
@@ -132,6 +162,7 @@ class _Sweep:
         except KeyboardInterrupt:
             if not self.shape:
                 raise
+            self.interrupted = True
             return self._so_far("it was interrupted")
         except DjinnError as error:
             self._drain(feed)

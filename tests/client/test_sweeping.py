@@ -150,6 +150,29 @@ def test_a_name_that_another_takes_at_the_same_moment_is_left_to_it(
     assert set(desk.engine.sessions) == {"sweep 1", "sweep 2"}
 
 
+def test_an_interrupt_ends_a_sweep_of_pairs_with_the_pair_that_it_meets(engine: RemoteEngine, desk: Desk) -> None:
+    seen: list[float] = []
+
+    def interrupt(grid: dj.Grid, done: int, total: int) -> None:
+        seen.append(grid.corrupted)
+        if len(seen) == 15 + 4:
+            raise KeyboardInterrupt
+
+    lines = [np.array(CORRUPTED)] * 3
+    grid = swept(engine, clean=[np.array(CLEAN)] * 3, corrupted=lines, mode="exact", on_progress=interrupt)
+    assert (~np.isnan(grid.values)).sum(axis=(1, 2)).tolist() == [15, 4]
+    assert set(seen) == set(grid.corrupted.tolist())
+    assert "token" not in grid.columns()
+    assert not desk.engine.sessions
+
+
+def test_a_pair_that_does_not_fit_the_first_leaves_those_before_it(engine: RemoteEngine) -> None:
+    with pytest.raises(SweepEnded, match=r"in pair 1: its cells are \[3, 4\], .* equally many tokens") as ended:
+        swept(engine, clean=[CLEAN, CLEAN[:4]], corrupted=[CORRUPTED, CORRUPTED[:4]])
+    assert isinstance(ended.value.grid, dj.Grid)
+    assert ended.value.grid.values.shape == (1, 3, 5)
+
+
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
