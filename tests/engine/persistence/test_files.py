@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -29,6 +30,7 @@ from djinn_jupyter.errors import (
 )
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Failed
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.persistence.roundtrip import pair_of
 from tests.families import build
@@ -297,6 +299,26 @@ def test_what_another_kernel_has_open_is_restored_over_with_force_only(stopped: 
     assert stopped.session() is not before
     assert stopped.session().holder == "other"
     assert stopped.resume(free=True).tokens
+
+
+def test_who_opens_a_session_while_a_checkpoint_is_read_keeps_it(stopped: Desk) -> None:
+    save(stopped)
+    stopped.session().detach()
+    paris, rome = (Holder(name=f"kernel-{city}", user="tester", notebook=f"{city}.ipynb") for city in ("paris", "rome"))
+    over = ask.RestoreCheckpoint(session="a", name="paris", replace=True)
+    replies: list[Any] = []
+    stopped.engine.submit(over, paris, replies.append)
+    stopped.engine.submit(ask.Open(session="a"), rome, lambda reply: None)
+    before = stopped.session()
+    while not replies:
+        if not stopped.engine.tick():
+            stopped.engine.mailbox.wait(0.002)
+    (refused,) = replies
+    assert isinstance(refused, Failed)
+    assert refused.code == "SessionsWouldSuffer"
+    assert stopped.session() is before
+    stopped.engine.ask(msgspec.structs.replace(over, force=True), paris)
+    assert (stopped.session().holder, stopped.session().notebook) == ("kernel-paris", "paris.ipynb")
 
 
 def test_a_running_session_is_not_saved(stopped: Desk) -> None:
