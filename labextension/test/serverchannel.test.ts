@@ -19,6 +19,7 @@ class Socket {
 /** A server of one protocol after another, as it is started again. */
 class Server {
   protocol: string | undefined = PROTOCOL;
+  readonly asked: string[] = [];
 
   settings(): ServerConnection.ISettings {
     return {
@@ -28,15 +29,19 @@ class Server {
       token: '',
       appendToken: false,
       init: {},
-      fetch: async () => ({
-        ok: true,
-        status: 200,
-        headers: new Map(),
-        json: async () => ({ version: '0.2.0', protocol: this.protocol, engines: [] })
-      }),
+      fetch: async ({ url }: { url: string }) => {
+        this.asked.push(url);
+        return {
+          ok: true,
+          status: 200,
+          headers: new Map(),
+          json: async () => ({ version: '0.2.0', protocol: this.protocol, engines: [] })
+        };
+      },
       Headers: Map,
       Request: class {
         readonly headers = new Map();
+        constructor(readonly url: string) {}
       },
       WebSocket: Socket
     } as unknown as ServerConnection.ISettings;
@@ -61,6 +66,20 @@ test('a server of the same messages is listened to', async () => {
   expect(Socket.opened).toHaveLength(1);
   Socket.opened[0].onopen();
   expect(was.at(-1)).toEqual({ kind: 'open' });
+  channel.dispose();
+});
+
+test('a request names the notebook that it is asked beside, if there is one', async () => {
+  const server = new Server();
+  const { channel } = await connected(server);
+  server.asked.length = 0;
+  for (const notebook of ['trips/a & b.ipynb', null]) {
+    await channel.sendRequest<'Ping'>('e 1', { request: 'Ping' }, notebook);
+  }
+  const [beside, alone] = server.asked.map(url => new URL(url));
+  expect(beside.pathname).toBe('/djinn/api/engines/e%201/ask');
+  expect(beside.searchParams.get('notebook')).toBe('trips/a & b.ipynb');
+  expect([...alone.searchParams.keys()]).not.toContain('notebook');
   channel.dispose();
 });
 
