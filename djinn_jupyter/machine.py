@@ -71,7 +71,7 @@ _TWO = _Version(limit="memory.max", usage="memory.current", caches=("inactive_fi
 
 
 def main_memory(root: Path = Path("/")) -> MainMemory:
-    """As it is now. `root` has the `proc` and `sys` that control groups are read from."""
+    """Return main memory as it is now. `root` has the `proc` and `sys` that control groups are read from."""
     machine = psutil.virtual_memory()
     total, available = int(machine.total), int(machine.available)
     for limit, left in _limits(root, total):
@@ -80,8 +80,8 @@ def main_memory(root: Path = Path("/")) -> MainMemory:
 
 
 def _limits(root: Path, machine: int) -> Iterator[tuple[int, int]]:
-    """The limit of each group of this process that may have less than the machine, and what is left of it. The others
-    bound nothing, and the files of a group cost a third of a millisecond."""
+    """Yield the limit of each group of this process that may have less than the machine, and what is left of it. The
+    others bound nothing, and the files of a group cost a third of a millisecond."""
     for version, folder in _groups(root):
         limit = _number(folder / version.limit)
         usage = _number(folder / version.usage) if limit is not None and limit < machine else None
@@ -90,7 +90,7 @@ def _limits(root: Path, machine: int) -> Iterator[tuple[int, int]]:
 
 
 def _groups(root: Path) -> tuple[tuple[_Version, Path], ...]:
-    """The process's own group and those around it, as far as they are mounted here."""
+    """Return the process's own group and those around it, as far as they are mounted here."""
     try:
         return _folders(root, (root / "proc/self/cgroup").read_text())
     except OSError:  # no control groups
@@ -99,8 +99,8 @@ def _groups(root: Path) -> tuple[tuple[_Version, Path], ...]:
 
 @cache
 def _folders(root: Path, told: str) -> tuple[tuple[_Version, Path], ...]:
-    """Where the groups lie that `/proc/self/cgroup` tells of; a process that is moved to another is told of others.
-    Mounts are read once for each: that takes longer than all the rest of a reading."""
+    """Return the folders of the groups that `/proc/self/cgroup` names; it names others once the process was moved.
+    Mounts are read once for each text: that takes longer than all the rest of a reading."""
     return tuple(_mounted(root, dict(_own_groups(told)), (root / "proc/self/mountinfo").read_text()))
 
 
@@ -115,7 +115,7 @@ def _mounted(root: Path, mine: dict[_Version, str], mounts: str) -> Iterator[tup
 
 
 def _own_groups(told: str) -> Iterator[tuple[_Version, str]]:
-    """Of lines `number:controllers:path`."""
+    """Yield version and path of each line `number:controllers:path`."""
     for line in told.splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -125,7 +125,7 @@ def _own_groups(told: str) -> Iterator[tuple[_Version, str]]:
 
 
 def _mounts(told: str) -> Iterator[tuple[_Version, str, str]]:
-    """Of each mounted hierarchy that may bound memory: which group is its top, and where it is mounted."""
+    """Yield of each mounted hierarchy that may bound memory which group is its top, and where it is mounted."""
     for line in told.splitlines():
         place, _, kind = line.partition(" - ")
         top, mounted = (_unescaped(word) for word in place.split()[3:5])
@@ -142,7 +142,7 @@ def _unescaped(word: str) -> str:
 
 
 def _number(file: Path) -> int | None:
-    """None where there is no such file, or it says `max`."""
+    """Return the number in a file; None where there is no such file, or it says `max`."""
     try:
         told = file.read_text().strip()
     except OSError:
