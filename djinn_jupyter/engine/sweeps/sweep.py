@@ -157,6 +157,7 @@ class Sweeping:
         settled: list[int] = []
         for cell in cells:
             line = yield from self._line(base, clean, cell)
+            yield None
             if line is None:
                 settled.append(cell.number)
                 continue
@@ -177,7 +178,6 @@ class Sweeping:
             boundary, after = tap.boundary, raw
         else:
             boundary, after = tap.stage + 1, (yield from self.alone.after_layer(base, tap, raw))
-            yield None
         start = _first_other(after[0], base.residuals[boundary][0])
         last = len(base.tokens) - 1
         if start is None or (boundary == self.runtime.forward.layers and start < last and _same_end(after, base)):
@@ -185,8 +185,8 @@ class Sweeping:
         return Line(number=cell.number, boundary=boundary, start=start, rows_nD=after[0, start:].clone())
 
     def _run_chunk(self, room: Room, front: Wavefront, lines: Sequence[Line], found: Found) -> Pieces:
-        """Compute lines together. While a layer runs, the rows before it and behind it are there."""
-        size = 2 * sum(line.nbytes for line in lines)
+        """Compute lines together. While a layer runs, the rows before it and behind it are there, and joined keys."""
+        size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
         yield from room.take(size)
         logits = yield from logits_of(self.runtime, front, lines)
         for number, logits_V in logits.items():

@@ -19,10 +19,12 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache
 
 MOST_SECONDS: Final = 0.02  # of one call of a layer, so that others' requests wait no longer
+MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
 FIRST_ROWS: Final = 256  # of the first call, before any was measured
 
 
@@ -101,12 +103,23 @@ class Wavefront:
             if boundary < self.forward.layers:
                 for start, group in groups.items():
                     yield from self._advance(boundary, start, group)
+        self._calls.clear()  # masks of n by S for each start: a long line's would fill the device
         yield {
             number: row[-1]
             for group in groups.values()
             if group.rows_BnD is not None
             for number, row in zip(group.numbers, group.rows_BnD, strict=True)
         }
+
+    def joined_bytes(self, lines: int) -> int:
+        """Return the bytes of the largest join of keys and values while so many lines run."""
+        return min(lines, self._most_joined()) * self._line_bytes()
+
+    def _line_bytes(self) -> int:
+        return max(keys.nbytes + values.nbytes for keys, values in self.base.of_layer.values())
+
+    def _most_joined(self) -> int:
+        return max(1, MOST_JOINED // self._line_bytes())
 
     def count(self) -> int:
         """Return the calls of layers since it was last asked."""
@@ -118,9 +131,10 @@ class Wavefront:
         assert group.rows_BnD is not None
         last, done, rows = layer == self.forward.layers - 1, [], group.rows_BnD
         while rows.shape[0]:
-            count = self.size.lines(rows.shape[1])
+            count = min(self.size.lines(rows.shape[1]), self._most_joined())
             begun = perf_counter()
             done.append(self._called(layer, start, rows[:count], last))
+            require_alive(rows.device)  # a call on a GPU returns before it is done
             self.size.note(min(count, rows.shape[0]) * rows.shape[1], perf_counter() - begun)
             rows = rows[count:]
             yield

@@ -14,7 +14,7 @@ from torch import Tensor
 from djinn_jupyter.engine.sweeps import sweep as sweeps
 from djinn_jupyter.engine.sweeps.workspace import Room
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.engine.wavefront import shared_cache
+from djinn_jupyter.engine.wavefront import shared_cache, wavefront
 from djinn_jupyter.engine.wavefront.wavefront import CallSize, Wavefront
 from djinn_jupyter.errors import (
     DjinnError,
@@ -307,6 +307,44 @@ def test_no_device_memory_ends_a_sweep_and_says_nothing_of_the_family(
             swept(desk)
     assert desk.engine.budget.held()["sweeps"] == 0
     assert swept(desk).mode == "fast"
+
+
+def test_keys_joined_for_a_call_are_bounded_and_masks_are_not_kept(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    fronts, lines = [], []
+    begin, call = Wavefront.__init__, Wavefront._called
+
+    def begun(self: Any, *args: Any) -> None:
+        begin(self, *args)
+        fronts.append(self)
+
+    def called(self: Any, layer: int, start: int, rows: Tensor, last: bool) -> Tensor:
+        lines.append(rows.shape[0])
+        return call(self, layer, start, rows, last)
+
+    monkeypatch.setattr(Wavefront, "__init__", begun)
+    monkeypatch.setattr(Wavefront, "_called", called)
+    expected = values(swept(desk))
+    assert max(lines) > 2
+    line = fronts[-1].joined_bytes(1)
+    assert (line, fronts[-1].joined_bytes(3)) == (fronts[-1].base.nbytes // LAYERS, 3 * line)
+    lines.clear()
+    monkeypatch.setattr(wavefront, "MOST_JOINED", 2 * line)
+    assert (values(swept(desk)) - expected).abs().max() < 2e-5
+    assert max(lines) == 2
+    assert not fronts[-1]._calls
+
+
+def test_a_sweep_yields_at_every_cell_though_none_is_computed(desk: Desk) -> None:
+    desk.open("a")
+    replies: list[Any] = []
+    asked = {"corrupted": CORRUPTED, "clean": CORRUPTED, "site": "resid_post", "over": GRID, "metric": METRIC}
+    desk.post(ask.Sweep(session="a", **asked), replies)
+    ticks = 0
+    while not replies:
+        assert desk.engine.tick()
+        ticks += 1
+    assert replies[0].computed == 0
+    assert ticks >= LAYERS * len(CORRUPTED)
 
 
 def test_a_line_may_be_that_of_a_session(desk: Desk) -> None:
