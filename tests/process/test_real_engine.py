@@ -19,7 +19,7 @@ from djinn_jupyter.client.engine import RemoteEngine, await_end
 from djinn_jupyter.client.engines.registry import running_engines
 from djinn_jupyter.client.memory_trace import reading_of
 from djinn_jupyter.client.stops import Finished, Paused
-from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, UnknownSite
+from djinn_jupyter.errors import EngineUnavailable, ModelNotFound, SessionsWouldSuffer, UnknownSite
 from djinn_jupyter.widgets.views import memory_view
 from djinn_jupyter.wire.replies import TokenSampled
 from tests.process.echoes import echo
@@ -175,6 +175,27 @@ def test_a_session_is_attachable_from_a_second_kernel(engine: RemoteEngine, mode
     assert kernel.heard() == "length"
     kernel.end()
     session.close()
+
+
+def test_a_kernel_says_whose_notebook_it_runs(engine: RemoteEngine, model: Path) -> None:
+    """So that another client cannot end what that has open, and is told whose it is."""
+    kernel = Kernel(
+        f"""
+        import os
+        os.environ["JPY_SESSION_NAME"] = "trips/rome.ipynb"
+        session = dj.load({str(model)!r}, dtype="float32", device="cpu").session()
+        tell(session.describe().notebook)
+        input()
+        tell(session.close())
+        """,
+        holder="kernel-rome",
+    )
+    assert kernel.heard() == "trips/rome.ipynb"
+    with pytest.raises(SessionsWouldSuffer, match=r"'rome' is open in the notebook trips/rome.ipynb; to close it"):
+        engine.reach("trips/rome.ipynb").close()
+    kernel.go_on()
+    assert kernel.heard() == "0"
+    kernel.end()
 
 
 def test_an_interrupt_leaves_the_session_intact_at_a_boundary(engine: RemoteEngine, model: Path) -> None:
