@@ -20,6 +20,7 @@ from djinn_jupyter.experiments.configuration.validation import Server, Validatio
 from djinn_jupyter.experiments.course import Unmeasured
 from djinn_jupyter.experiments.memory import Curve, Sample
 from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
+from djinn_jupyter.experiments.validation.beside import Streamed
 from djinn_jupyter.experiments.validation.opening import AnswerLate, card_for, endpoint, within
 from djinn_jupyter.wire.nouns import LayerCopy
 
@@ -137,6 +138,15 @@ def test_the_share_of_copies_above_the_bar_decides() -> None:
     found = flat(rates)
     assert (found["passed"], found["samples_above_ratio"], found["bandwidth_mbps"]) == (True, 0.8, 200.0)
     assert not flat(rates, ratio=0.9)["passed"]
+
+
+def test_the_fastest_copy_by_hand_may_be_one_made_while_nothing_is_computed() -> None:
+    wanted = file().pcie_flatline
+    assert wanted is not None
+    copies, alone = ((MIB, 0.01), (MIB, 0.002)), ((MIB, 0.001),)
+    by_hand = Streamed(weights=2 * MIB, copies=copies, alone=alone, rounds=(1.0,), tokens=(1,))
+    bar = flatline._bar(wanted, by_hand, gpu=False)
+    assert (bar.fastest, bar.required) == pytest.approx((1000.0, flatline.MARGIN * 100.0))
 
 
 @pytest.mark.parametrize(
