@@ -20,7 +20,7 @@ from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.places import Cell, Places
-from djinn_jupyter.engine.sweeps.together import Together, logits_of
+from djinn_jupyter.engine.sweeps.together import Together, values_of
 from djinn_jupyter.engine.sweeps.workspace import Room, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
@@ -188,11 +188,11 @@ class Sweeping:
         """Compute lines together. While a layer runs, the rows before it and behind it are there, and joined keys."""
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
         yield from room.take(size)
-        logits = yield from logits_of(self.runtime, front, lines)
-        for number, logits_V in logits.items():
-            found.values[number] = self.asked.metric.of(logits_V)
-        found.computed += logits
-        self._tell(list(logits), found)
+        values = yield from values_of(self.runtime, front, lines, self.asked.metric.of)
+        for number, value in values.items():
+            found.values[number] = value
+        found.computed += values
+        self._tell(list(values), found)
         room.give_back(size)
 
     def _recheck(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:

@@ -1,8 +1,8 @@
-"""Many cells in one pass: which families can, proved on the model itself, and the logits of a chunk of lines."""
+"""Many cells in one pass: which families can, proved on the model itself, and the metric of a chunk of lines."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final
 
 import torch
@@ -83,8 +83,10 @@ class Together:
         return found
 
 
-def logits_of(runtime: Runtime, front: Wavefront, lines: Sequence[Line]) -> Generator[None, None, dict[int, Tensor]]:
-    """Return the logits [V] of each line's last position, by its number."""
+def values_of(
+    runtime: Runtime, front: Wavefront, lines: Sequence[Line], metric: Callable[[Tensor], float]
+) -> Generator[None, None, dict[int, float]]:
+    """Return the metric of the logits [V] of each line's last position, by its number."""
     behind: dict[int, Tensor] = {}
     for found in front.run(lines):
         if found is None:
@@ -93,13 +95,13 @@ def logits_of(runtime: Runtime, front: Wavefront, lines: Sequence[Line]) -> Gene
             behind = found
     runtime.counters.count_layers(front.count())
     numbers = list(behind)
-    logits: dict[int, Tensor] = {}
+    values: dict[int, float] = {}
     for first in range(0, len(numbers), HEAD_ROWS):
         some = numbers[first : first + HEAD_ROWS]
         rows_nV = runtime.forward.lens(torch.stack([behind[number] for number in some]))
-        logits.update(zip(some, rows_nV, strict=True))
+        values.update((number, metric(row_V)) for number, row_V in zip(some, rows_nV, strict=True))
         yield None
-    return logits
+    return values
 
 
 def _close(one: Tensor, other: Tensor, most: float) -> bool:

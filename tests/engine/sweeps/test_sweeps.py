@@ -189,14 +189,14 @@ def test_a_line_that_reads_anothers_keys_is_found_by_the_recheck(desk: Desk, mon
 
 def test_values_written_to_other_cells_are_found_by_the_recheck(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = values(swept(desk, mode="exact"))
-    logits_of = sweeps.logits_of
+    values_of = sweeps.values_of
 
     def shifted(*args: Any) -> Any:
-        logits = yield from logits_of(*args)
-        numbers = list(logits)
-        return dict(zip(numbers, [logits[n] for n in numbers[1:] + numbers[:1]], strict=True))
+        found = yield from values_of(*args)
+        numbers = list(found)
+        return dict(zip(numbers, [found[n] for n in numbers[1:] + numbers[:1]], strict=True))
 
-    monkeypatch.setattr(sweeps, "logits_of", shifted)
+    monkeypatch.setattr(sweeps, "values_of", shifted)
     falls_back(swept(desk), expected)
 
 
@@ -205,14 +205,14 @@ def test_values_that_are_no_numbers_are_found_by_the_recheck(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, wrong: float
 ) -> None:
     expected = values(swept(desk, mode="exact"))
-    logits_of = sweeps.logits_of
+    values_of = sweeps.values_of
 
     def overflowing(*args: Any) -> Any:
-        logits = yield from logits_of(*args)
-        spoiled = random.Random(0).sample(sorted(logits), sweeps.RECHECKED)[-1]  # one of the four that are rechecked
-        return {number: row_V * wrong if number == spoiled else row_V for number, row_V in logits.items()}
+        found = yield from values_of(*args)
+        spoiled = random.Random(0).sample(sorted(found), sweeps.RECHECKED)[-1]  # one of the four that are rechecked
+        return {**found, spoiled: wrong}
 
-    monkeypatch.setattr(sweeps, "logits_of", overflowing)
+    monkeypatch.setattr(sweeps, "values_of", overflowing)
     falls_back(swept(desk), expected)
 
 
@@ -273,6 +273,26 @@ def test_a_sweep_ends_with_its_holder_and_its_session_is_in_no_journal(desk: Des
     assert list(desk.engine.sessions) == ["b"]
     forget(after)
     forget(desk)
+
+
+@pytest.mark.parametrize(("site", "over"), [("resid_post", GRID), ("z", ("layer", "head"))])
+@pytest.mark.parametrize("mode", ["fast", "exact"])
+def test_a_sweep_closed_at_any_tick_gives_its_memory_back(desk: Desk, site: str, over: Any, mode: Any) -> None:
+    asked = {"corrupted": CORRUPTED, "clean": CLEAN, "site": site, "over": over, "metric": METRIC, "mode": mode}
+    replies: list[Any] = []
+    ticks = 0
+    while not any(isinstance(reply, told.Swept) for reply in replies):
+        replies.clear()
+        desk.open("a")
+        desk.post(ask.Sweep(session="a", **asked), replies)
+        for _ in range(ticks):
+            desk.engine.tick()
+        desk.close("a")
+        assert len(replies) == 1
+        assert desk.engine.budget.held()["sweeps"] == 0
+        desk.engine.budget.check()
+        ticks += 5
+    assert ticks > 15
 
 
 def test_others_run_while_a_sweep_is_under_way(desk: Desk) -> None:
