@@ -80,7 +80,8 @@ def _told(value: float) -> str:
 
 def _most(values: NDArray[Any], base: float) -> float:
     known = values[~np.isnan(values)]
-    return float(np.abs(known - base).max()) if known.size and not np.isnan(base) else 1.0
+    changed = known[known != base]
+    return float(np.abs(changed - base).max()) if changed.size else 1.0
 
 
 def _legend(grid: Grid, base: float) -> Html:

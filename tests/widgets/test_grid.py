@@ -47,6 +47,11 @@ def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours(
     assert "nan" not in view.html + view.plain
 
 
+def test_where_no_cell_changes_anything_none_has_a_colour() -> None:
+    view = grid_view(Grid([msgspec.structs.replace(swept(), values=_array(np.full((8, 5), -3.0)))]))
+    assert view.html.count(",0.00)") == 40
+
+
 def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
     view = grid_view(Grid([swept(over=("layer", "position", "head"))]))
     assert "layer 0, position 4" in view.html
