@@ -35,7 +35,10 @@ class Metric:
         return cls(condition=condition, tokenizer=tokenizer)
 
     def of(self, logits_V: Tensor) -> float:
-        return float(self.condition.value(_Row(logits_V, self.tokenizer)))
+        try:
+            return float(self.condition.value(_Row(logits_V, self.tokenizer)))
+        except OverflowError:
+            raise InvalidCondition(f"The metric {self.condition.text[:40]!r} is too large for a number.") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -387,6 +387,7 @@ def test_a_line_may_be_that_of_a_session(desk: Desk) -> None:
         ({"metric": "1 + 2"}, InvalidCondition, "reads no logit"),
         ({"metric": "logit(5"}, InvalidCondition, "not an expression"),
         ({"metric": "logit(99999)"}, InvalidCondition, "no token 99999"),
+        ({"metric": f"max(logit(5), 1{'0' * 400})"}, InvalidCondition, "too large for a number"),
         ({"metric": "logit(5, 6)"}, InvalidCondition, "logit takes one token"),
         ({"site": "resid_past"}, UnknownSite, "'resid_past' is none"),
         ({"site": "logits"}, UnknownSite, "'logits' is none"),
