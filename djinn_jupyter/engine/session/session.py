@@ -33,9 +33,7 @@ class Session:
     present pass stands, None between runs. `blobs` is the engine's accounting of tensors that are not pages, set once
     the session is in its table. `needs_recompute`: its rows and states went with an earlier process, and are made
     again from the pass log before they are needed. `runs` counts its prompts. `stop` numbers the place where it stands
-    and `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it. `kept_for` is
-    the notebook that it was recovered for, until that opens it. `temporary`: it ends with its holder, and the
-    journal does not have it."""
+    and `edition` the value there, None while it runs. `used_by` is the holder whose magics act on it."""
 
     name: str
     owner: str
@@ -61,8 +59,8 @@ class Session:
     forked_from: Origin | None = None
     used_by: str | None = None
     holder_notebook: str | None = None
-    kept_for: str | None = None
-    temporary: bool = False
+    kept_for: str | None = None  # the notebook that it was recovered for, until that opens it
+    temporary: bool = False  # it ends with its holder, and the journal does not have it
     stop: int | None = None
     edition: int | None = None
     last_edition: int = 0
