@@ -1,0 +1,60 @@
+"""What cannot be swept is refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from djinn_jupyter.errors import DjinnError, IllegalMove, InvalidCondition, InvalidEdit, UnknownSite, UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import PatchFrom, Scale
+from tests.engine.desk import Desk, desk_of
+from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, METRIC, swept
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = desk_of("llama", layers=LAYERS)
+    yield desk
+    desk.close_all()
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "said"),
+    [
+        ({"metric": "norm"}, InvalidCondition, "A metric reads logits"),
+        ({"metric": "logit(5) > 2"}, InvalidCondition, "a metric has to be a number"),
+        ({"metric": "1 + 2"}, InvalidCondition, "reads no logit"),
+        ({"metric": "logit(5"}, InvalidCondition, "not an expression"),
+        ({"metric": "logit(99999)"}, InvalidCondition, "no token 99999"),
+        ({"metric": f"max(logit(5), 1{'0' * 400})"}, InvalidCondition, "too large for a number"),
+        ({"metric": "logit(5, 6)"}, InvalidCondition, "logit takes one token"),
+        ({"site": "resid_past"}, UnknownSite, "'resid_past' is none"),
+        ({"site": "logits"}, UnknownSite, "'logits' is none"),
+        ({"site": "resid_post.2"}, UsageError, "leave the layer out"),
+        ({"site": "resid_post", "over": ("position",)}, UsageError, "name one, as in resid_post.4"),
+        ({"site": "resid_post", "over": ("layer", "head")}, UsageError, "needs a site that has heads"),
+        ({"over": ("layer", "layer")}, UsageError, "names one twice"),
+        ({"clean": CLEAN[:-1]}, UsageError, "11 tokens and the corrupted one 12"),
+        ({"clean": None}, UsageError, "needs a clean line"),
+        ({"clean": (*CLEAN[:-1], 128)}, UsageError, "not in the vocabulary: its ids are 0 to 127"),
+        ({"clean": "nobody"}, UsageError, "no session 'nobody'"),
+        ({"clean": "a"}, UsageError, "has no tokens yet"),
+        ({"edit": PatchFrom(session="b")}, InvalidEdit, "patches from its clean line"),
+        ({"edit": Scale(factor=float("nan"))}, InvalidEdit, "not finite"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_in_a_sentence(
+    desk: Desk, fields: dict[str, Any], error: type[DjinnError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        swept(desk, **fields)
+
+
+def test_a_session_with_a_line_of_its_own_is_not_swept_in(desk: Desk) -> None:
+    desk.open("a")
+    desk.run(CORRUPTED, 0)
+    with pytest.raises(IllegalMove, match="sweep in an empty one"):
+        desk.ask(ask.Sweep(session="a", corrupted=CORRUPTED, clean=CLEAN, site="z", over=("layer",), metric=METRIC))
