@@ -60,6 +60,7 @@ class SweepingMagics(Group):
             )
         except SweepEnded as ended:
             self.state.keep(args.keep, ended.grid)
+            drawing.end(ended.grid, hover=False)
             raise
         self.state.keep(args.keep, grid)
         drawing.end(grid, hover=args.hover)

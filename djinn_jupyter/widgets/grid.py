@@ -61,7 +61,8 @@ def _picture(values: NDArray[Any], base: float, rows: Sequence[str], names: Sequ
         )
         for at, text in names
     )
-    made = [[name, *(_cell(value, base, most) for value in line)] for name, line in zip(rows, values, strict=False)]
+    heads = [element("td", name, style="white-space:nowrap") for name in rows]  # many columns would break the name
+    made = [[head, *(_cell(value, base, most) for value in line)] for head, line in zip(heads, values, strict=False)]
     return table(["", *titles], made)
 
 

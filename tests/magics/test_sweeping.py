@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from djinn_jupyter.wire import requests
+from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.edits import Scale
 from tests.magics.conftest import Notebook, last
 
@@ -40,6 +41,23 @@ def test_an_edit_takes_the_place_of_a_clean_line(notebook: Notebook) -> None:
     notebook.cell(f'%djinn_sweep mlp_out.2 --over position --edit "scale 0.5" {METRIC}')
     asked = last(notebook, requests.Sweep)
     assert (asked.edit, asked.clean, asked.over) == (Scale(factor=0.5), None, ("position",))
+
+
+def test_a_sweep_that_ends_early_is_drawn_as_far_as_it_came(
+    notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def closed(request: requests.Sweep) -> replies.Reply:
+        told = replies.SweepProgressed(
+            session=request.session, shape=(8, 5), corrupted=0.5, done=2, total=40, cells=(0, 1), values=(0.25, 0.75)
+        )
+        notebook.engine.channel.publish(told)
+        raise UnknownSession("Its session was closed.")
+
+    monkeypatch.setattr(notebook.engine, "_sweep", closed)
+    assert "2 cells were finished" in notebook.fails(f"%djinn_sweep resid_post --edit zero {METRIC} -o grid")
+    assert np.count_nonzero(~np.isnan(notebook.shell.user_ns["grid"].values)) == 2
+    assert "The sweep is not whole: Its session was closed." in notebook.html()
+    assert "under way" not in notebook.html()
 
 
 @pytest.mark.parametrize(
