@@ -42,7 +42,7 @@ Every class has a stable `code`, its own name, by which a `Failed` reply is rais
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from typing import Self
@@ -87,7 +87,7 @@ class NoTokenizer(UsageError): ...
 
 
 class SweepEnded(DjinnError):
-    def __init__(self, message: str, grid: object = None) -> None:
+    def __init__(self, message: str, grid: Any = None) -> None:
         super().__init__(message)
         self.grid = grid
 

@@ -52,12 +52,17 @@ def option(*names: str, **settings: Any) -> Option:
 
 def read(parser: MagicArgumentParser, line: str) -> Namespace:
     """The arguments of a line. `--positions -1` is a value, not an option."""
-    try:
-        words = shlex.split(line, comments=False, posix=False)
-    except ValueError:
-        raise UsageError(f"A quote in this line is not closed: {line.strip()}") from None
+    words = words_of(line, posix=False)
     _refuse_unknown(parser, words)
     return parser.parse_args(_with_negatives(parser, _in_full(parser, words)))
+
+
+def words_of(line: str, *, posix: bool) -> list[str]:
+    """Return the words of a line; `posix` takes their quotes off. Raises UsageError where one is not closed."""
+    try:
+        return shlex.split(line, posix=posix)
+    except ValueError:
+        raise UsageError(f"A quote in this line is not closed: {line.strip()}") from None
 
 
 def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:

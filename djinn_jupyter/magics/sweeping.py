@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,11 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import SweepEnded, UsageError
 from djinn_jupyter.magics.editing import parse_edit
 from djinn_jupyter.magics.lazily import sweeping, views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, unquoted, verb, words_of
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.grid import Grid
+    from djinn_jupyter.wire.edits import Edit
 
 DRAWN_SECONDS = 0.25
 
@@ -53,7 +53,9 @@ class SweepingMagics(Group):
                 site=args.site,
                 over=args.over,
                 metric=args.metric,
-                edit=None if args.edit is None else parse_edit(self.state, shlex.split(args.edit), Namespace()),
+                edit=None
+                if args.edit is None
+                else parse_edit(self.state, words_of(args.edit, posix=True), Namespace()),
                 mode="exact" if args.exact else "fast",
                 on_progress=drawing.draw,
                 **given(seed=args.seed),
@@ -64,6 +66,9 @@ class SweepingMagics(Group):
             raise
         self.state.keep(args.keep, grid)
         drawing.end(grid, hover=args.hover)
+
+    def _edit(self, text: str) -> Edit:
+        return parse_edit(self.state, words_of(text, posix=True), Namespace())
 
     def _line(self, name: str) -> object:
         """Return what --from names: a variable of this notebook, or a session."""

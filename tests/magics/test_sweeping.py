@@ -67,6 +67,7 @@ def test_a_sweep_that_ends_early_is_drawn_as_far_as_it_came(
         (f"resid_post --from nobody {METRIC}", "There is no session 'nobody'"),
         (f"resid_post --over depth {METRIC}", "not over depth"),
         (f"resid_post --edit shrink {METRIC}", "'shrink' is no edit"),
+        (f'resid_post --edit "scale \'2" {METRIC}', "A quote in this line is not closed: scale '2"),
     ],
 )
 def test_what_cannot_be_meant_is_one_line(notebook: Notebook, line: str, said: str) -> None:
