@@ -46,8 +46,9 @@ class SessionRequests:
             require_showable(request.session, "The name of a session")
             if not request.session.endswith(NOTEBOOK):  # a notebook's own path needs no free label
                 require_free(request.session, self._sessions)
-            session = self._empty(request.session, holder.user, holder.name, holder.notebook)
-            session.temporary = request.temporary
+            session = self._empty(
+                request.session, holder.user, holder.name, holder.notebook, temporary=request.temporary
+            )
             return Opened(session=reports.describe(self._life.begin(session)), created=True)
         held = session.holder not in (None, holder.name) and not self._residency.holder_has_gone(session)
         if held and not (request.join or (request.fresh and request.force)):
@@ -56,18 +57,19 @@ class SessionRequests:
                 f"Session {shown!r} {whose(session)}; to enter it all the same, add --join "
                 f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
             )
-        if not held:
-            session.attach(holder.name, holder.notebook)
         if request.fresh:
             session = self._forget(session)
+        if not held:
+            session.attach(holder.name, holder.notebook)
         return Opened(session=reports.describe(session), created=False)
 
-    def _empty(self, name: str, owner: str, holder: str | None, notebook: str | None) -> Session:
+    def _empty(self, name: str, owner: str, holder: str | None, notebook: str | None, *, temporary: bool) -> Session:
         return Session(
             name=name,
             owner=owner,
             holder=holder,
             holder_notebook=notebook,
+            temporary=temporary,
             cache=self._runtime.new_cache(),
             history=History(kept=self._stops_kept),
         )
@@ -76,7 +78,9 @@ class SessionRequests:
         """Replace a session by a new one of the same name, and return that; refused while it runs."""
         if session.state == "running":
             raise IllegalMove(f"Session {session.name!r} is running; pause it before it is made fresh.")
-        fresh = self._empty(session.name, session.owner, session.holder, session.holder_notebook)
+        fresh = self._empty(
+            session.name, session.owner, session.holder, session.holder_notebook, temporary=session.temporary
+        )
         self._life.end(session)
         return self._life.begin(fresh)
 

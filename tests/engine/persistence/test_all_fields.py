@@ -39,7 +39,7 @@ from tests.engine.persistence.roundtrip import carry, pair_of
 
 OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     Session: {
-        *("holder", "holder_notebook", "kept_for", "used_by"),  # the kernels of another engine
+        *("holder", "holder_notebook", "kept_for", "used_by", "temporary"),  # the kernels of another engine
         *("work", "pause_requested", "plan_version", "last_used"),  # work that is under way
         *("residence", "blobs", "cache"),  # where its bytes are; rows are compared in test_round_trip
         *("texts", "needs_recompute", "exactness", "logits_1V"),  # made again

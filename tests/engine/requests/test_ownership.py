@@ -103,6 +103,15 @@ def test_every_request_with_force_says_what_it_is_needed_for() -> None:
     assert all(NEEDS.of(one).owner_only(one) for one in ENDING)
 
 
+def test_a_running_session_that_cannot_be_made_fresh_is_not_taken_either(crowd: Crowd) -> None:
+    crowd.bring("a", "running")
+    session = crowd.desk.session()
+    session.detach()
+    reply = answer(crowd, ask.Open(session="a", fresh=True), OTHER)
+    assert (reply.code, session.holder) == ("IllegalMove", None)
+    crowd.desk.settle()
+
+
 @pytest.mark.parametrize("request_", ENDING, ids=lambda one: type(one).__name__)
 def test_its_owner_needs_no_force_whoever_speaks_for_it(desk: Desk, request_: Any) -> None:
     """A restarted kernel has another name but the same notebook; a server names the kernel and the notebook."""
