@@ -13,9 +13,32 @@ from djinn_jupyter.errors import InvalidEdit
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
-    from djinn_jupyter.wire.edits import Add, Clamp, Edit, PatchFrom, ProjectOut, Scale, Set, Zero
+    from djinn_jupyter.wire.edits import (
+        Add,
+        Clamp,
+        Edit,
+        NormMatch,
+        Orthogonal,
+        PatchFrom,
+        ProjectionCap,
+        ProjectOut,
+        Scale,
+        Set,
+        Zero,
+    )
 
-__all__ = ["add", "clamp", "patch_from", "project_out", "scale", "set_to", "zero"]
+__all__ = [
+    "add",
+    "clamp",
+    "norm_match",
+    "orthogonal",
+    "patch_from",
+    "project_out",
+    "projection_cap",
+    "scale",
+    "set_to",
+    "zero",
+]
 
 
 def scale(factor: float) -> Scale:
@@ -60,6 +83,31 @@ def project_out(direction: object) -> ProjectOut:
     from djinn_jupyter.wire.edits import ProjectOut
 
     return ProjectOut(direction=from_any(direction))
+
+
+def norm_match(vector: object, coef: float = 1.0) -> NormMatch:
+    """x + coef * |x| * vector / |vector|: the vector, as long as `coef` times the value of each position is."""
+    from djinn_jupyter.wire.edits import NormMatch
+
+    return NormMatch(vector=from_any(vector), coef=float(coef))
+
+
+def orthogonal(direction: object, coef: float = 0.0) -> Orthogonal:
+    """x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays."""
+    from djinn_jupyter.wire.edits import Orthogonal
+
+    return Orthogonal(direction=from_any(direction), coef=float(coef))
+
+
+def projection_cap(direction: object, low: float | None = None, high: float | None = None) -> ProjectionCap:
+    """x with its component along the unit vector of `direction` between `low` and `high`; None leaves that side
+    open."""
+    from djinn_jupyter.wire.edits import ProjectionCap
+
+    if low is None and high is None:
+        raise InvalidEdit("projection_cap needs low, high or both.")
+    low_bound, high_bound = (None if bound is None else float(bound) for bound in (low, high))
+    return ProjectionCap(direction=from_any(direction), low=low_bound, high=high_bound)
 
 
 def patch_from(session: RemoteSession | str, *, site: str | None = None, positions: Positions = None) -> PatchFrom:
@@ -124,6 +172,9 @@ KINDS: Final = {
     "zero": Kind(zero, "zero"),
     "clamp": Kind(clamp, "clamp LOW HIGH (`none` leaves a side open)", ("bound", "bound")),
     "project_out": Kind(project_out, "project_out DIRECTION", ("value",)),
+    "norm_match": Kind(norm_match, "norm_match VECTOR COEF", ("value", "number")),
+    "orthogonal": Kind(orthogonal, "orthogonal DIRECTION COEF", ("value", "number")),
+    "projection_cap": Kind(projection_cap, "projection_cap DIRECTION LOW HIGH", ("value", "bound", "bound")),
     "patch_from": Kind(
         patch_from,
         "patch_from SESSION",

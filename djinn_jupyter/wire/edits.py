@@ -46,6 +46,28 @@ class ProjectOut(EditBase, frozen=True):
     direction: Array
 
 
+class NormMatch(EditBase, frozen=True):
+    """x + coef * |x| * vector / |vector| along the last axis: adds the vector at `coef` times the norm of each row."""
+
+    vector: Array
+    coef: float = 1.0
+
+
+class Orthogonal(EditBase, frozen=True):
+    """x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays."""
+
+    direction: Array
+    coef: float = 0.0
+
+
+class ProjectionCap(EditBase, frozen=True):
+    """x with its component along the unit vector of `direction` between `low` and `high`; a bound of None is open."""
+
+    direction: Array
+    low: float | None = None
+    high: float | None = None
+
+
 class PatchFrom(EditBase, frozen=True):
     """The value that another session's stopped pass has there.
 
@@ -57,4 +79,4 @@ class PatchFrom(EditBase, frozen=True):
     positions: tuple[int, ...] | None = None
 
 
-Edit = Scale | Add | Set | Zero | Clamp | ProjectOut | PatchFrom
+Edit = Scale | Add | Set | Zero | Clamp | ProjectOut | NormMatch | Orthogonal | ProjectionCap | PatchFrom

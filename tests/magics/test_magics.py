@@ -244,6 +244,9 @@ def test_watch_records_lists_shows_and_ends(stopped: Notebook) -> None:
         ("zero", "Zero"),
         ("clamp -1 none", "Clamp"),
         ("project_out mood", "ProjectOut"),
+        ("norm_match mood 0.5", "NormMatch"),
+        ("orthogonal mood -1", "Orthogonal"),
+        ("projection_cap mood none 2", "ProjectionCap"),
         ("patch_from paris --from-positions 0", "PatchFrom"),
     ],
 )

@@ -21,7 +21,20 @@ from torch import Tensor
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.edits import Add, Clamp, Edit, EditBase, PatchFrom, ProjectOut, Scale, Set, Zero
+from djinn_jupyter.wire.edits import (
+    Add,
+    Clamp,
+    Edit,
+    EditBase,
+    NormMatch,
+    Orthogonal,
+    PatchFrom,
+    ProjectionCap,
+    ProjectOut,
+    Scale,
+    Set,
+    Zero,
+)
 from djinn_jupyter.wire.names import label
 
 One = TypeVar("One", bound=EditBase)
@@ -84,14 +97,15 @@ def _zeroed(part: Tensor, edit: Zero) -> Tensor:
     return torch.zeros_like(part)
 
 
-def _bounded(edit: Clamp) -> None:
+def _bounded(edit: Clamp | ProjectionCap) -> None:
+    name = "clamp" if isinstance(edit, Clamp) else "projection_cap"
     if edit.low is None and edit.high is None:
-        raise InvalidEdit("clamp needs a low or a high bound.")
+        raise InvalidEdit(f"{name} needs a low or a high bound.")
     if edit.low is not None and edit.high is not None and edit.low > edit.high:
-        raise InvalidEdit(f"clamp has low {edit.low} above high {edit.high}.")
+        raise InvalidEdit(f"{name} has low {edit.low} above high {edit.high}.")
 
 
-@kind_of(Clamp, lambda edit: f"clamp {_spell(edit.low)}..{_spell(edit.high)}", _bounded, infinite=True)
+@kind_of(Clamp, lambda edit: f"clamp {_spell(edit)}", _bounded, infinite=True)
 def _clamped(part: Tensor, edit: Clamp) -> Tensor:
     return torch.clamp(part, min=_bound(edit.low, part.dtype), max=_bound(edit.high, part.dtype))
 
@@ -103,19 +117,66 @@ def _bound(number: float | None, dtype: torch.dtype) -> float | None:
     return math.copysign(math.inf, number)
 
 
-def _spell(bound: float | None) -> str:
-    return "" if bound is None else format(bound, "g")
+def _spell(edit: Clamp | ProjectionCap) -> str:
+    return "..".join("" if bound is None else format(bound, "g") for bound in (edit.low, edit.high))
 
 
-@kind_of(ProjectOut, lambda edit: "project out")
+def _directed(edit: ProjectOut | NormMatch | Orthogonal | ProjectionCap) -> None:
+    array = edit.vector if isinstance(edit, NormMatch) else edit.direction
+    if not bool(to_tensor(array).to(torch.float64).reshape(-1, *array.shape[-1:]).norm(dim=-1).all()):
+        raise InvalidEdit(f"{spell(edit)}: the direction is zero.")
+
+
+@kind_of(ProjectOut, lambda edit: "project out", _directed)
 def _without(part: Tensor, edit: ProjectOut, direction: Tensor) -> Tensor:
     """Return part - (part . d) d / |d|^2 along the last axis, computed in fp32."""
     d = direction.to(torch.float32)
-    squared = (d * d).sum(-1, keepdim=True)
-    if not bool((squared > 0).all()):
-        raise InvalidEdit("project_out: the direction is zero.")
+    squared = _squared(d)
     x = part.to(torch.float32)
     return (x - (x * d).sum(-1, keepdim=True) * d / squared).to(part.dtype)
+
+
+@kind_of(NormMatch, lambda edit: f"add {edit.coef:g} of its norm along {list(edit.vector.shape)}", _directed)
+def _matched(part: Tensor, edit: NormMatch, vector: Tensor) -> Tensor:
+    """Return part + coef |part| v / |v| along the last axis, computed in fp32."""
+    x, v = part.to(torch.float32), vector.to(torch.float32).expand_as(part)
+    norm: Tensor = x.norm(dim=-1, keepdim=True)
+    return (x + edit.coef * norm * (v / _squared(v).sqrt())).to(part.dtype)
+
+
+@kind_of(Orthogonal, lambda edit: f"component times {edit.coef:g}", _directed)
+def _recomposed(part: Tensor, edit: Orthogonal, direction: Tensor) -> Tensor:
+    """Return part + (coef - 1) (part . u) u along the last axis, u the unit vector, computed in fp32."""
+    x, along, unit = _decomposed(part, direction)
+    return (x + (edit.coef - 1) * along * unit).to(part.dtype)
+
+
+def _capping(edit: ProjectionCap) -> None:
+    _bounded(edit)
+    _directed(edit)
+
+
+@kind_of(ProjectionCap, lambda edit: f"cap component {_spell(edit)}", _capping, infinite=True)
+def _capped(part: Tensor, edit: ProjectionCap, direction: Tensor) -> Tensor:
+    """Return part with part . u between the bounds, u the unit vector, computed in fp32."""
+    x, along, unit = _decomposed(part, direction)
+    bounds = (_bound(edit.low, torch.float32), _bound(edit.high, torch.float32))
+    return (x + (torch.clamp(along, min=bounds[0], max=bounds[1]) - along) * unit).to(part.dtype)
+
+
+def _decomposed(part: Tensor, direction: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the part, its component along the direction [..., 1], and the unit vector, in fp32."""
+    x, d = part.to(torch.float32), direction.to(torch.float32).expand_as(part)
+    unit = d / _squared(d).sqrt()
+    return x, (x * unit).sum(-1, keepdim=True), unit
+
+
+def _squared(direction: Tensor) -> Tensor:
+    """Return |d|^2 along the last axis. Raises InvalidEdit where the part's dtype has made it zero."""
+    squared: Tensor = (direction * direction).sum(-1, keepdim=True)
+    if not bool((squared > 0).all()):
+        raise InvalidEdit("The direction is zero in the dtype of the activation.")
+    return squared
 
 
 @kind_of(PatchFrom, lambda edit: f"patch from {label(edit.session)}" + (f" at {edit.site}" if edit.site else ""))
@@ -153,9 +214,9 @@ def check(edit: Edit, width: int) -> None:
     for number in _fields(edit, float).values():
         if math.isnan(number) or (abs(number) > LARGEST and not kind.infinite):
             raise InvalidEdit(f"{name}: {number} is not {'a number' if kind.infinite else 'finite in float32'}.")
-    kind.check(edit)
     for array in _fields(edit, Array).values():
         _check_array(array, width, name)
+    kind.check(edit)
 
 
 def _fields(edit: Edit, kind: type[Value]) -> Mapping[str, Value]:

@@ -41,6 +41,28 @@ export interface ProjectOutEdit {
   readonly direction: ArrayJson;
 }
 
+/** x + coef * |x| * vector / |vector| along the last axis: adds the vector at `coef` times the norm of each row. */
+export interface NormMatchEdit {
+  readonly edit: 'normmatch';
+  readonly vector: ArrayJson;
+  readonly coef?: number;
+}
+
+/** x with its component along `direction` multiplied by `coef`; what is orthogonal to it stays. */
+export interface OrthogonalEdit {
+  readonly edit: 'orthogonal';
+  readonly direction: ArrayJson;
+  readonly coef?: number;
+}
+
+/** x with its component along the unit vector of `direction` between `low` and `high`; a bound of None is open. */
+export interface ProjectionCapEdit {
+  readonly edit: 'projectioncap';
+  readonly direction: ArrayJson;
+  readonly low?: number | null;
+  readonly high?: number | null;
+}
+
 /**
  * The value that another session's stopped pass has there.
  *
@@ -60,4 +82,7 @@ export type Edit =
   | ZeroEdit
   | ClampEdit
   | ProjectOutEdit
+  | NormMatchEdit
+  | OrthogonalEdit
+  | ProjectionCapEdit
   | PatchFromEdit;

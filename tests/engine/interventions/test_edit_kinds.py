@@ -11,7 +11,7 @@ from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import InvalidEdit
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.edits import Edit, EditBase, PatchFrom
+from djinn_jupyter.wire.edits import Clamp, Edit, EditBase, NormMatch, Orthogonal, PatchFrom, ProjectionCap, ProjectOut
 
 WIDTH = 4
 EDITS = get_args(Edit)
@@ -81,3 +81,37 @@ def test_no_number_escapes_the_checks(kind: type[EditBase], name: str) -> None:
 def test_a_factor_that_float32_cannot_hold_is_refused(kind: type[EditBase], name: str, number: float) -> None:
     with pytest.raises(InvalidEdit, match="not finite"):
         edit_kinds.check(example(kind, **{name: number}), WIDTH)
+
+
+DIRECTED = [NormMatch, Orthogonal, ProjectionCap, ProjectOut]
+
+
+@pytest.mark.parametrize("kind", DIRECTED)
+@pytest.mark.parametrize("zeros", [torch.zeros(WIDTH), torch.tensor([[1.0] * WIDTH, [0.0] * WIDTH]), torch.tensor(0.0)])
+def test_a_direction_without_length_is_refused_when_it_is_set(kind: type[EditBase], zeros: torch.Tensor) -> None:
+    name = of_type(Array)[[one for one, _ in of_type(Array)].index(kind)][1]
+    with pytest.raises(InvalidEdit, match="the direction is zero"):
+        edit_kinds.check(example(kind, **{name: to_array(zeros)}), WIDTH)
+
+
+def test_the_directed_kinds_are_what_their_names_say() -> None:
+    part = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(3))
+    direction = torch.tensor([0.0, 3.0, 0.0, 0.0])
+    along, rest = part[:, 1], part[:, [0, 2, 3]]
+    longer = edit_kinds.compute(part, NormMatch(vector=to_array(direction), coef=2.0))
+    torch.testing.assert_close(longer[:, 1] - along, 2 * part.norm(dim=-1))
+    half = edit_kinds.compute(part, Orthogonal(direction=to_array(direction), coef=0.5))
+    torch.testing.assert_close(half[:, 1], along / 2)
+    capped = edit_kinds.compute(part, ProjectionCap(direction=to_array(direction), low=None, high=0.1))
+    torch.testing.assert_close(capped[:, 1], along.clamp(max=0.1))
+    assert all(torch.equal(made[:, [0, 2, 3]], rest) for made in (longer, half, capped))
+    assert bool((along > 0.1).any())
+    assert bool((along < 0.1).any())
+
+
+def test_bounds_that_contradict_each_other_are_refused_by_the_name_of_their_kind() -> None:
+    for kind, name in ((Clamp, "clamp"), (ProjectionCap, "projection_cap")):
+        with pytest.raises(InvalidEdit, match=f"{name} has low 2.0 above high 1.0"):
+            edit_kinds.check(example(kind, low=2.0, high=1.0), WIDTH)
+        with pytest.raises(InvalidEdit, match=f"{name} needs a low or a high bound"):
+            edit_kinds.check(example(kind, low=None, high=None), WIDTH)

@@ -13,7 +13,18 @@ from torch import Tensor
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.errors import UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Add, Clamp, Edit, ProjectOut, Scale, Set, Zero
+from djinn_jupyter.wire.edits import (
+    Add,
+    Clamp,
+    Edit,
+    NormMatch,
+    Orthogonal,
+    ProjectionCap,
+    ProjectOut,
+    Scale,
+    Set,
+    Zero,
+)
 from djinn_jupyter.wire.nouns import RuleDescription, WatchDescription
 from djinn_jupyter.wire.watches import Direction
 from tests.engine.desk import Desk, array, desk_of, tokens
@@ -22,6 +33,7 @@ from tests.engine.plain import generate, plain_of
 PROMPT = tokens(12)
 NEW = 5
 V = torch.randn(32, generator=torch.Generator().manual_seed(1))
+UNIT = V / (V * V).sum(-1, keepdim=True).sqrt()
 
 
 @pytest.fixture(params=["llama", "gemma3_text", "jamba"])
@@ -65,11 +77,26 @@ def at(positions: list[int], change: Callable[[Tensor], Tensor]) -> Callable[[Te
     return changed
 
 
+def along(hidden: Tensor) -> Tensor:
+    return (hidden * UNIT).sum(-1, keepdim=True)
+
+
 EDITS: list[tuple[Edit, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
     (Add(vector=array(V), coef=0.5), {}, lambda h, fed: h + 0.5 * V),
     (Scale(factor=1.5), {}, lambda h, fed: h * 1.5),
     (Clamp(low=-1.0, high=1.0), {}, lambda h, fed: h.clamp(-1, 1)),
     (ProjectOut(direction=array(V)), {}, lambda h, fed: h - (h * V).sum(-1, keepdim=True) * V / (V * V).sum()),
+    (
+        NormMatch(vector=array(V), coef=0.5),
+        {},
+        lambda h, fed: h + 0.5 * h.norm(dim=-1, keepdim=True) * UNIT,
+    ),
+    (Orthogonal(direction=array(V), coef=2.5), {}, lambda h, fed: h + (2.5 - 1) * along(h) * UNIT),
+    (
+        ProjectionCap(direction=array(V), low=-0.1, high=0.1),
+        {},
+        lambda h, fed: h + (along(h).clamp(-0.1, 0.1) - along(h)) * UNIT,
+    ),
     (Set(value=array(V)), {"positions": (3, 13)}, at([3, 13], lambda row: V)),
     (Zero(), {"positions": (5,)}, at([5], lambda row: row * 0)),
 ]
@@ -204,7 +231,7 @@ def test_a_watch_records_every_pass_and_changes_no_bit(desk: Desk) -> None:
     assert torch.equal(to_tensor(logits.values[-1])[0], outcome.logits)
 
 
-def along(name: str, vector: Tensor) -> Direction:
+def named(name: str, vector: Tensor) -> Direction:
     return Direction(name=name, vector=array(vector))
 
 
@@ -217,8 +244,8 @@ def components(desk: Desk, site: str, name: str | None) -> list[Tensor]:
 
 def test_a_watch_along_a_direction_records_the_component_of_every_pass_and_changes_no_bit(desk: Desk) -> None:
     watched(desk, "resid_post.4")
-    watched(desk, "resid_post.4", direction=along("v", V))
-    watched(desk, "resid_post.4", direction=along("longer", 3 * V))
+    watched(desk, "resid_post.4", direction=named("v", V))
+    watched(desk, "resid_post.4", direction=named("longer", 3 * V))
     outcome = desk.outcome(desk.run(PROMPT, NEW))
     assert outcome == generate(plain_of(family(desk)), PROMPT, NEW)
     whole, seen = components(desk, "resid_post.4", None), components(desk, "resid_post.4", "v")
@@ -232,12 +259,12 @@ def test_a_watch_along_a_direction_records_the_component_of_every_pass_and_chang
 
 
 def test_a_name_means_one_direction_until_it_is_begun_afresh(desk: Desk) -> None:
-    watched(desk, "resid_post.4", direction=along("v", V))
+    watched(desk, "resid_post.4", direction=named("v", V))
     desk.run(PROMPT, 2)
-    assert watched(desk, "resid_post.4", direction=along("v", V)).passes == 2
+    assert watched(desk, "resid_post.4", direction=named("v", V)).passes == 2
     with pytest.raises(UsageError, match=r"resid_post.4 along v records another direction of that name; --fresh"):
-        watched(desk, "resid_post.4", direction=along("v", -V))
-    assert watched(desk, "resid_post.4", direction=along("v", -V), fresh=True).passes == 0
+        watched(desk, "resid_post.4", direction=named("v", -V))
+    assert watched(desk, "resid_post.4", direction=named("v", -V), fresh=True).passes == 0
     with pytest.raises(UnknownSite, match=r"resid_post.4 is not watched; watched here: resid_post.4 along v"):
         desk.ask(ask.ReadWatch(session="a", site="4"))
 
@@ -261,14 +288,14 @@ def test_a_name_means_one_direction_until_it_is_begun_afresh(desk: Desk) -> None
 def test_a_direction_that_a_site_cannot_have_is_refused(llama: Desk, site: str, vector: Tensor, said: str) -> None:
     llama.open()
     with pytest.raises(UsageError, match=said):
-        watched(llama, site, direction=along("v", vector))
+        watched(llama, site, direction=named("v", vector))
     assert llama.ask(ask.Describe(session="a")).session.watches == ()
 
 
 def test_a_direction_of_one_head_is_of_that_head(llama: Desk) -> None:
     llama.open()
     watched(llama, "z.4")
-    watched(llama, "z.4[2]", direction=along("first", torch.eye(8)[0]))
+    watched(llama, "z.4[2]", direction=named("first", torch.eye(8)[0]))
     llama.run(PROMPT, 2)
     heads = llama.ask(ask.ReadWatch(session="a", site="z.4")).values
     first = components(llama, "z.4[2]", "first")
