@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from djinn_jupyter.amounts import GIB, parse_bytes
 from djinn_jupyter.cli.commands import Commands, Parser
 from djinn_jupyter.errors import DjinnError, UsageError
 
@@ -184,8 +185,6 @@ def _gpu_index(parser: argparse.ArgumentParser) -> None:
 
 def _gibibytes(amount: str) -> str:
     """`80GiB`, or a number of GiB."""
-    from djinn_jupyter.amounts import GIB, parse_bytes
-
     try:
         return str(float(amount))
     except ValueError:

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
 from djinn_jupyter.client.arrays import from_any
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.errors import InvalidEdit
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.wire.edits import (
         Add,
         Clamp,
@@ -110,7 +109,14 @@ def projection_cap(direction: object, low: float | None = None, high: float | No
     return ProjectionCap(direction=from_any(direction), low=low_bound, high=high_bound)
 
 
-def patch_from(session: RemoteSession | str, *, site: str | None = None, positions: Positions = None) -> PatchFrom:
+class NamedSession(Protocol):
+    """A session, of which an edit needs the name alone."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def patch_from(session: NamedSession | str, *, site: str | None = None, positions: Positions = None) -> PatchFrom:
     """The value at a site of another session's stopped pass. `positions` count in the source; an open slice is
     refused."""
     from djinn_jupyter.wire.edits import PatchFrom

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.connection.transport import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
@@ -120,8 +121,6 @@ class RemoteEngine:
         return ask_for(self.channel, ask.Tokenize(text=text, chat=chat), replies.Tokenized)
 
     def detokenize(self, tokens: object) -> str:
-        from djinn_jupyter.client.arrays import token_ids
-
         return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
 
     def modules(self) -> tuple[ModuleDescription, ...]:

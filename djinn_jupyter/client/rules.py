@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from djinn_jupyter.wire.nouns import RuleDescription
 
-if TYPE_CHECKING:
-    from djinn_jupyter.client.session import RemoteSession
+
+class SteeredSession(Protocol):
+    """The session of a rule, as its rules use it."""
+
+    def enable_rule(self, number: int, enabled: bool = ...) -> SteeringRule: ...
+
+    def unsteer(self, number: int | None = ...) -> int: ...
 
 
 class SteeringRule:
     """A steering rule. `reply` is the rule with its counts as last received; `session.rules()` reads it anew."""
 
-    def __init__(self, session: RemoteSession, reply: RuleDescription) -> None:
+    def __init__(self, session: SteeredSession, reply: RuleDescription) -> None:
         self.session, self.reply = session, reply
         self.number, self.site, self.what = reply.number, reply.site, reply.what
         self.edit, self.positions = reply.edit, reply.positions

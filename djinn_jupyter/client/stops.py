@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from djinn_jupyter.client.influences import influence_lines
-from djinn_jupyter.client.views import Effect, Lens, spell_top
+from djinn_jupyter.client.views import Effect, Lens, Snapshot, spell_top
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleDescription, TopToken
@@ -18,15 +18,32 @@ from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleDescription,
 if TYPE_CHECKING:
     import numpy as np
 
-    from djinn_jupyter.client.session import RemoteSession
-
 SHOWN_CHARACTERS = 60
+
+
+class StoppedSession(Protocol):
+    """The session of a stop, as its stops read from it."""
+
+    name: str
+    moves: int
+    changes: int
+
+    @property
+    def label(self) -> str: ...
+
+    def inspect(self, *, positions: Any = ...) -> Snapshot: ...
+
+    def lens(self, k: int = ..., *, positions: Any = ...) -> Lens: ...
+
+    def effect(self, top: int = ..., *, tokens: Iterable[str | int] = ...) -> Effect: ...
+
+    def logits(self) -> np.ndarray[Any, Any]: ...
 
 
 class Paused:
     """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value."""
 
-    def __init__(self, session: RemoteSession, reply: replies.Paused, move: int) -> None:
+    def __init__(self, session: StoppedSession, reply: replies.Paused, move: int) -> None:
         self.session, self.reply = session, reply
         self._move = move
         self._hidden: tuple[int, np.ndarray[Any, Any]] | None = None
@@ -90,7 +107,7 @@ class Paused:
 class Finished:
     """A run that reached its end. `tokens` are the new ids, `top` the most probable next tokens."""
 
-    def __init__(self, session: RemoteSession, reply: replies.Finished, move: int) -> None:
+    def __init__(self, session: StoppedSession, reply: replies.Finished, move: int) -> None:
         self.session, self.reply = session, reply
         self._move = move
         self._logits: np.ndarray[Any, Any] | None = None

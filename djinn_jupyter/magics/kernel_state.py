@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.engine import RemoteEngine
     from djinn_jupyter.client.session import RemoteSession
     from djinn_jupyter.client.stops import Stop
-    from djinn_jupyter.magics.memory import LiveChart
+    from djinn_jupyter.magics.live_chart import LiveChart
     from djinn_jupyter.wire.nouns import SessionDescription
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from djinn_jupyter.client import stops, sweeping
-    from djinn_jupyter.client.engines import logs, naming, terminal
+    from djinn_jupyter.client.engines import logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
 else:
@@ -21,6 +21,7 @@ else:
 
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
+    spelling = _Lazy("djinn_jupyter.client.engines.spelling")
     stops = _Lazy("djinn_jupyter.client.stops")
     sweeping = _Lazy("djinn_jupyter.client.sweeping")
     live_memory = _Lazy("djinn_jupyter.widgets.live_memory")
@@ -28,4 +29,4 @@ else:
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "logs", "naming", "requests", "stops", "sweeping", "terminal", "views"]
+__all__ = ["live_memory", "logs", "naming", "requests", "spelling", "stops", "sweeping", "terminal", "views"]

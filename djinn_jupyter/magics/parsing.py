@@ -16,7 +16,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 
 from djinn_jupyter.client.edit_words import unquoted as unquoted
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.magics.lazily import naming
+from djinn_jupyter.magics.lazily import naming, spelling
 
 if TYPE_CHECKING:
     from djinn_jupyter.magics.kernel_state import KernelState
@@ -163,9 +163,7 @@ def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
 
 
 def _in_words(said: str) -> str:
-    from djinn_jupyter.client.engines.spelling import number_in_words  # not at import: it takes msgspec along
-
-    return number_in_words(said)
+    return spelling.number_in_words(said)
 
 
 def _by_parameter(parser: argparse.ArgumentParser) -> dict[str, str]:
@@ -187,19 +185,17 @@ def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> li
 
 
 def _in_full(parser: argparse.ArgumentParser, words: Iterable[str]) -> list[str]:
-    from djinn_jupyter.client.engines.spelling import in_full  # not at import: it takes msgspec along
-
-    return in_full(words, parser._option_string_actions)
+    return spelling.in_full(words, parser._option_string_actions)
 
 
 def _refuse_unknown(parser: argparse.ArgumentParser, words: Iterable[str]) -> None:
-    from djinn_jupyter.client.engines.spelling import closest_option  # not at import: it takes msgspec along
-
     known = sorted(option_strings(parser))
     for word in words:
         name = word.partition("=")[0]
         if name.startswith("--") and len(name) > 2 and not any(one.startswith(name) for one in known):
-            raise UsageError(f"There is no option {name}{closest_option(name, known, _by_parameter(parser)) or '.'}")
+            raise UsageError(
+                f"There is no option {name}{spelling.closest_option(name, known, _by_parameter(parser)) or '.'}"
+            )
 
 
 def _leading_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:

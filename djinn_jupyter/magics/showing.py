@@ -13,7 +13,7 @@ from djinn_jupyter.magics.lazily import naming, stops, views
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
-    from djinn_jupyter.client.stops import Finished, Paused, Stop
+    from djinn_jupyter.client.stops import Finished, Paused, Stop, StoppedSession
     from djinn_jupyter.magics.kernel_state import KernelState
     from djinn_jupyter.widgets.diff import Line
     from djinn_jupyter.widgets.look import Look
@@ -39,7 +39,7 @@ def effect_asked(args: Namespace) -> Asked:
     return measured if args.effect else None
 
 
-def effect_of(session: RemoteSession, asked: Asked) -> Any:
+def effect_of(session: StoppedSession, asked: Asked) -> Any:
     """The reading of the effect at the present stop, where it was asked for."""
     return None if asked is None else session.effect(TOP, tokens=asked).reply.effect
 

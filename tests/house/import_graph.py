@@ -11,7 +11,7 @@ Graph = Mapping[str, frozenset[str]]
 
 def import_graph(package: Path) -> dict[str, frozenset[str]]:
     """For each module of the package (a folder) the modules of it that it imports, wherever in the file."""
-    root = package.parent
+    root = next(one for one in package.parents if not (one / "__init__.py").is_file())
     names = {_name(path, root): path for path in sorted(package.rglob("*.py"))}
     return {name: frozenset(_imported(path, name, names)) - {name} for name, path in names.items()}
 
@@ -31,6 +31,21 @@ def _reachable(graph: Graph, start: str) -> set[str]:
         seen |= new
         waiting += new
     return seen
+
+
+def imported_in_functions(source: str) -> Iterator[tuple[str, str]]:
+    """For each import of our own modules in a function: the function's name, and the module."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import):
+                    yield from ((function.name, alias.name) for alias in node.names if _is_ours(alias.name))
+                elif isinstance(node, ast.ImportFrom) and (node.level or _is_ours(node.module or "")):
+                    yield from ((function.name, f"{node.module or ''}.{alias.name}") for alias in node.names)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "djinn_jupyter"
 
 
 def _name(path: Path, root: Path) -> str:
@@ -55,4 +70,4 @@ def _base(node: ast.ImportFrom, package: str) -> str:
     if node.level:
         parents = package.split(".")[: len(package.split(".")) - (node.level - 1)]
         return ".".join([*parents, *([node.module] if node.module else [])])
-    return (node.module or "").removeprefix("djinn_jupyter.")
+    return node.module or ""

@@ -1,4 +1,4 @@
-"""The engine's modules know each other one way, types included, and none is given the engine but those that make it."""
+"""Our modules know each other one way, types included, and none is given the engine but those that make it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,28 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.house.import_graph import circles, import_graph
+from tests.house.import_graph import circles, import_graph, imported_in_functions
 
 ENGINE = Path(__file__).parents[2] / "djinn_jupyter" / "engine"
+PACKAGE = ENGINE.parent
+# Files that import our own modules within functions: the reason, and those modules or the folders they are in.
+LATE = {
+    "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
+    "cli/experiment.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
+    "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
+    "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),
+    "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),
+    "experiments/baselines/with_accelerate.py": ("it says that accelerate is missing without torch", {"experiments"}),
+    "magics/__init__.py": ("importing the package registers and loads nothing", {"magics"}),
+    "magics/cell_events.py": ("`%load_ext` must not wait for zmq", {"client.session"}),
+    "magics/debugging.py": ("experimental; only its magic loads it", {"magics.native_panel"}),
+    "magics/kernel_state.py": ("the package itself, whose names are found when they are used", {""}),
+    "widgets/attribution.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "widgets/dose.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "widgets/grid.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "widgets/snapshot.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+    "widgets/watch.py": ("plotly, when a figure is drawn", {"widgets.figures"}),
+}
 MAY_TAKE_ENGINE = {"startup/build.py", "startup/selftest.py"}  # beside the loop itself
 
 
@@ -26,8 +45,17 @@ def _names(annotation: ast.expr) -> set[str]:
     return words | {str(node.value) for node in ast.walk(annotation) if isinstance(node, ast.Constant)}
 
 
+def _late(path: str) -> set[str]:
+    return LATE[path][1] if path in LATE else set()
+
+
+def _within(module: str, folder: str) -> bool:
+    return f"{module}.".startswith(f"{folder}.")
+
+
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    assert circles(import_graph(ENGINE)) == []
+    """Imports for types and those within functions count."""
+    assert circles(import_graph(PACKAGE)) == []
 
 
 def test_a_circle_of_types_is_found() -> None:
@@ -36,11 +64,38 @@ def test_a_circle_of_types_is_found() -> None:
 
 
 def test_the_graph_sees_imports_for_types_and_relative_ones(tmp_path: Path) -> None:
-    package = tmp_path / "engine"
-    package.mkdir()
+    package = tmp_path / "djinn_jupyter" / "engine"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").touch()
     (package / "one.py").write_text("if TYPE_CHECKING:\n    from djinn_jupyter.engine.two import Two\n")
     (package / "two.py").write_text("def f():\n    from .one import One\n")
-    assert circles(import_graph(package)) == [["engine.one", "engine.two"]]
+    assert circles(import_graph(package)) == [["djinn_jupyter.engine.one", "djinn_jupyter.engine.two"]]
+    assert circles(import_graph(package.parent)) == [["djinn_jupyter.engine.one", "djinn_jupyter.engine.two"]]
+
+
+def test_imports_within_functions_are_few_and_each_has_its_reason() -> None:
+    found = [
+        (path.relative_to(PACKAGE).as_posix(), module.removeprefix("djinn_jupyter").removeprefix("."))
+        for path in PACKAGE.rglob("*.py")
+        for _, module in imported_in_functions(path.read_text())
+    ]
+    needed = {(path, folder) for path, module in found for folder in _late(path) if _within(module, folder)}
+    unnamed = [(path, module) for path, module in found if not any(_within(module, one) for one in _late(path))]
+    assert unnamed == [], "import these at the top of their files, or name them in LATE with the reason"
+    assert {(path, folder) for path in LATE for folder in _late(path)} == needed, (
+        "LATE names more than is imported late"
+    )
+
+
+def test_an_import_within_a_function_is_found() -> None:
+    source = "import djinn_jupyter\ndef f():\n    if x:\n        from djinn_jupyter.wire import replies\n"
+    source += "    import djinn_jupyter.errors\nasync def g():\n    from .one import One\n    import torch\n"
+    assert [*imported_in_functions(source)] == [
+        ("f", "djinn_jupyter.errors"),
+        ("f", "djinn_jupyter.wire.replies"),
+        ("g", "one.One"),
+    ]
 
 
 def test_only_start_up_and_the_self_test_are_given_the_engine() -> None:
@@ -51,13 +106,8 @@ def test_only_start_up_and_the_self_test_are_given_the_engine() -> None:
 
 def test_nothing_of_the_debug_adapter_is_given_the_adapter() -> None:
     """Each of its parts gets the parts that it uses, and none the whole."""
-    package = ENGINE.parent
-    files = [*(package / "dap").rglob("*.py"), *(package / "magics").rglob("*.py")]
+    files = [*(PACKAGE / "dap").rglob("*.py"), *(PACKAGE / "magics").rglob("*.py")]
     assert [path.name for path in files if any(functions_that_take("Adapter", path.read_text()))] == []
-
-
-def test_the_debug_adapters_modules_know_each_other_one_way() -> None:
-    assert circles(import_graph(ENGINE.parent / "dap")) == []
 
 
 def test_a_function_that_takes_the_engine_is_found() -> None:

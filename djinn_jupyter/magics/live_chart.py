@@ -1,0 +1,53 @@
+"""One live chart of memory in a cell: it is drawn beside all other cells until it is frozen where it stands."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from djinn_jupyter.magics.lazily import live_memory, views
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.engine import RemoteEngine
+    from djinn_jupyter.client.memory_trace import MemoryTrace
+    from djinn_jupyter.magics.screen import Screen
+
+HERTZ = 4.0  # a browser draws no more of it without falling behind
+
+
+class LiveChart:
+    """One chart in one cell. It ends by `stop`, by its button, after its seconds or with the engine; then what it had
+    to show is put in its place as a view that a saved notebook keeps."""
+
+    def __init__(self, engine: RemoteEngine, screen: Screen, seconds: float | None) -> None:
+        self._name = engine.description.name
+        self._pressed = threading.Event()
+        self._frozen = threading.Event()
+        self._shown = threading.Event()
+        self._widget: Any = live_memory.MemoryWidget(self._name, self._pressed.set)
+        self.trace = engine.memory_trace(hertz=HERTZ, seconds=seconds, heard=self._heard)
+        self._handle = screen.show_live(self._widget)
+        self._shown.set()
+
+    @property
+    def running(self) -> bool:
+        return not self._frozen.is_set()
+
+    def stop(self) -> None:
+        """Freeze it; returns when the cell shows its final form."""
+        self.trace.stop()
+
+    def _heard(self, trace: MemoryTrace) -> None:
+        self._shown.wait()
+        if self._pressed.is_set():
+            trace.end()
+        if trace.running:
+            self._widget.show(trace)
+        elif not self._frozen.is_set():
+            self._freeze(trace)
+
+    def _freeze(self, trace: MemoryTrace) -> None:
+        ended = None if trace.error is None else f"ended: {trace.error}"
+        self._frozen.set()
+        self._handle.update(views.memory_view(self._name, trace.readings, trace.moves, ended=ended))
+        self._widget.close()
