@@ -8,7 +8,7 @@ and `MORE_REFUSED` are the same for families that only the slow tests go through
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -283,15 +283,14 @@ def build(
     return served
 
 
-FAMILIES: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL}
-REFUSED: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _SPECIAL_REFUSED}
-MORE: dict[str, Callable[[], PreTrainedModel]] = {name: functools.partial(build, name) for name in _MORE}
-WITH_TOWERS: dict[str, Callable[[], PreTrainedModel]] = {
-    name: functools.partial(build, name) for name in _SERVED_TOWERS
-}
-TOWERS_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
-    name: functools.partial(build, name) for name in _REFUSED_TOWERS
-}
-MORE_REFUSED: dict[str, Callable[[], PreTrainedModel]] = {
-    name: functools.partial(build, name) for name in _MORE_REFUSED
-}
+def _builders(names: Iterable[str]) -> dict[str, Callable[[], PreTrainedModel]]:
+    """A builder of each family; an older transformers does not have all of them."""
+    return {name: functools.partial(build, name) for name in names if name.partition(":")[0] in CONFIG_MAPPING}
+
+
+FAMILIES = _builders(_SPECIAL)
+REFUSED = _builders(_SPECIAL_REFUSED)
+MORE = _builders(_MORE)
+WITH_TOWERS = _builders(_SERVED_TOWERS)
+TOWERS_REFUSED = _builders(_REFUSED_TOWERS)
+MORE_REFUSED = _builders(_MORE_REFUSED)

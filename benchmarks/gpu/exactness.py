@@ -1,14 +1,17 @@
 """The second step: the contract of every tiny family, in each dtype and attention: the bits are those of `generate`.
 
-Each case is saved when it is decided, so that a step whose time is over continues where it was. Cases that a library
-cannot compute or the engine refuses are counted as such and never as exact.
+Each case is saved when it is decided, so that a step whose time is over continues where it was. On a GPU several
+processes decide them: such small models leave it idle. Cases that a library cannot compute or the engine refuses are
+counted as such and never as exact.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -39,6 +42,7 @@ SMALL: Final = (("llama", "mamba2"), DTYPES, ("eager", "sdpa, math"))
 PROMPT, NEW, STEP = tokens(14), 5, 2
 RESERVE = 60  # seconds of a step for its start and its last case
 LOST: Final = "CUDA error"  # after which every call fails until the process ends: the next cases need another one
+_sound = True  # of this process: no case has ended CUDA's context
 Outcome = Literal["exact", "differs", "refused", "not computed"]
 
 
@@ -62,20 +66,44 @@ class Verdict:
 
 
 def run(setting: Setting) -> Result:
-    torch.set_num_threads(setting.threads)
     deadline = monotonic() + SECONDS - RESERVE
     wanted = list(cases(quick=setting.quick))
     kept = Kept((setting.results or setting.home) / "exactness.jsonl")
-    for case in wanted:
-        if str(case) in kept.found:
-            continue
-        if monotonic() > deadline:
-            raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases")
-        verdict = decide(case)
-        kept.add(str(case), asdict(verdict))
-        if LOST in (verdict.why or ""):
-            raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases, the last of which ended CUDA's context")
+    missing = [case for case in wanted if str(case) not in kept.found]
+    with _deciders(setting) as decided:
+        verdicts = decided(missing)
+        for _ in missing:
+            if monotonic() > deadline:
+                raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases")
+            verdict = next(verdicts)
+            if verdict is not None:
+                kept.add(str(verdict.case), asdict(verdict))
+            if verdict is None or LOST in (verdict.why or ""):
+                raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases, the last of which ended CUDA's context")
     return result_of([_verdict(kept.found[str(case)]) for case in wanted])
+
+
+@contextmanager
+def _deciders(setting: Setting) -> Iterator[Callable[[list[Case]], Iterator[Verdict | None]]]:
+    """Yield what decides cases, as they come: this process, or on a GPU one for every other core."""
+    torch.set_num_threads(setting.threads)
+    processes = (os.cpu_count() or 1) // 2
+    if DEVICE.type != "cuda" or setting.quick or processes < 2:
+        yield lambda some: map(decide, some)
+        return
+    start = multiprocessing.get_context("spawn")
+    with start.Pool(processes, torch.set_num_threads, (setting.threads,)) as pool:  # ended with the block
+        yield lambda some: pool.imap_unordered(_decide_while_sound, some)
+
+
+def _decide_while_sound(case: Case) -> Verdict | None:
+    """Decide a case in a process of the pool; return None where an earlier one ended this process's CUDA context."""
+    global _sound
+    if not _sound:
+        return None
+    verdict = decide(case)
+    _sound = LOST not in (verdict.why or "")
+    return verdict
 
 
 def _verdict(fields: dict[str, Any]) -> Verdict:
@@ -92,7 +120,7 @@ def decide(case: Case) -> Verdict:
     with _attending(case.attention):
         try:
             expected = generate(_model(case).to(DEVICE), PROMPT, NEW)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
+        except Exception as error:  # noqa: BLE001  this version of the library cannot, or this kernel
             return Verdict(case=case, outcome="not computed", why=_short(error))
         try:
             desk = build_desk(_model(case))
