@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import results
+from benchmarks.gpu import shapes
 from benchmarks.gpu.one import UNFINISHED
 from benchmarks.gpu.report import report
 from benchmarks.gpu.steps import NOT_BUILT, SECONDS, STEPS, Step, step_of
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     of = "" if size == 1 else f", {size:g} of the usual size"
     print(f"On {card_of(device)}{of}: results in {folder.relative_to(results.HERE.parent)}/")
     reasons = run(options.steps or missing(folder), folder, size=size)
+    shapes.delete()
     told = report(folder, reasons)
     (folder / "report.md").write_text(told)
     print(told)

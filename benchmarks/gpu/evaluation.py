@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -33,26 +31,23 @@ def run(setting: Setting) -> Result:
     begun, folder = monotonic(), (setting.results or setting.home) / "evaluation"
     folder.mkdir(parents=True, exist_ok=True)
     kept = Kept(folder / "verdicts.jsonl")
-    with _arguments(setting) as arguments:
-        for offer in OFFERS:
-            if offer.name in kept.found:
-                continue
-            if monotonic() - begun > SECONDS - RESERVE - LIKELY:
-                raise Unfinished(f"{len(kept.found)} of {len(OFFERS)} experiments")
-            left = SECONDS - RESERVE - (monotonic() - begun)
-            kept.add(offer.name, verdict(offer.name, arguments, folder, left))
+    arguments = _arguments(setting)
+    for offer in OFFERS:
+        if offer.name in kept.found:
+            continue
+        if monotonic() - begun > SECONDS - RESERVE - LIKELY:
+            raise Unfinished(f"{len(kept.found)} of {len(OFFERS)} experiments")
+        left = SECONDS - RESERVE - (monotonic() - begun)
+        kept.add(offer.name, verdict(offer.name, arguments, folder, left))
     figures = tuple(_figure(offer.name, kept.found[offer.name]) for offer in OFFERS)
     return Result(benchmark="evaluation", settings={"verdicts": kept.found}, figures=figures)
 
 
-@contextmanager
-def _arguments(setting: Setting) -> Iterator[list[str]]:
-    """Yield the command line's arguments that are the same for each experiment."""
+def _arguments(setting: Setting) -> list[str]:
+    """Return the command line's arguments that are the same for each experiment."""
     if setting.quick:
-        yield ["--profile", "small"]
-        return
-    with saved(shape(THIRTEEN, scale_of(setting))) as model:
-        yield ["--profile", "gpu", "--model", str(model)]
+        return ["--profile", "small"]
+    return ["--profile", "gpu", "--model", str(saved(shape(THIRTEEN, scale_of(setting))))]
 
 
 def verdict(name: str, arguments: list[str], folder: Path, seconds: float) -> str:

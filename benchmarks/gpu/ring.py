@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from typing import Any, Final
 from benchmarks.environments import NotRun, python_of
 from benchmarks.gpu.link import NBYTES, NBYTES_IF_QUICK
 from benchmarks.gpu.serving import scale_of, serving
-from benchmarks.gpu.shapes import FOLDER, SPARE, THIRTEEN, saved, shape, weight_bytes
+from benchmarks.gpu.shapes import SPARE, THIRTEEN, disk, saved, shape, weight_bytes
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import Setting
@@ -68,12 +67,12 @@ def measured(budget: Budget, setting: Setting) -> Result:
     share = budget.nbytes / full
     allowed = int(share * weight_bytes(config))
     prompt = random_tokens(PROMPT, config["vocab_size"])
-    with saved(config) as folder:
-        with serving(folder, setting, device_memory=allowed) as engine:
-            weights = engine.wake().weights
-            flow = _flow(engine, prompt, SECONDS_IF_QUICK if setting.quick else SECONDS)
-        link = _link(setting)
-        theirs = _accelerated(folder, config["dtype"], prompt, weights.bytes_on_device, setting)
+    folder = saved(config)
+    with serving(folder, setting, device_memory=allowed) as engine:
+        weights = engine.wake().weights
+        flow = _flow(engine, prompt, SECONDS_IF_QUICK if setting.quick else SECONDS)
+    link = _link(setting)
+    theirs = _accelerated(folder, config["dtype"], prompt, weights.bytes_on_device, setting)
     what = f"{config['num_hidden_layers']} layers of {budget.architecture} in {allowed / GIB:.4g} GiB"
     settings = {
         "shape": config,
@@ -94,8 +93,7 @@ def measured(budget: Budget, setting: Setting) -> Result:
 def _that_fits(budget: Budget, setting: Setting) -> dict[str, Any]:
     """Return the shape, with as many layers as disk and main memory hold. Raises NotRun where those need no ring."""
     config = shape(budget.architecture, scale_of(setting))
-    FOLDER.mkdir(exist_ok=True)
-    room = SPARE * min(shutil.disk_usage(FOLDER).free, main_memory().available)
+    room = SPARE * min(disk(), main_memory().available)
     while weight_bytes(config) > room:
         config["num_hidden_layers"] -= 1
         if config["num_hidden_layers"] < 8:

@@ -78,7 +78,7 @@ def run(setting: Setting) -> Result:
     config, checks = shape(THIRTEEN, scale_of(setting)), Checks()
     plan = Plan.of(setting, config, memory_of_card())
     prompts = [random_tokens(plan.positions, config["vocab_size"], 100 + n) for n in range(plan.sessions)]
-    with saved(config) as folder, serving(folder, setting, **plan.options) as engine:
+    with serving(saved(config), setting, **plan.options) as engine:
         alone = [_alone(engine, prompt) for prompt in prompts]
         course = _together(engine, plan, prompts, alone)
         one = engine.session("one", fresh=True)

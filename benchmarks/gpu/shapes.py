@@ -1,7 +1,7 @@
 """The large models of the steps: a shipped architecture, made smaller by the size factor, saved with random weights.
 
-Drawing 13 billion numbers takes a processor minutes, reading 26 GB seconds. So a model is saved once, cut from one
-block of random numbers that no matrix's row fits into evenly: no two rows are the same.
+Drawing 13 billion numbers takes a processor minutes, reading 26 GB seconds. So a model is saved once for all steps, cut
+from one block of random numbers that no matrix's row fits into evenly: no two rows are the same.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -27,6 +26,7 @@ FOLDER: Final = Path(__file__).parents[1] / ".models"
 THIRTEEN, SEVENTY = "Llama-2-13b-hf", "Llama-2-70b-hf"
 LEAST_LAYERS: Final = 8  # some families go wrong from there on only
 BLOCK: Final = (1 << 27) + 29  # numbers; odd, so that no row's length divides it
+INDEX: Final = "model.safetensors.index.json"  # written last: with it the model is whole
 SHARD_BYTES: Final = 4 << 30
 SPARE: Final = 9 / 10  # of the disk
 
@@ -68,20 +68,30 @@ def per_position(config: dict[str, Any]) -> int:
     return 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * width * _dtype(config).itemsize
 
 
-@contextmanager
-def saved(config: dict[str, Any], folder: Path = FOLDER) -> Iterator[Path]:
-    """Save a model of this configuration; delete it after the block. Raises NotRun where the disk has no room."""
-    place = folder / f"{config['hidden_size']}x{config['num_hidden_layers']}"
-    shutil.rmtree(place, ignore_errors=True)
+def saved(config: dict[str, Any]) -> Path:
+    """Return the folder of a model of this configuration: of an earlier step, or new, and then the only one there is.
+    Raises NotRun where the disk has no room."""
+    place = FOLDER / f"{config['hidden_size']}x{config['num_hidden_layers']}"
+    if (place / INDEX).exists() and json.loads((place / "config.json").read_text()) == config:
+        return place
+    delete()
     place.mkdir(parents=True)
-    try:
-        needed, free = weight_bytes(config), shutil.disk_usage(place).free
-        if needed > SPARE * free:
-            raise NotRun(f"the model takes {needed / 1e9:.0f} GB, and its disk has {free / 1e9:.0f} GB free")
-        _write(config, place)
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    needed, free = weight_bytes(config), shutil.disk_usage(place).free
+    if needed > SPARE * free:
+        raise NotRun(f"the model takes {needed / 1e9:.0f} GB, and its disk has {free / 1e9:.0f} GB free")
+    _write(config, place)
+    return place
+
+
+def disk() -> int:
+    """Return the bytes that a model may take on the disk, in place of the saved one."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    return shutil.disk_usage(FOLDER).free + sum(path.stat().st_size for path in FOLDER.rglob("*.safetensors"))
+
+
+def delete() -> None:
+    """Delete the saved model, if there is one."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
 
 
 def _write(config: dict[str, Any], place: Path) -> None:
@@ -94,8 +104,8 @@ def _write(config: dict[str, Any], place: Path) -> None:
         save_file(made, place / _name_of(number, len(shards)), metadata={"format": "pt"})
     places = {name: _name_of(number, len(shards)) for number, names in enumerate(shards) for name in names}
     index = {"metadata": {"total_size": weight_bytes(config)}, "weight_map": places}
-    (place / "model.safetensors.index.json").write_text(json.dumps(index))
     os.sync()  # or the writing would go on while a step measures
+    (place / INDEX).write_text(json.dumps(index))
 
 
 def _name_of(number: int, count: int) -> str:

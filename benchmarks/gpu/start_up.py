@@ -44,14 +44,14 @@ def run(setting: Setting) -> Result:
     prompt = random_tokens(PROMPT, config["vocab_size"])
     expected: list[int] = []
     loads: list[float] = []
-    with saved(config) as folder:
-        sides: dict[str, Callable[[], float]] = {
-            SCRIPT: lambda: _script(folder, prompt, setting, expected),
-            ENGINE: lambda: _engine(folder, prompt, setting, expected, checks, loads),
-            READING: lambda: _read(folder),
-        }
-        rounds = 1 if setting.quick else ROUNDS
-        times = take_turns(sides, rounds=rounds, warm_up=0)
+    folder = saved(config)
+    sides: dict[str, Callable[[], float]] = {
+        SCRIPT: lambda: _script(folder, prompt, setting, expected),
+        ENGINE: lambda: _engine(folder, prompt, setting, expected, checks, loads),
+        READING: lambda: _read(folder),
+    }
+    rounds = 1 if setting.quick else ROUNDS
+    times = take_turns(sides, rounds=rounds, warm_up=0)
     settings = {"shape": config, "bytes": weight_bytes(config), "rounds": rounds, "files": "forgotten before each"}
     figures = (
         *(_against(times, other) for other in (READING, SCRIPT)),

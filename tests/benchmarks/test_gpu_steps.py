@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,8 +31,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
 
     monkeypatch.setattr(ring, "python_of", absent)
     monkeypatch.setattr(ring, "SECONDS_IF_QUICK", 0.2)
-    monkeypatch.setattr(shapes, "FOLDER", tmp_path)
-    monkeypatch.setattr(ring, "FOLDER", tmp_path)
+    monkeypatch.setattr(shapes, "FOLDER", tmp_path / "models")
     monkeypatch.setattr(races, "COUNT_IF_QUICK", 10)
     return Setting(quick=True, threads=1, home=tmp_path, results=tmp_path, factor=SIZE_WITHOUT_A_GPU)
 
@@ -147,15 +147,36 @@ def test_a_shape_that_finds_no_room_is_not_run(tiny: Setting, monkeypatch: pytes
         large_ring.run(tiny)
 
 
-def test_a_saved_shape_has_no_two_equal_rows(tmp_path: Path) -> None:
+def test_a_saved_shape_has_no_two_equal_rows(tiny: Setting) -> None:
     from safetensors.torch import load_file
 
-    config = shapes.shape(shapes.THIRTEEN, shapes.Scale(factor=SIZE_WITHOUT_A_GPU))
-    with shapes.saved(config, tmp_path) as folder:
-        (file,) = folder.glob("*.safetensors")
-        matrices = [tensor for tensor in load_file(file).values() if tensor.dim() == 2]
+    (file,) = shapes.saved(small_shape()).glob("*.safetensors")
+    matrices = [tensor for tensor in load_file(file).values() if tensor.dim() == 2]
     assert all(len(matrix.unique(dim=0)) == len(matrix) for matrix in matrices)
-    assert not folder.exists()
+
+
+def test_a_saved_shape_is_kept_for_the_next_step_until_another_is_saved(tiny: Setting) -> None:
+    first = shapes.saved(small_shape())
+    written = (first / shapes.INDEX).stat().st_mtime_ns
+    assert shapes.saved(small_shape()) == first
+    assert (first / shapes.INDEX).stat().st_mtime_ns == written
+    other = shapes.saved(small_shape(layers=9))
+    assert sorted(shapes.FOLDER.iterdir()) == [other]
+    shapes.delete()
+    assert not shapes.FOLDER.exists()
+
+
+def test_a_shape_whose_saving_was_broken_off_is_saved_anew(tiny: Setting) -> None:
+    first = shapes.saved(small_shape())
+    (first / shapes.INDEX).unlink()
+    (file,) = first.glob("*.safetensors")
+    file.write_bytes(b"half")
+    shapes.saved(small_shape())
+    assert file.stat().st_size > len(b"half")
+
+
+def small_shape(layers: int | None = None) -> dict[str, Any]:
+    return shapes.shape(shapes.THIRTEEN, shapes.Scale(factor=SIZE_WITHOUT_A_GPU), layers)
 
 
 def test_the_usual_shapes_are_the_architectures_own() -> None:
