@@ -22,7 +22,7 @@ from djinn_jupyter.engine.memory.kv.slab import Page, Slab
 from djinn_jupyter.engine.memory.offload.host import HostTier
 from djinn_jupyter.engine.memory.offload.mover import Moved, ThreadMover
 from djinn_jupyter.engine.memory.offload.tiers import Tiers
-from djinn_jupyter.engine.memory.weights.copy_engine import Carrier, carrier_for
+from djinn_jupyter.engine.memory.weights.copy_engine import CopyEngine, copy_engine_for
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun
 from djinn_jupyter.engine.memory.weights.parameters import weights_of
 from djinn_jupyter.engine.memory.weights.ring import Ring
@@ -146,10 +146,10 @@ def blocks() -> list[HostRun]:
     return made
 
 
-def of_ring(seed: int, runs: list[HostRun], carrier: Carrier) -> list[Tensor]:
+def of_ring(seed: int, runs: list[HostRun], copy_engine: CopyEngine) -> list[Tensor]:
     """Compute passes that are left, go back and begin anew, with sleep between them; return the readings."""
     by_chance, right = random.Random(seed), list[Tensor]()
-    ring, block = Ring(runs, RING_SLOTS, DEVICE, carrier), 0
+    ring, block = Ring(runs, RING_SLOTS, DEVICE, copy_engine), 0
     for _ in range(PASSES * BLOCKS):
         lease = ring.take(block)
         for _ in range(2):
@@ -166,10 +166,10 @@ def of_ring(seed: int, runs: list[HostRun], carrier: Carrier) -> list[Tensor]:
 
 def wrong(seeds: range) -> list[int]:
     """Return the seeds in which a reading was wrong."""
-    runs, carrier, found = blocks(), carrier_for(DEVICE), []
+    runs, copy_engine, found = blocks(), copy_engine_for(DEVICE), []
     for seed in seeds:
         random.seed(seed)
-        right = of_pages(seed) + of_ring(seed, runs, carrier)
+        right = of_pages(seed) + of_ring(seed, runs, copy_engine)
         if not bool(torch.stack(right).all()):
             found.append(seed)
     return found

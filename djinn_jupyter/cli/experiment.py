@@ -97,7 +97,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 def _command(options: argparse.Namespace, offer: Offer) -> int:
     from djinn_jupyter.experiments.configuration.architecture import architecture, split
     from djinn_jupyter.experiments.configuration.reading import explain, read
-    from djinn_jupyter.experiments.course import Place
+    from djinn_jupyter.experiments.course import Setup
 
     if options.explain:
         print(explain(offer.kind()))
@@ -106,7 +106,7 @@ def _command(options: argparse.Namespace, offer: Offer) -> int:
 
     name = _chosen(options, offer.name.replace("-", "_"))
     settings, sizes = split([*options.settings, *_flagged(options)])
-    options.place = Place(device=device_of(getattr(options, "gpu_index", None)), random=options.random_weights)
+    options.setup = Setup(device=device_of(getattr(options, "gpu_index", None)), random=options.random_weights)
     with architecture(options.random_weights, sizes) as folder:
         if folder is not None and offer.model_key is not None:
             if any(key == offer.model_key for key, _ in _flags_given(options)):
@@ -148,7 +148,7 @@ def _concluded(
     from djinn_jupyter.experiments import report
     from djinn_jupyter.experiments.course import begin, conducted
 
-    course = begin(options.output_dir or Path(folder), log, **{"place": options.place, **limits})
+    course = begin(options.output_dir or Path(folder), log, **{"setup": options.setup, **limits})
     try:
         return conducted(course, work, lambda course, failures: report.write(course, name, failures))
     finally:
@@ -291,7 +291,7 @@ def _validation_flags(parser: argparse.ArgumentParser) -> None:
 
 def _validation(options: argparse.Namespace, file: Any) -> list[str]:
     from djinn_jupyter.experiments.configuration.validation import chosen
-    from djinn_jupyter.experiments.course import Place
+    from djinn_jupyter.experiments.course import Setup
     from djinn_jupyter.experiments.devices import device_of
     from djinn_jupyter.experiments.validation.experiment import FILES, LOG, run
 
@@ -299,10 +299,10 @@ def _validation(options: argparse.Namespace, file: Any) -> list[str]:
         raise UsageError(TWO_MODELS)
     asked = chosen(file, options.only, options.drawn_model if options.model is None else options.model)
     gpu, wanted = asked.hardware.gpu_device, asked.logging
-    place = Place(device=device_of(gpu), random=options.random_weights)
+    setup = Setup(device=device_of(gpu), random=options.random_weights)
     told = {"saves": wanted.save_results, "level": wanted.level, "verbose": wanted.verbose, "files": FILES}
     folder = wanted.results_dir or "results/validation"
-    return _concluded(options, folder, LOG, "validation", lambda c: run(c, asked), place=place, **told)
+    return _concluded(options, folder, LOG, "validation", lambda c: run(c, asked), setup=setup, **told)
 
 
 OFFERS = (

@@ -83,7 +83,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ValuePart:
     """A part of the stopped value: all of it, a position, a head or feature of it, or an entry of a head."""
 
     look: Look
@@ -122,7 +122,7 @@ class Axis(Container):
         numbers: Sequence[int],
         labels: Sequence[str] = (),
         selector: tuple[int, ...] | None = None,
-        place: Place | None = None,
+        place: ValuePart | None = None,
         depth: int = 0,
     ) -> None:
         self._read, self._numbers, self._labels = read, numbers, labels
@@ -168,7 +168,7 @@ class Axis(Container):
         numbers = self._selector if selected and self._selector is not None else range(size)
         return Axis(lambda: self._values[row], numbers=numbers, place=self._placed(row), depth=self._depth + 1)
 
-    def _placed(self, row: int) -> Place | None:
+    def _placed(self, row: int) -> ValuePart | None:
         number, place = self._numbers[row], self._place
         match self._depth:
             case _ if place is None:
@@ -180,7 +180,7 @@ class Axis(Container):
             case _:
                 return replace(place, entry=number)
 
-    def _path(self, place: Place) -> tuple[int, ...]:
+    def _path(self, place: ValuePart) -> tuple[int, ...]:
         """Return the row numbers in the whole value that lead to a place."""
         first = place.look.snapshot(str(place.site)).positions
         assert place.position is not None
@@ -222,7 +222,7 @@ class Activation(Container):
             numbers=snapshot.positions,
             labels=[repr(stop.texts[position]) for position in snapshot.positions],
             selector=site.selector,
-            place=Place(look=self.look, site=site) if self._editable(site) else None,
+            place=ValuePart(look=self.look, site=site) if self._editable(site) else None,
         )
 
     def fields(self) -> Sequence[Variable]:
@@ -245,7 +245,7 @@ class Activation(Container):
         site = parse_site(self.spelled)
         if name != "value" or not self._editable(site):
             return super().change(name, text)
-        Place(look=self.look, site=site).write(text, self._snapshot.value)
+        ValuePart(look=self.look, site=site).write(text, self._snapshot.value)
         return self._value()
 
     def _value(self) -> Variable:

@@ -35,7 +35,7 @@ NOT_YET = Unmeasured(reason="the run did not come to it")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Setup:
     """The device and weights of all sides of a run: `device` such as cuda:1, None for the best there is; `random`
     names the architecture where weights are drawn and not read."""
 
@@ -60,7 +60,7 @@ class Course:
     folder: Path
     log: logging.Logger
     files: tuple[str, ...] = ()
-    place: Place = field(default_factory=Place)
+    setup: Setup = field(default_factory=Setup)
     limit_seconds: float | None = None
     saves: bool = True
     begun: float = field(default_factory=time.monotonic)
@@ -163,7 +163,7 @@ def begin(
     folder: Path,
     log_name: str,
     *,
-    place: Place | None = None,
+    setup: Setup | None = None,
     limit_seconds: float | None = None,
     terminal: bool = True,
     saves: bool = True,
@@ -187,7 +187,7 @@ def begin(
     if terminal:
         shown = "DEBUG" if verbose else "INFO"
         log.addHandler(formatted(logging.StreamHandler(sys.stderr), SHOWN_LINE, shown))
-    return Course(folder=folder, log=log, place=place or Place(), limit_seconds=limit_seconds, saves=saves, files=files)
+    return Course(folder=folder, log=log, setup=setup or Setup(), limit_seconds=limit_seconds, saves=saves, files=files)
 
 
 def conducted(

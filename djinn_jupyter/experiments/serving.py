@@ -22,9 +22,9 @@ PLACES = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR")
 def engine_for(course: Course, model: str, **options: Any) -> Iterator[RemoteEngine]:
     """Start the engine of `model`, and end it with the block. Its registry and its sessions are this run's alone."""
     with private_jupyter():
-        course.tell(f"Starting the engine of {course.place.named(model)}")
+        course.tell(f"Starting the engine of {course.setup.named(model)}")
         try:
-            yield dj.load(model, progress=course.tell, **course.place.words(), **options)
+            yield dj.load(model, progress=course.tell, **course.setup.words(), **options)
         finally:
             for entry in dj.engines():
                 attach(entry).stop(force=True)

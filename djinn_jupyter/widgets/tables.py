@@ -22,7 +22,7 @@ from djinn_jupyter.wire.nouns import (
 )
 from djinn_jupyter.wire.watches import spell_watch
 
-Rows = Sequence[Sequence[str]]
+TableRows = Sequence[Sequence[str]]
 
 AT_TIMES = ("stopped at", "breaks", "rules")  # columns omitted from a narrow cell where they are empty
 
@@ -158,7 +158,7 @@ def armed(session: SessionDescription) -> str:
 def _listed(
     title: str,
     head: Sequence[str],
-    rows: Rows,
+    rows: TableRows,
     empty: str,
     *,
     numeric: Sequence[int],

@@ -14,7 +14,7 @@ from benchmarks.results import Result
 from benchmarks.setting import Setting
 from benchmarks.worker import ROOT
 from djinn_jupyter.engine.memory.kv.slab import Page
-from djinn_jupyter.engine.memory.weights.copy_engine import StreamCarrier, ThreadCarrier
+from djinn_jupyter.engine.memory.weights.copy_engine import StreamCopyEngine, ThreadCopyEngine
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.timing import CheckpointCost, ResumeLatency
 from djinn_jupyter.experiments.configuration.validation import ValidationFile
@@ -85,7 +85,7 @@ def test_interleavings_are_right_and_go_on_where_they_were(tiny: Setting, monkey
     ("part", "rule", "broken"),
     [
         (Page, "wrote", lambda self: None),
-        (StreamCarrier if DEVICE.type == "cuda" else ThreadCarrier, "wait", lambda self, arrival: None),
+        (StreamCopyEngine if DEVICE.type == "cuda" else ThreadCopyEngine, "wait", lambda self, arrival: None),
     ],
     ids=["a stale copy wins", "computing does not wait for the copy"],
 )

@@ -183,7 +183,7 @@ def commanded(settings: list[str], patch: Patch, folder: Path) -> Any:
 
     def test(course: Course, file: ValidationFile, wanted: Any) -> dict[str, Any]:
         levels = [target.level for target in course.log.handlers]
-        seen.append((course.place.device, levels, course.saves, course.folder.name))
+        seen.append((course.setup.device, levels, course.saves, course.folder.name))
         return {"passed": True, "failures": []}
 
     for module in experiment.MODULES.values():

@@ -109,9 +109,9 @@ def test_blocks_sorted_as_text(desk: Desk, verdict: Verdict, monkeypatch: Patch)
 def test_a_ring_that_copies_nothing_after_the_first_pass(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
     """It requests each layer and nothing is copied: the bytes tell. Or a layer that came once counts as there: the
     check of leases finds it."""
-    once, holding, carry = {}, Ring._holding, streamed(desk).ring.carrier.carry
+    once, holding, submit = {}, Ring._holding, streamed(desk).ring.copy_engine.submit
     with monkeypatch.context() as patch:
-        patch.setattr(streamed(desk).ring.carrier, "carry", lambda transfers, *others: carry([], *others))
+        patch.setattr(streamed(desk).ring.copy_engine, "submit", lambda transfers, *others: submit([], *others))
         with pytest.raises(AssertionError):
             stream(desk)
         assert "A pass moved other bytes than those that stream." in verdict()["failures"]

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame, Override
-from djinn_jupyter.engine.forward.plan import Halt, Place, Plan
+from djinn_jupyter.engine.forward.plan import Halt, Plan, TapPlan
 from djinn_jupyter.engine.interventions.change import Change
 from djinn_jupyter.engine.interventions.site_value import Lens, Moment
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
@@ -185,7 +185,7 @@ class PassCrossing:
             tap=tap, raw=raw, tokens=frame.tokens, positions=frame.positions, step=frame.step, lens=self.lens(tap)
         )
 
-    def _ruled(self, place: Place, raw: Tensor) -> Tensor:
+    def _ruled(self, place: TapPlan, raw: Tensor) -> Tensor:
         """Return the raw tensor with the rules of a place applied. It is kept as an override, because a rule may be
         gone when this pass is rerun."""
         changes: list[Change] = []
@@ -198,7 +198,7 @@ class PassCrossing:
             self._made[place.tap.site] = Override(tap=place.tap, raw=raw.clone(), changes=tuple(changes))
         return raw
 
-    def _look(self, place: Place, raw: Tensor) -> list[Hit]:
+    def _look(self, place: TapPlan, raw: Tensor) -> list[Hit]:
         if not place.observers and not place.halts:
             return []
         moment = self._moment(place.tap, raw)

@@ -39,7 +39,7 @@ Halt = Breakpoint | Target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TapPlan:
     """The rules, observers and halts at one tap."""
 
     tap: Tap
@@ -54,8 +54,8 @@ class Plan:
     `inside` are the places within layers, prologue and epilogue. `counted` is False when a pass is rerun: rules then
     count nothing. `yields`, called between layers, is true when the pass should yield to other work."""
 
-    boundaries: Mapping[int, tuple[Place, ...]]
-    inside: tuple[Place, ...]
+    boundaries: Mapping[int, tuple[TapPlan, ...]]
+    inside: tuple[TapPlan, ...]
     counted: bool = True
     yields: Callable[[], bool] | None = None
 
@@ -96,7 +96,7 @@ def make_plan(
     for one in (*rules, *observers, *halts):
         taps.setdefault(one.tap.site.whole(), one.tap)
     places = [
-        Place(
+        TapPlan(
             tap=tap,
             rules=tuple(r for r in rules if r.tap.site.whole() == site),
             observers=tuple(o for o in observers if o.tap.site.whole() == site),
@@ -104,7 +104,7 @@ def make_plan(
         )
         for site, tap in taps.items()
     ]
-    boundaries: dict[int, tuple[Place, ...]] = {}
+    boundaries: dict[int, tuple[TapPlan, ...]] = {}
     for place in sorted(
         (p for p in places if p.tap.boundary is not None), key=lambda p: p.tap.site.point == "resid_pre"
     ):

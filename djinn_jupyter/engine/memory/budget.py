@@ -15,7 +15,7 @@ from djinn_jupyter.wire.holdings import BudgetStatistics, Holding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Copy:
+class Droppable:
     """A working copy as the budget sees it. It does not displace other copies of its own session."""
 
     size: int
@@ -58,7 +58,7 @@ class Budget:
         self._growth = growth
         if growth is not None:
             growth.add(lambda: self.taken)
-        self._copies: OrderedDict[object, Copy] = OrderedDict()
+        self._copies: OrderedDict[object, Droppable] = OrderedDict()
         self._parts: dict[object, Part] = {}
 
     def join(self, owner: object, part: Part) -> None:
@@ -111,7 +111,7 @@ class Budget:
             raise BooksBroken(f"{size} bytes given back of {self.taken} taken.")
         self.taken -= size
 
-    def lend(self, owner: object, copy: Copy) -> None:
+    def lend(self, owner: object, copy: Droppable) -> None:
         """Take bytes for a working copy. Under pressure the budget calls its `drop`, which calls `reclaim`."""
         self.take(copy.size, by=copy.session)
         self._copies[owner] = copy

@@ -37,7 +37,7 @@ StatesImage = dict[int, Kept]
 """Convolution and recurrent states by cache layer."""
 
 
-class Part(Frozen):
+class ImagePart(Frozen):
     """Base class of all structs here. A field that is kept as it is has the name of the thing's own, and is written
     nowhere else: `of` takes it from the thing, `like` gives it back."""
 
@@ -54,7 +54,9 @@ class Part(Frozen):
 
 
 @cache
-def _plan(kind: type[Part], made: tuple[str, ...]) -> tuple[Callable[[object], Values], Callable[[Values], Values]]:
+def _plan(
+    kind: type[ImagePart], made: tuple[str, ...]
+) -> tuple[Callable[[object], Values], Callable[[Values], Values]]:
     """Return a reader of the fields that are not `made`, and a function that puts its values and then the made ones
     into the struct's order. By position a struct takes two thirds of the time that it takes by name; an image has
     hundreds and is made before a reply goes out."""
@@ -73,18 +75,18 @@ def _each(getter: Callable[..., Callable[[Any], Any]], keys: tuple[Any, ...]) ->
     return lambda thing: tuple(getter(key)(thing) for key in keys)
 
 
-class TapImage(Part, frozen=True):
+class TapImage(ImagePart, frozen=True):
     site: Site
     kind: str
 
 
-class ChangeImage(Part, frozen=True):
+class ChangeImage(ImagePart, frozen=True):
     what: str
     size: float
     rule: int | None
 
 
-class InlayImage(Part, frozen=True):
+class InlayImage(ImagePart, frozen=True):
     """An override. `changes` are the edits and rules that made the value; empty in images of versions that did not
     record them."""
 
@@ -93,7 +95,7 @@ class InlayImage(Part, frozen=True):
     changes: tuple[ChangeImage, ...] = ()
 
 
-class FrameImage(Part, frozen=True):
+class FrameImage(ImagePart, frozen=True):
     tokens: tuple[int, ...]
     committed: int
     step: int
@@ -107,7 +109,7 @@ class FrameImage(Part, frozen=True):
     start_states: StatesImage | None
 
 
-class LineImage(Part, frozen=True):
+class LineImage(ImagePart, frozen=True):
     """A line with its sampler. A light image (without rows) leaves `states` empty; `state_lengths` are the committed
     lengths that had states, so that recomputing makes them again."""
 
@@ -128,14 +130,14 @@ class LineImage(Part, frozen=True):
     log_probabilities: tuple[float | None, ...] = ()
 
 
-class TokensImage(Part, frozen=True):
+class TokensImage(ImagePart, frozen=True):
     """The first `shared` tokens of the session, then `rest`."""
 
     shared: int
     rest: tuple[int, ...]
 
 
-class StopImage(Part, frozen=True):
+class StopImage(ImagePart, frozen=True):
     """A stop of the history. `frame`, `left_as` and `line` index the image's frames and lines."""
 
     frame: int
@@ -150,14 +152,14 @@ class StopImage(Part, frozen=True):
     number: int | None = None
 
 
-class HistoryImage(Part, frozen=True):
+class HistoryImage(ImagePart, frozen=True):
     kept: int
     stops: tuple[StopImage, ...]
     present: int | None
     dropped: int
 
 
-class BreakpointImage(Part, frozen=True):
+class BreakpointImage(ImagePart, frozen=True):
     number: int
     tap: TapImage
     when: str | None
@@ -167,7 +169,7 @@ class BreakpointImage(Part, frozen=True):
     note: str | None = None
 
 
-class RuleImage(Part, frozen=True):
+class RuleImage(ImagePart, frozen=True):
     """A rule and its accounting; `sizes` are all relative sizes of the run, oldest first."""
 
     number: int
@@ -180,7 +182,7 @@ class RuleImage(Part, frozen=True):
     enabled: bool = True
 
 
-class EditImage(Part, frozen=True):
+class EditImage(ImagePart, frozen=True):
     """An edit of the present stop."""
 
     number: int
@@ -192,7 +194,7 @@ class EditImage(Part, frozen=True):
     enabled: bool
 
 
-class WatchImage(Part, frozen=True):
+class WatchImage(ImagePart, frozen=True):
     tap: TapImage
     byte_cap: int
     values: tuple[Tensor, ...]
@@ -204,7 +206,7 @@ class WatchImage(Part, frozen=True):
     unit: Tensor | None = None
 
 
-class HeldRule(Part, frozen=True):
+class HeldRule(ImagePart, frozen=True):
     """A rule as it stood in past passes; the session may have removed it since."""
 
     number: int
@@ -213,7 +215,7 @@ class HeldRule(Part, frozen=True):
     positions: tuple[int, ...] | None
 
 
-class EntryImage(Part, frozen=True):
+class EntryImage(ImagePart, frozen=True):
     """The place at which a stopped pass was last entered, and the overrides (`inlays`) of its computed values."""
 
     boundary: int
@@ -221,7 +223,7 @@ class EntryImage(Part, frozen=True):
     inlays: tuple[InlayImage, ...]
 
 
-class PassesImage(Part, frozen=True):
+class PassesImage(ImagePart, frozen=True):
     """Positions [start, end) that were fed `each` at a time under the same rules (`rules` indexes those of the pass
     log)."""
 
@@ -233,21 +235,21 @@ class PassesImage(Part, frozen=True):
     entry: EntryImage | None
 
 
-class TrailImage(Part, frozen=True):
+class TrailImage(ImagePart, frozen=True):
     """The pass log: the passes that produced the committed positions."""
 
     rules: tuple[tuple[HeldRule, ...], ...]
     passes: tuple[PassesImage, ...]
 
 
-class RunRows(Part, frozen=True):
+class RunRows(ImagePart, frozen=True):
     """Keys [n, H, T, D] and values [n, H, T, D] of n layers with one shape."""
 
     keys: Tensor
     values: Tensor
 
 
-class GroupRows(Part, frozen=True):
+class GroupRows(ImagePart, frozen=True):
     """Rows of a page group for the positions [first, end), including in-flight ones; `layers` are cache layers."""
 
     layers: tuple[int, ...]
@@ -257,7 +259,7 @@ class GroupRows(Part, frozen=True):
     runs: tuple[RunRows, ...]
 
 
-class GroupPlaces(Part, frozen=True):
+class GroupPlaces(ImagePart, frozen=True):
     """Places of a group's pages in the disk tier's file: (first byte, checksum) of each, in order of position,
     beginning with page number `behind`. They hold the rows [known_from, written), including in-flight ones."""
 
@@ -270,7 +272,7 @@ class GroupPlaces(Part, frozen=True):
     pages: tuple[tuple[int, int], ...]
 
 
-class PlacesImage(Part, frozen=True):
+class PlacesImage(ImagePart, frozen=True):
     """Places of all rows and states of a session in the disk tier's file of the name `file`, which may have changed
     since.
 
@@ -285,7 +287,7 @@ class PlacesImage(Part, frozen=True):
     lines: dict[int, dict[int, StatesImage]] = msgspec.field(default_factory=dict)
 
 
-class SessionImage(Part, frozen=True):
+class SessionImage(ImagePart, frozen=True):
     """A whole session. `committed` positions are in the cache. `rows` is None where the rows have to be recomputed from
     the tokens, or `places` says where they and the states may still be. `lost`: they were missing already when this
     image was taken, so that `exactness` accounts for it. A running session is stored as idle at its last committed

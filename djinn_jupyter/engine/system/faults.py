@@ -45,12 +45,12 @@ class Faults:
         """Note that the memory accounting has been checked and is sound."""
         self.suspected = False
 
-    def during(self, doing: str) -> Part:
+    def during(self, doing: str) -> FaultScope:
         """Return a context for one part of the engine's work (`it measured memory`); an error ends only that part."""
-        return Part(self, doing)
+        return FaultScope(self, doing)
 
 
-class Part:
+class FaultScope:
     """Context of `Faults.during`. A class and not a generator: the engine enters several in every slice."""
 
     __slots__ = ("_doing", "_faults")

@@ -11,7 +11,7 @@ from djinn_jupyter.experiments.machine import machine
 from djinn_jupyter.experiments.report import tables
 
 COLUMNS = 80
-Rows = Sequence[Sequence[str]]
+TableRows = Sequence[Sequence[str]]
 
 
 def page(course: Course, name: str, verdict: str, failures: Sequence[str]) -> str:
@@ -35,7 +35,7 @@ def _file(fields: Mapping[str, Any]) -> Iterator[str]:
         yield _entry(f"{field}: {value}")
 
 
-def parts(head: Sequence[str], rows: Rows) -> Iterator[list[str]]:
+def parts(head: Sequence[str], rows: TableRows) -> Iterator[list[str]]:
     """Yield the table's lines, in parts that fit; each part begins with the columns that name a row."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
     naming = [column for column, name in enumerate(head) if name in tables.NAMING]
@@ -48,7 +48,7 @@ def parts(head: Sequence[str], rows: Rows) -> Iterator[list[str]]:
     yield _drawn(head, rows, chosen, widths)
 
 
-def _drawn(head: Sequence[str], rows: Rows, columns: Sequence[int], widths: Sequence[int]) -> list[str]:
+def _drawn(head: Sequence[str], rows: TableRows, columns: Sequence[int], widths: Sequence[int]) -> list[str]:
     rule = ["-" * width for width in widths]
     return [f"| {' | '.join(row[c].ljust(widths[c]) for c in columns)} |" for row in (head, rule, *rows)]
 

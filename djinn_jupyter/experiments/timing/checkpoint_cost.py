@@ -56,7 +56,7 @@ def run(course: Course, file: CheckpointCost) -> list[str]:
     rates: Rates = {part: [] for part in PARTS}
     costs = Costs()
     _require(foretold(file.model), file)
-    course.write_partial(FILE, FIELDS, {"model": course.place.named(file.model)})
+    course.write_partial(FILE, FIELDS, {"model": course.setup.named(file.model)})
     with engine_for(course, file.model, dtype=file.dtype, host_memory=host, threads=THREADS) as engine:
         _require(shape_of(engine), file)
         _measure(course, engine, file, rates, costs)
@@ -98,7 +98,7 @@ def _measure(course: Course, engine: RemoteEngine, file: CheckpointCost, rates: 
 def _figures(course: Course, file: CheckpointCost, rates: Rates, costs: Costs) -> dict[str, Any]:
     """Return the file's fields besides its status, as far as they are measured."""
     return {
-        "model": course.place.named(file.model),
+        "model": course.setup.named(file.model),
         "neighbour_tokens_per_s": {part: _median(found) for part, found in rates.items()},
         "dispatch_ms": _median(costs.dispatch),
         "copy_ms": _median(costs.copy),

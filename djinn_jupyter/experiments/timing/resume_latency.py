@@ -58,7 +58,7 @@ def run(course: Course, file: ResumeLatency) -> list[str]:
             _djinn(course, engine, file, prompt, tops)
     if not (file.skip_recompute and file.skip_offload):
         with baseline("eager") as eager:
-            eager.ask("load", model=file.model, dtype=dtype, threads=THREADS, **course.place.words())
+            eager.ask("load", model=file.model, dtype=dtype, threads=THREADS, **course.setup.words())
             if not file.skip_recompute:
                 _plain(course, file, eager, "recompute", prompt, tops, count)
             if not file.skip_offload:
@@ -160,7 +160,7 @@ def _fields(
 ) -> dict[str, Any]:
     metadata = {"timestamp": now(), "max_length": file.max_length, "warmup": file.warmup, "repeat": file.repeat, **more}
     return {
-        "model": course.place.named(file.model),
+        "model": course.setup.named(file.model),
         "layers": list(file.layers),
         "results": list(results),
         "metadata": metadata,

@@ -36,7 +36,7 @@ def manual(course: Course, model: str, dtype: str, seconds: float) -> Streamed:
     alone: list[tuple[int, float]] = []
     rounds: list[float] = []
     with baseline("offload") as offload:
-        loaded = offload.ask("load", model=model, dtype=dtype, threads=1, **course.place.words())
+        loaded = offload.ask("load", model=model, dtype=dtype, threads=1, **course.setup.words())
         prompt = list(range(1, PROMPT + 1))
         offload.ask("generate", tokens=prompt, new=2)
         begun = time.monotonic()
@@ -66,14 +66,14 @@ def beside(
         "manual_pinned_offload": _fields(by_hand.rounds, by_hand.tokens, tokens),
     }
     budget = allowed - allowed // PAGES_SHARE
-    loading = {"model": wanted.model_id, "dtype": wanted.dtype, "threads": 1, **course.place.words()}
+    loading = {"model": wanted.model_id, "dtype": wanted.dtype, "threads": 1, **course.setup.words()}
     for to in ("cpu", "disk"):
         asked = {**loading, "budget": budget, "to": to}
         sides[f"accelerate_{to}_offload"] = _asked(course, "with_accelerate", asked, tokens)
     away = max(0, by_hand.weights - budget) / GIB
     asked = {"model": wanted.model_id, "dtype": wanted.dtype, "cpu_offload_gb": away, "length": PROMPT + NEW}
-    sides["vllm"] = _asked(course, "vllm", {**asked, **course.place.words()}, tokens)
-    if course.place.random is not None and sides["vllm"]["status"] == "success":
+    sides["vllm"] = _asked(course, "vllm", {**asked, **course.setup.words()}, tokens)
+    if course.setup.random is not None and sides["vllm"]["status"] == "success":
         sides["vllm"]["tokens_equal_to_djinn"] = Unmeasured(reason="vLLM draws random weights of its own")
     for name, side in sides.items():
         course.tell(f"{name}: {side.get('reason') or format(side['tokens_per_second'], '.1f') + ' tokens/s'}")

@@ -46,7 +46,7 @@ def run(course: Course, file: ValidationFile) -> list[str]:
 
 def _one(course: Course, file: ValidationFile, name: str, wanted: Any) -> tuple[dict[str, Any], list[str]]:
     """Run one test and write its file; return its entry in the summary, and its failures."""
-    test, named = MODULES[name], {"test": name, "model": course.place.named(wanted.model_id), "timestamp": now()}
+    test, named = MODULES[name], {"test": name, "model": course.setup.named(wanted.model_id), "timestamp": now()}
     course.tell(f"{name} on {named['model']}")
     course.write_partial(test.FILE, test.FIELDS, named)
     try:

@@ -70,7 +70,7 @@ def run(course: Course, file: ValidationFile, wanted: PcieFlatline) -> dict[str,
     )
     return {
         "test": "pcie_flatline",
-        "model": course.place.named(wanted.model_id),
+        "model": course.setup.named(wanted.model_id),
         **fields,
         "capacity_gb": card.allowed / GIB,
         "capacity_imposed": True,
@@ -149,7 +149,7 @@ def _flow(course: Course, engine: RemoteEngine, wanted: PcieFlatline, timeout: f
             rates.append(1000 * NEW / milliseconds)
             copies += engine.copies(last)
             last = copies[-1].number if copies else last
-            named = {"test": "pcie_flatline", "model": course.place.named(wanted.model_id)}
+            named = {"test": "pcie_flatline", "model": course.setup.named(wanted.model_id)}
             course.write_partial(FILE, FIELDS, {**named, "samples_mbps": _rates(copies)})
             course.tell_more(f"pass {passes}: {len(copies)} copies")
         seconds = time.monotonic() - begun

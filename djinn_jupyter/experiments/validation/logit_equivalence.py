@@ -43,9 +43,9 @@ class Sample:
 def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[str, Any]:
     """Run the test; return the fields of the result file."""
     assert file.ring_buffer is not None
-    named = {"test": "logit_equivalence", "model": course.place.named(wanted.model_id)}
+    named = {"test": "logit_equivalence", "model": course.setup.named(wanted.model_id)}
     with baseline("eager") as eager:
-        plain = eager.ask("load", model=wanted.model_id, dtype=wanted.dtype, threads=1, **course.place.words())
+        plain = eager.ask("load", model=wanted.model_id, dtype=wanted.dtype, threads=1, **course.setup.words())
         limit = imposed(file, file.hardware.vram_limit_gb)
         card = card_for(file.ring_buffer.capacity_gb, limit, plain["weight_bytes"])
         options = {"dtype": wanted.dtype, **card.options(), **options_of(file)}

@@ -59,7 +59,7 @@ def run(course: Course, file: ValidationFile, wanted: AgentSleepResume) -> dict[
         night = _night(course, engine, wanted, file.server.timeout_seconds)
     return {
         "test": "agent_sleep_resume",
-        "model": course.place.named(wanted.model_id),
+        "model": course.setup.named(wanted.model_id),
         "sleep_duration_seconds": wanted.sleep_duration_seconds,
         **judge(wanted, night, limit_gb=file.hardware.vram_limit_gb),
         "timestamp": now(),
@@ -143,7 +143,7 @@ def _so_far(course: Course, wanted: AgentSleepResume, first: Finished, night: Ni
         swaps_detected restores_detected coherence_score"""
     return {
         "test": "agent_sleep_resume",
-        "model": course.place.named(wanted.model_id),
+        "model": course.setup.named(wanted.model_id),
         "sleep_duration_seconds": wanted.sleep_duration_seconds,
         "metrics": {
             **dict.fromkeys(later.split(), NOT_YET),

@@ -110,7 +110,7 @@ def _reference(course: Course, engine: RemoteEngine, file: Whitebox, prompt: lis
     course.tell(f"Plain Hugging Face on a prompt of {len(prompt)} tokens and {new} more")
     with baseline("eager") as eager:
         eager.ask(
-            "load", model=file.model.name, dtype=engine.description.dtype, threads=THREADS, **course.place.words()
+            "load", model=file.model.name, dtype=engine.description.dtype, threads=THREADS, **course.setup.words()
         )
         plain = eager.ask("reference", tokens=prompt, new=new)
     return Reference(
@@ -217,7 +217,7 @@ def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
     inference = file.experiment.inference
     asked = {"tokens": any_prompt(inference.input_length), "new": inference.continuation_tokens}
     with baseline("eager") as eager:
-        eager.ask("load", model=file.model.name, dtype=file.model.dtype, threads=THREADS, **course.place.words())
+        eager.ask("load", model=file.model.name, dtype=file.model.dtype, threads=THREADS, **course.setup.words())
         metrics = eager.ask("pause", layer=layer, seconds=pause, **asked)
     absent = {"gpu_free_during_pause_gb": "no GPU", "request_b_latency_ms": "no room for request B beside the pause"}
     metrics |= {name: Unmeasured(reason=why) for name, why in absent.items() if metrics[name] is None}
@@ -225,7 +225,7 @@ def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
     fields = {
         "status": "success",
         "baseline": "pytorch_eager",
-        "model": course.place.named(file.model.name),
+        "model": course.setup.named(file.model.name),
         "breakpoint_layer": layer,
         "pause_duration_seconds": pause,
         "metrics": {**metrics, "can_run_other_requests": others},
@@ -239,7 +239,7 @@ def _eager(course: Course, file: Whitebox) -> dict[str, Any]:
 
 
 def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
-    named = {"baseline": "vllm", "model": course.place.named(file.model.name)}
+    named = {"baseline": "vllm", "model": course.setup.named(file.model.name)}
     course.check_time()
     course.write_partial(VLLM, ("vllm_installed", "vllm_initialized", "api_tests", "conclusion"), named)
     inference, pause = file.experiment.inference, file.experiment.concurrent_demo
@@ -248,7 +248,7 @@ def _vllm(course: Course, file: Whitebox) -> dict[str, Any]:
         "dtype": file.model.dtype,
         "tokens": any_prompt(inference.input_length),
         "new": inference.continuation_tokens,
-        **course.place.words(),
+        **course.setup.words(),
     }
     found = _of_vllm("examine", asked, not_run)
     course.tell(f"vLLM: {found['status']} {found.get('reasons', {}).get('api_tests', '')}".rstrip())

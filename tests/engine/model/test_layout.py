@@ -13,7 +13,7 @@ from djinn_jupyter.engine.model.hooks.layout import (
     Heads,
     Layout,
     Maps,
-    Rows,
+    PositionLayout,
     written,
 )
 from djinn_jupyter.errors import InvalidEdit
@@ -41,11 +41,11 @@ def carried(draw: st.DrawFn) -> tuple[Layout, Tensor]:
     kind = draw(st.sampled_from(["batch first", "batch second", "merged", "streams", "heads first", "maps"]))
     found, columns = draw(heads())
     layouts: dict[str, tuple[Layout, tuple[int, ...]]] = {
-        "batch first": (Rows(position=1, batch=0, heads=found), (1, positions, columns)),
-        "batch second": (Rows(position=0, batch=1, heads=found), (positions, 1, columns)),
-        "merged": (Rows(position=0, batch=None, heads=found), (positions, columns)),
-        "streams": (Rows(position=2, batch=1), (3, 1, positions, columns)),
-        "heads first": (Rows(position=2, batch=0), (1, 3, positions, columns)),
+        "batch first": (PositionLayout(position=1, batch=0, heads=found), (1, positions, columns)),
+        "batch second": (PositionLayout(position=0, batch=1, heads=found), (positions, 1, columns)),
+        "merged": (PositionLayout(position=0, batch=None, heads=found), (positions, columns)),
+        "streams": (PositionLayout(position=2, batch=1), (3, 1, positions, columns)),
+        "heads first": (PositionLayout(position=2, batch=0), (1, 3, positions, columns)),
         "maps": (Maps(), (1, 3, positions, columns)),
     }
     layout, shape = layouts[kind]
@@ -77,7 +77,7 @@ def test_positions_come_first_and_a_row_is_one_position(case: tuple[Layout, Tens
     value = layout.read(raw).clone()
     value[0] += 1
     changed = written(layout, raw, value, "here") != raw
-    position = layout.position if isinstance(layout, Rows) else raw.ndim - 2
+    position = layout.position if isinstance(layout, PositionLayout) else raw.ndim - 2
     assert not changed.movedim(position, 0)[1:].any()
 
 
@@ -87,7 +87,7 @@ def test_writing_one_head_leaves_every_other_column(
     case: tuple[Heads, int], positions: int, data: st.DataObject
 ) -> None:
     found, columns = case
-    layout = Rows(position=1, batch=0, heads=found)
+    layout = PositionLayout(position=1, batch=0, heads=found)
     head = data.draw(st.integers(0, found.heads - 1))
     raw = torch.randn(1, positions, columns)
     value = layout.read(raw).clone()
@@ -101,14 +101,14 @@ def test_a_view_is_read_where_the_columns_follow_a_rule() -> None:
     raw = torch.randn(1, 4, 24)
     fused = Heads.of_index(torch.tensor([[3, 4], [11, 12], [19, 20]]))
     assert fused.index_HD is None
-    value = Rows(position=1, batch=0, heads=fused).read(raw)
+    value = PositionLayout(position=1, batch=0, heads=fused).read(raw)
     assert value.untyped_storage().data_ptr() == raw.untyped_storage().data_ptr()
     assert torch.equal(value[:, 1], raw[0, :, 11:13])
 
 
 def test_a_value_of_another_shape_is_refused() -> None:
     with pytest.raises(InvalidEdit, match=r"z\.1 has shape \(4, 8\), not \(3, 8\)"):
-        written(Rows(position=1, batch=0), torch.zeros(1, 4, 8), torch.zeros(3, 8), "z.1")
+        written(PositionLayout(position=1, batch=0), torch.zeros(1, 4, 8), torch.zeros(3, 8), "z.1")
 
 
 @unhurried

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence import image
-from djinn_jupyter.engine.persistence.image import Part
+from djinn_jupyter.engine.persistence.image import ImagePart
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.history import History, StopRecord
 from djinn_jupyter.engine.session.pass_log import Passes, PassLog
@@ -50,7 +50,7 @@ OF_THIS_PROCESS: Final[Mapping[type, set[str]]] = {
     Generation: {"states"},  # test_states_on_disk
     Rule: {"_sizes"},  # not read yet; with `_read` they are `sizes()`
 }
-UNDER_OTHER_NAMES: Final[Mapping[tuple[type, type[Part]], dict[str, set[str]]]] = {
+UNDER_OTHER_NAMES: Final[Mapping[tuple[type, type[ImagePart]], dict[str, set[str]]]] = {
     (Session, image.SessionImage): {
         **{"state": {"paused"}, "edits": {"edits", "edits_made"}, "pass_log": {"trail"}, "logits_1V": {"logits"}},
         **{"cache": {"committed", "rows", "places", "states"}, "generation": {"line", "lines"}},
@@ -76,7 +76,7 @@ UNDER_OTHER_NAMES: Final[Mapping[tuple[type, type[Part]], dict[str, set[str]]]] 
 
 
 @pytest.mark.parametrize(("kind", "made"), UNDER_OTHER_NAMES, ids=lambda value: value.__name__)
-def test_each_field_is_in_the_image_or_named_here(kind: type, made: type[Part]) -> None:
+def test_each_field_is_in_the_image_or_named_here(kind: type, made: type[ImagePart]) -> None:
     """A field of equal default on both sides differs in no session: its loss shows in the classes alone."""
     own, in_image = {one.name for one in fields(kind)}, set(made.__struct_fields__)
     renamed, here = UNDER_OTHER_NAMES[kind, made], OF_THIS_PROCESS.get(kind, set())

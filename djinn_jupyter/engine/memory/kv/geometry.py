@@ -50,7 +50,7 @@ class LayerGeometry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class LayerRun:
     """Consecutive layers of a group with the same shape, so that one copy moves the rows of all of them.
 
     In a page they start at byte `offset`: layers x (K[kv_heads, P, key_dim] | V[kv_heads, P, value_dim]).
@@ -82,7 +82,7 @@ class GroupGeometry:
     window: int | None
     page_positions: int
     page_bytes: int
-    runs: tuple[Run, ...]
+    runs: tuple[LayerRun, ...]
 
     @classmethod
     def lay_out(cls, layers: Sequence[LayerGeometry], page_positions: int | None = None) -> GroupGeometry:
@@ -151,14 +151,14 @@ def _group_kind(layer: LayerGeometry) -> GroupKind:
     return "full" if layer.window is None else "window"
 
 
-def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[Run]:
+def _runs(layers: Sequence[LayerGeometry], page_positions: int) -> Iterator[LayerRun]:
     first = offset = 0
     for (heads, key_dim, value_dim, dtype), alike in groupby(
         layers, lambda layer: (layer.kv_heads, layer.key_dim, layer.value_dim, layer.dtype)
     ):
         count = len(list(alike))
         assert dtype is not None, "a layer without keys and values is in no group"
-        run = Run(
+        run = LayerRun(
             first=first,
             layers=count,
             kv_heads=heads,

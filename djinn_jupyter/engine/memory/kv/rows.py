@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
-from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, Run
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerRun
 from djinn_jupyter.engine.memory.kv.group_cache import GroupCache
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.errors import SlabFull
@@ -84,12 +84,12 @@ def _copy(source: Tensor, target: Tensor) -> None:
     target.copy_(source)
 
 
-def _room(run: Run, count: int) -> tuple[Tensor, Tensor]:
+def _room(run: LayerRun, count: int) -> tuple[Tensor, Tensor]:
     keys, values, dtype, _ = _expected(run, count)
     with torch.inference_mode(False):
         return torch.empty(keys, dtype=dtype), torch.empty(values, dtype=dtype)
 
 
-def _expected(run: Run, count: int) -> tuple[torch.Size, torch.Size, torch.dtype, torch.dtype]:
+def _expected(run: LayerRun, count: int) -> tuple[torch.Size, torch.Size, torch.dtype, torch.dtype]:
     lead = (run.layers, run.kv_heads, count)
     return torch.Size((*lead, run.key_dim)), torch.Size((*lead, run.value_dim)), run.dtype, run.dtype

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.engine.memory.budget import Budget, Part
-from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, Run
+from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry, LayerRun
 from djinn_jupyter.engine.memory.offload.spans import Span
 from djinn_jupyter.engine.system.books_broken import BooksBroken
 from djinn_jupyter.engine.system.huge_pages import HUGE_BYTES, pageable
@@ -214,7 +214,7 @@ def _segment(geometry: GroupGeometry, slots: int, device: torch.device) -> Segme
     return Segment(storage=storage, keys=tuple(k for k, _ in views), values=tuple(v for _, v in views))
 
 
-def _run_views(storage: Tensor, run: Run, page_positions: int) -> tuple[Tensor, Tensor]:
+def _run_views(storage: Tensor, run: LayerRun, page_positions: int) -> tuple[Tensor, Tensor]:
     """Return the keys [S, n, H, P, Dk] and values [S, n, H, P, Dv] of a run in all slots of a segment."""
     rows = storage[:, run.offset : run.offset + page_positions * run.position_bytes].view(run.dtype)
     layers = rows.unflatten(1, (run.layers, -1))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.budget import Budget, Copy
+from djinn_jupyter.engine.memory.budget import Budget, Droppable
 from djinn_jupyter.engine.memory.kv.geometry import GroupGeometry
 from djinn_jupyter.engine.memory.kv.segments import Segments
 from djinn_jupyter.engine.memory.offload.spans import Span
@@ -167,7 +167,7 @@ class Slab:
 
     # ------------------------------------------------------------------------------------ working copies
 
-    def lend(self, owner: object, copy: Copy) -> None:
+    def lend(self, owner: object, copy: Droppable) -> None:
         """Count a working copy of this group's rows against the budget. Raises SlabFull."""
         self.budget.lend(owner, copy)
         self._lent[owner] = copy.size

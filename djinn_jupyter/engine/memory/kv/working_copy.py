@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.engine.memory.budget import Copy
-from djinn_jupyter.engine.memory.kv.geometry import Run
+from djinn_jupyter.engine.memory.budget import Droppable
+from djinn_jupyter.engine.memory.kv.geometry import LayerRun
 from djinn_jupyter.engine.memory.kv.page_table import PageTable, Piece
 from djinn_jupyter.engine.memory.kv.segments import uninitialised
 from djinn_jupyter.engine.system.books_broken import BooksBroken
@@ -42,7 +42,7 @@ class WorkingCopy:
         self.dirty_first = self.dirty_last = 0
         self.paged_to = base
         self.nbytes = capacity * slab.geometry.position_bytes
-        slab.lend(self, Copy(size=self.nbytes, session=session, drop=drop))
+        slab.lend(self, Droppable(size=self.nbytes, session=session, drop=drop))
         try:
             self._keys, self._values = self._buffers()
         except (OSError, RuntimeError) as error:  # torch has no narrower class
@@ -129,7 +129,7 @@ class WorkingCopy:
         self.dirty_start = self.dirty_end = 0
         self.paged_to = max(self.paged_to, end)
 
-    def _dirty_within(self, run: Run) -> tuple[int, int]:
+    def _dirty_within(self, run: LayerRun) -> tuple[int, int]:
         """Return the first and the last dirty layer of a run, as indices within the run."""
         return max(self.dirty_first - run.first, 0), min(self.dirty_last - run.first, run.layers - 1)
 

@@ -9,7 +9,7 @@ KEPT = 8192
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Copy:
+class BlockCopy:
     """One copy of a block. `begun` is in seconds since the epoch; `stalled` is the seconds computing waited for it,
     None until the block is first waited for."""
 
@@ -31,14 +31,14 @@ class Copies:
     concurrently."""
 
     def __init__(self, kept: int = KEPT) -> None:
-        self._arrived: deque[Copy] = deque(maxlen=kept)
+        self._arrived: deque[BlockCopy] = deque(maxlen=kept)
         self._count = 0
 
-    def add(self, copy: Copy) -> None:
+    def add(self, copy: BlockCopy) -> None:
         self._count += 1
         copy.number = self._count
         self._arrived.append(copy)
 
-    def since(self, number: int) -> list[Copy]:
+    def since(self, number: int) -> list[BlockCopy]:
         """Return the copies with numbers above `number`, oldest first."""
         return [copy for copy in self._arrived.copy() if copy.number > number]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.weights.copies import Copies, Copy
+from djinn_jupyter.engine.memory.weights.copies import BlockCopy, Copies
 from djinn_jupyter.errors import StorageFailed
 
 Transfers = Sequence[tuple[Tensor, Tensor]]
@@ -26,7 +26,7 @@ Transfers = Sequence[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Carried:
+class CopyTotals:
     """Totals since the start: bytes arrived, seconds spent in their copies, seconds that computing waited for them, and
     seconds spent in passes."""
 
@@ -36,11 +36,11 @@ class Carried:
     pass_seconds: float
 
 
-class Carrier(Protocol):
-    """The interface of a carrier. `carry` returns at once, with an arrival to `wait` for; `mark` returns the present
-    position in the computing. Copies of a `block` are logged one by one."""
+class CopyEngine(Protocol):
+    """The interface of a copy engine. `submit` returns at once, with an arrival to `wait` for; `mark` returns the
+    present position in the computing. Copies of a `block` are logged one by one."""
 
-    def carry(self, transfers: Transfers, after: Any, block: int | None = None) -> Any: ...
+    def submit(self, transfers: Transfers, after: Any, block: int | None = None) -> Any: ...
 
     def wait(self, arrival: Any) -> None: ...
 
@@ -49,25 +49,25 @@ class Carrier(Protocol):
     def passing(self) -> Any:
         """Return a context whose time counts as a pass's."""
 
-    def statistics(self) -> Carried: ...
+    def statistics(self) -> CopyTotals: ...
 
-    def copies(self, since: int) -> Sequence[Copy]:
+    def copies(self, since: int) -> Sequence[BlockCopy]:
         """Return the blocks' copies that have arrived and are numbered above `since`, oldest first."""
 
 
-def carrier_for(device: torch.device) -> Carrier:
-    return StreamCarrier(device) if device.type == "cuda" else ThreadCarrier()
+def copy_engine_for(device: torch.device) -> CopyEngine:
+    return StreamCopyEngine(device) if device.type == "cuda" else ThreadCopyEngine()
 
 
 # ---------------------------------------------------------------------------------------------------------- on the CPU
 
 
 @dataclass(slots=True, eq=False)
-class _Freight:
+class _QueuedCopy:
     transfers: Transfers
     after: threading.Event
     arrived: threading.Event
-    copy: Copy | None = None
+    copy: BlockCopy | None = None
     error: Exception | None = None
 
 
@@ -80,28 +80,30 @@ class _Tally:
     copies: Copies = field(default_factory=Copies)
 
 
-class ThreadCarrier:
-    """A carrier with one copying thread. On the CPU computing is done when the call returns, so a mark is already
+class ThreadCopyEngine:
+    """A copy engine with one copying thread. On the CPU computing is done when the call returns, so a mark is already
     passed when it is made."""
 
     def __init__(self) -> None:
-        self._freights: queue.SimpleQueue[_Freight | None] = queue.SimpleQueue()
+        self._queued: queue.SimpleQueue[_QueuedCopy | None] = queue.SimpleQueue()
         self._tally, self._waited, self._passing = _Tally(), 0.0, 0.0
         self._passed = threading.Event()
         self._passed.set()
-        arguments = (self._freights, self._tally)
+        arguments = (self._queued, self._tally)
         threading.Thread(target=_copy_all, args=arguments, name="djinn-weights", daemon=True).start()
-        weakref.finalize(self, self._freights.put, None)
+        weakref.finalize(self, self._queued.put, None)
 
     def mark(self) -> threading.Event:
         return self._passed
 
-    def carry(self, transfers: Transfers, after: threading.Event, block: int | None = None) -> _Freight:
-        freight = _Freight(transfers=transfers, after=after, arrived=threading.Event(), copy=_copy_of(block, transfers))
-        self._freights.put(freight)
-        return freight
+    def submit(self, transfers: Transfers, after: threading.Event, block: int | None = None) -> _QueuedCopy:
+        queued = _QueuedCopy(
+            transfers=transfers, after=after, arrived=threading.Event(), copy=_copy_of(block, transfers)
+        )
+        self._queued.put(queued)
+        return queued
 
-    def wait(self, arrival: _Freight) -> None:
+    def wait(self, arrival: _QueuedCopy) -> None:
         """Wait for an arrival. Raises StorageFailed if the bytes could not be read."""
         waited = 0.0
         if not arrival.arrived.is_set():
@@ -122,64 +124,64 @@ class ThreadCarrier:
         finally:
             self._passing += time.perf_counter() - begun
 
-    def statistics(self) -> Carried:
-        return Carried(
+    def statistics(self) -> CopyTotals:
+        return CopyTotals(
             nbytes=self._tally.nbytes,
             copy_seconds=self._tally.seconds,
             waited_seconds=self._waited,
             pass_seconds=self._passing,
         )
 
-    def copies(self, since: int) -> Sequence[Copy]:
+    def copies(self, since: int) -> Sequence[BlockCopy]:
         return self._tally.copies.since(since)
 
 
-def _copy_of(block: int | None, transfers: Transfers) -> Copy | None:
-    return None if block is None else Copy(block=block, nbytes=sum(target.numel() for _, target in transfers))
+def _copy_of(block: int | None, transfers: Transfers) -> BlockCopy | None:
+    return None if block is None else BlockCopy(block=block, nbytes=sum(target.numel() for _, target in transfers))
 
 
-def _copy_all(freights: queue.SimpleQueue[_Freight | None], tally: _Tally) -> None:
-    """Copy freights until a None comes. numpy releases the GIL while it copies, and starts no threads of its own."""
-    while (freight := freights.get()) is not None:
-        freight.after.wait()
+def _copy_all(copies: queue.SimpleQueue[_QueuedCopy | None], tally: _Tally) -> None:
+    """Carry out copies until a None comes. numpy releases the GIL while it copies, and starts no threads of its own."""
+    while (queued := copies.get()) is not None:
+        queued.after.wait()
         begun = time.perf_counter()
         try:
-            for source, target in freight.transfers:
+            for source, target in queued.transfers:
                 target.numpy()[:] = source.numpy()
                 tally.nbytes += target.numel()
         except Exception as error:  # noqa: BLE001  raised by `wait`, on the engine's thread
-            freight.error = error
+            queued.error = error
         seconds = time.perf_counter() - begun
         tally.seconds += seconds
-        if freight.copy is not None and freight.error is None:
-            freight.copy.seconds, freight.copy.begun = seconds, time.time() - seconds
-            tally.copies.add(freight.copy)
-        freight.arrived.set()
+        if queued.copy is not None and queued.error is None:
+            queued.copy.seconds, queued.copy.begun = seconds, time.time() - seconds
+            tally.copies.add(queued.copy)
+        queued.arrived.set()
 
 
 # -------------------------------------------------------------------------------------------------------------- on CUDA
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Passage:
+class _Interval:
     """Two timed events of one stream, the bytes that moved between them, and the copy that was made or waited for."""
 
     begun: Any
     done: Any
     nbytes: int = 0
-    copy: Copy | None = None
+    copy: BlockCopy | None = None
 
 
-class StreamCarrier:
-    """A carrier with a side stream of one device. Events take the times, which are read once the events have passed, so
-    timing a copy never waits."""
+class StreamCopyEngine:
+    """A copy engine with a side stream of one device. Events take the times, which are read once the events have
+    passed, so timing a copy never waits."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        self._copies: list[_Passage] = []
-        self._waits: list[_Passage] = []
-        self._passes: list[_Passage] = []
+        self._copies: list[_Interval] = []
+        self._waits: list[_Interval] = []
+        self._passes: list[_Interval] = []
         self._nbytes, self._copying, self._waited, self._passing = 0, 0.0, 0.0, 0.0
         self._arrived = Copies()
         self._opening = self._timed(self._stream)
@@ -191,22 +193,22 @@ class StreamCarrier:
         event.record(torch.cuda.current_stream(self._device))
         return event
 
-    def carry(self, transfers: Transfers, after: Any, block: int | None = None) -> _Passage:
+    def submit(self, transfers: Transfers, after: Any, block: int | None = None) -> _Interval:
         self._stream.wait_event(after)
         with torch.cuda.stream(self._stream), torch.no_grad():
             begun = self._timed(self._stream)
             for source, target in transfers:
                 target.copy_(source, non_blocking=True)
             nbytes = sum(target.numel() for _, target in transfers)
-            passage = _Passage(begun, self._timed(self._stream), nbytes, _copy_of(block, transfers))
-        self._copies.append(passage)
-        return passage
+            interval = _Interval(begun, self._timed(self._stream), nbytes, _copy_of(block, transfers))
+        self._copies.append(interval)
+        return interval
 
-    def wait(self, arrival: _Passage) -> None:
+    def wait(self, arrival: _Interval) -> None:
         stream = torch.cuda.current_stream(self._device)
         begun = self._timed(stream)
         stream.wait_event(arrival.done)
-        self._waits.append(_Passage(begun, self._timed(stream), copy=arrival.copy))
+        self._waits.append(_Interval(begun, self._timed(stream), copy=arrival.copy))
         if len(self._waits) > 1000:
             self.statistics()
 
@@ -217,36 +219,36 @@ class StreamCarrier:
         try:
             yield
         finally:
-            self._passes.append(_Passage(begun, self._timed(stream)))
+            self._passes.append(_Interval(begun, self._timed(stream)))
 
-    def statistics(self) -> Carried:
+    def statistics(self) -> CopyTotals:
         copies, self._copies = _split(self._copies)
         waits, self._waits = _split(self._waits)
         passes, self._passes = _split(self._passes)
         self._enter(copies, waits)
-        self._nbytes += sum(passage.nbytes for passage in copies)
+        self._nbytes += sum(interval.nbytes for interval in copies)
         self._copying, self._waited, self._passing = (
-            before + sum(passage.begun.elapsed_time(passage.done) for passage in over) / 1e3
+            before + sum(interval.begun.elapsed_time(interval.done) for interval in over) / 1e3
             for before, over in ((self._copying, copies), (self._waited, waits), (self._passing, passes))
         )
-        return Carried(
+        return CopyTotals(
             nbytes=self._nbytes,
             copy_seconds=self._copying,
             waited_seconds=self._waited,
             pass_seconds=self._passing,
         )
 
-    def copies(self, since: int) -> Sequence[Copy]:
+    def copies(self, since: int) -> Sequence[BlockCopy]:
         self.statistics()
         return self._arrived.since(since)
 
-    def _enter(self, copies: list[_Passage], waits: list[_Passage]) -> None:
+    def _enter(self, copies: list[_Interval], waits: list[_Interval]) -> None:
         """Enter completed copies and waits in the log of single copies."""
-        for passage in copies:
-            if passage.copy is not None:
-                passage.copy.seconds = passage.begun.elapsed_time(passage.done) / 1e3
-                passage.copy.begun = self._opened + self._opening.elapsed_time(passage.begun) / 1e3
-                self._arrived.add(passage.copy)
+        for interval in copies:
+            if interval.copy is not None:
+                interval.copy.seconds = interval.begun.elapsed_time(interval.done) / 1e3
+                interval.copy.begun = self._opened + self._opening.elapsed_time(interval.begun) / 1e3
+                self._arrived.add(interval.copy)
         for wait in waits:
             if wait.copy is not None:
                 wait.copy.note_stall(wait.begun.elapsed_time(wait.done) / 1e3)
@@ -257,7 +259,7 @@ class StreamCarrier:
         return event
 
 
-def _split(passages: list[_Passage]) -> tuple[list[_Passage], list[_Passage]]:
-    """Split passages into completed and pending ones."""
-    there = [(passage, passage.done.query()) for passage in passages]
-    return [passage for passage, over in there if over], [passage for passage, over in there if not over]
+def _split(intervals: list[_Interval]) -> tuple[list[_Interval], list[_Interval]]:
+    """Split intervals into completed and pending ones."""
+    there = [(interval, interval.done.query()) for interval in intervals]
+    return [interval for interval, over in there if over], [interval for interval, over in there if not over]

@@ -21,7 +21,7 @@ HOST = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class FlatWeight:
     """The location of one weight in a flat run."""
 
     offset: int
@@ -34,7 +34,7 @@ class Part:
 class Layout:
     """The parts of a flat run of `nbytes`, in the order of their weights."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[FlatWeight, ...]
     nbytes: int
 
     @classmethod
@@ -47,7 +47,7 @@ class Layout:
             if phase % tensor.element_size():
                 phase = 0  # torch makes no views at such an address
             offset = -(-(end - phase) // ALIGNMENT) * ALIGNMENT + phase
-            parts.append(Part(offset=offset, nbytes=weight.nbytes, dtype=tensor.dtype, shape=tensor.shape))
+            parts.append(FlatWeight(offset=offset, nbytes=weight.nbytes, dtype=tensor.dtype, shape=tensor.shape))
             end = offset + weight.nbytes
         return cls(parts=tuple(parts), nbytes=end)
 

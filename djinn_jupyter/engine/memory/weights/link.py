@@ -13,8 +13,8 @@ MOST = 128 << 20  # more than a processor's caches hold, so that a repeated copy
 
 
 def measure_link(device: torch.device, allowed: int) -> float:
-    """Return bytes per second of the best of a few rounds of copies, made as a carrier makes them: from a source of at
-    most half of `allowed`, into a sixteenth of it. The source is memory; a disk may be slower."""
+    """Return bytes per second of the best of a few rounds of copies, made as a copy engine makes them: from a source of
+    at most half of `allowed`, into a sixteenth of it. The source is memory; a disk may be slower."""
     cuda = device.type == "cuda"
     size = min(MOST, max(1 << 16, allowed // 2))
     source = torch.empty(size, dtype=torch.uint8, pin_memory=True) if cuda else flat_buffer(size, HOST)

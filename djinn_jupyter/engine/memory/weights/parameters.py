@@ -1,6 +1,6 @@
 """The distinct weights of a model: tied parameters are one weight, with every parameter that shares it.
 
-A weight that is away is replaced by a placeholder (`hollow`) with the right shape, dtype and device, one element of
+A weight that is away is replaced by a `placeholder` with the right shape, dtype and device, one element of
 memory, and NaN as its values, so that computing with absent weights gives NaN and never stale bits.
 """
 
@@ -35,8 +35,8 @@ class Weight:
             parameter.data = tensor
 
     def leave(self) -> None:
-        """Replace the tensor by its `hollow`."""
-        self.put(hollow(self.tensor))
+        """Replace the tensor by its `placeholder`."""
+        self.put(placeholder(self.tensor))
 
 
 def weights_of(module: nn.Module) -> tuple[Weight, ...]:
@@ -58,7 +58,7 @@ def total_bytes(weights: Iterable[Weight]) -> int:
     return sum(weight.nbytes for weight in weights)
 
 
-def hollow(like: Tensor, device: torch.device | None = None) -> Tensor:
+def placeholder(like: Tensor, device: torch.device | None = None) -> Tensor:
     """Return a tensor like `like` that is one expanded element: NaN, or the least number of a dtype without NaN."""
     least = float("nan") if like.is_floating_point() else torch.iinfo(like.dtype).min
     with torch.inference_mode(False):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.memory.weights.copy_engine import Carrier
+from djinn_jupyter.engine.memory.weights.copy_engine import CopyEngine
 from djinn_jupyter.engine.memory.weights.flat import flat_buffer
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun
 from djinn_jupyter.errors import DjinnError
@@ -89,8 +89,8 @@ class Ring:
     `late` those that began only when the block was needed.
     """
 
-    def __init__(self, runs: Sequence[HostRun], slots: int, device: torch.device, carrier: Carrier) -> None:
-        self.runs, self.carrier, self.order = tuple(runs), carrier, Order(len(runs))
+    def __init__(self, runs: Sequence[HostRun], slots: int, device: torch.device, copy_engine: CopyEngine) -> None:
+        self.runs, self.copy_engine, self.order = tuple(runs), copy_engine, Order(len(runs))
         self._count, self._device = slots, device
         self._slots: list[Slot] = []
         self._views: dict[tuple[int, int], tuple[Tensor, ...]] = {}
@@ -102,7 +102,7 @@ class Ring:
         if self._slots:
             return
         size = max(run.layout.nbytes for run in self.runs)
-        freed = self.carrier.mark()
+        freed = self.copy_engine.mark()
         self._slots = [
             Slot(number=number, buffer=flat_buffer(size, self._device), freed=freed) for number in range(self._count)
         ]
@@ -118,7 +118,7 @@ class Ring:
         """Return once no copy is under way."""
         for slot in self._slots:
             if slot.arrival is not None:
-                self.carrier.wait(slot.arrival)
+                self.copy_engine.wait(slot.arrival)
 
     @property
     def slot_bytes(self) -> int:
@@ -145,7 +145,7 @@ class Ring:
         slot = self._slots[lease.slot]
         self.check(lease)
         slot.users -= 1
-        slot.freed = self.carrier.mark()
+        slot.freed = self.copy_engine.mark()
 
     def check(self, lease: Lease) -> None:
         """Raise RingBroken unless the slot still holds the leased block and generation."""
@@ -159,7 +159,7 @@ class Ring:
     def _await(self, slot: Slot) -> None:
         """Wait for the slot's bytes. If the copy failed, clear the slot's owner, so that the block is fetched again."""
         try:
-            self.carrier.wait(slot.arrival)
+            self.copy_engine.wait(slot.arrival)
         except DjinnError:
             slot.owner = None
             raise
@@ -185,7 +185,7 @@ class Ring:
         slot.owner = block
         slot.generation += 1
         self.filled += 1
-        slot.arrival = self.carrier.carry(self.runs[block].transfers(slot.buffer), slot.freed, block)
+        slot.arrival = self.copy_engine.submit(self.runs[block].transfers(slot.buffer), slot.freed, block)
         return slot
 
     def _shown(self, slot: Slot) -> tuple[Tensor, ...]:

@@ -1,8 +1,8 @@
 """A model whose layers stream through a ring while its passes run: each layer's forward takes its weights and gives
 them back.
 
-A layer that is not in a slot has `hollow` weights. The layer's computation is unchanged; embeddings, norms, head,
-buffers and weights that several layers share never stream.
+A layer that is not in a slot has placeholders for weights. The layer's computation is unchanged; embeddings, norms,
+head, buffers and weights that several layers share never stream.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from torch import nn
 
 from djinn_jupyter.amounts import spell_bytes
-from djinn_jupyter.engine.memory.weights.copy_engine import Carrier, carrier_for
+from djinn_jupyter.engine.memory.weights.copy_engine import CopyEngine, copy_engine_for
 from djinn_jupyter.engine.memory.weights.flat import Layout, flat_buffer, return_freed
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun, has_room_for
 from djinn_jupyter.engine.memory.weights.mapped import bytes_in_memory
 from djinn_jupyter.engine.memory.weights.parameters import (
     Weight,
     buffer_bytes,
-    hollow,
+    placeholder,
     total_bytes,
     weights_of,
 )
@@ -49,7 +49,7 @@ class StreamedWeights:
         layers: Sequence[nn.Module],
         placement: Placement,
         device: torch.device,
-        carrier: Carrier | None = None,
+        copy_engine: CopyEngine | None = None,
     ) -> None:
         self._device, self._placement = device, placement
         own = own_weights(model, layers)
@@ -61,12 +61,12 @@ class StreamedWeights:
         self.total = total_bytes(every) + buffer_bytes(model)
         runs = _host_runs(self._blocks, device)
         self.held_on_host = bytes_in_memory(piece for run in runs for piece in run.pieces)
-        self.carrier = carrier or carrier_for(device)
+        self.copy_engine = copy_engine or copy_engine_for(device)
         self._host = HostRun.as_loaded(self._staying, device)
         for weight in (*self._staying, *(weight for block in self._blocks for weight in block)):
-            weight.put(hollow(weight.tensor, device))
+            weight.put(placeholder(weight.tensor, device))
         model.to(device)
-        self.ring = Ring(runs, placement.slots, device, self.carrier)
+        self.ring = Ring(runs, placement.slots, device, self.copy_engine)
         self._settle_in()
         self._routed = [
             RoutedUse(layers[layer], run.moved) for layer, run in zip(placement.streaming, runs, strict=True)
@@ -81,7 +81,7 @@ class StreamedWeights:
 
     def _through_ring(self, block: int, run: Callable[..., Any]) -> Callable[..., Any]:
         weights, routed = self._blocks[block], self._routed[block]
-        hollows = [weight.tensor for weight in weights]
+        placeholders = [weight.tensor for weight in weights]
 
         @functools.wraps(run)
         def forward(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +92,7 @@ class StreamedWeights:
             try:
                 return run(*args, **kwargs)
             finally:
-                for weight, away in zip(weights, hollows, strict=True):
+                for weight, away in zip(weights, placeholders, strict=True):
                     weight.put(away)
                 self.ring.give_back(lease)
 
@@ -101,7 +101,7 @@ class StreamedWeights:
     @contextmanager
     def passing(self) -> Iterator[None]:
         self.wake()
-        with self.carrier.passing():
+        with self.copy_engine.passing():
             yield
 
     # --- sleep -----------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class StreamedWeights:
                 f"{self._device} has no room for the {spell_bytes(self._placement.device_bytes)} of weights that "
                 f"stay there: {str(error).splitlines()[0]} Free device memory and try again."
             ) from None
-        self.carrier.wait(self.carrier.carry(self._host.transfers(buffer), self.carrier.mark()))
+        self.copy_engine.wait(self.copy_engine.submit(self._host.transfers(buffer), self.copy_engine.mark()))
         for weight, view in zip(self._staying, self._host.layout.views(buffer), strict=True):
             weight.put(view)
 
@@ -156,7 +156,7 @@ class StreamedWeights:
         return sum(run.moved for run in self.ring.runs)
 
     def statistics(self) -> WeightsStatistics:
-        carried = self.carrier.statistics()
+        totals = self.copy_engine.statistics()
         there = 0 if self._asleep else self._host.layout.nbytes + self.ring.slot_bytes
         return WeightsStatistics(
             residency="asleep" if self._asleep else "streamed",
@@ -167,10 +167,10 @@ class StreamedWeights:
             ring_slots=self._placement.slots,
             ring=tuple(self._ring_slots()),
             layer_copies=self.ring.filled,
-            bytes_moved=carried.nbytes,
-            copy_gigabytes_per_second=carried.nbytes / carried.copy_seconds / 1e9 if carried.copy_seconds else None,
-            waited_seconds=carried.waited_seconds,
-            pass_seconds=carried.pass_seconds,
+            bytes_moved=totals.nbytes,
+            copy_gigabytes_per_second=totals.nbytes / totals.copy_seconds / 1e9 if totals.copy_seconds else None,
+            waited_seconds=totals.waited_seconds,
+            pass_seconds=totals.pass_seconds,
             used_fraction=self._used_fraction(),
             bytes_held_on_host=self.held_on_host,
             link_bytes_per_second=self._placement.link,
@@ -201,7 +201,7 @@ class StreamedWeights:
                 begun=copy.begun,
                 stalled_seconds=copy.stalled,
             )
-            for copy in self.carrier.copies(since)
+            for copy in self.copy_engine.copies(since)
         )
 
 

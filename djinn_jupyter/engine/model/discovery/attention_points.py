@@ -16,7 +16,7 @@ from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord, adds
 from djinn_jupyter.engine.model.discovery.point import (
     Found,
     Inner,
-    Place,
+    ModuleTensor,
     input_of,
     output_of,
 )
@@ -148,7 +148,7 @@ class _Attention:
             return Inner(module=self.call.module, family="sdpa", ordinal=self._ordinal(self.query))
         return "the attention module calls no single softmax"
 
-    def _projected(self, what: str, target_BHD: Tensor | str) -> Place | str:
+    def _projected(self, what: str, target_BHD: Tensor | str) -> ModuleTensor | str:
         """Return the module whose output columns are the tensor that attention gets, at position 0."""
         if isinstance(target_BHD, str):
             return target_BHD
@@ -201,7 +201,7 @@ class _Attention:
             call = last  # the module's own output includes the residual
         return {"attn_out": output_of(self.record, call), "attn_out_post": self._post(call)}
 
-    def _post(self, call: Call) -> Place | str:
+    def _post(self, call: Call) -> ModuleTensor | str:
         first = self.blocks.first
         if first is None or first.block is None or not same(_value(first.block), _value(call)):
             return "what attention adds to the residual is not the output of one module"

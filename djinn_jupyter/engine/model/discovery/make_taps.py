@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from djinn_jupyter.engine.model.discovery.point import Inner, Place
+from djinn_jupyter.engine.model.discovery.point import Inner, ModuleTensor
 from djinn_jupyter.engine.model.discovery.recording import LENGTHS
 from djinn_jupyter.engine.model.discovery.shapes import (
     NO_POSITIONS,
@@ -22,7 +22,7 @@ from djinn_jupyter.engine.model.hooks.layout import (
     Heads,
     Layout,
     Maps,
-    Rows,
+    PositionLayout,
 )
 from djinn_jupyter.engine.model.hooks.taps import Tap, TapKind
 from djinn_jupyter.wire.sites import HEAD_POINTS, Site
@@ -33,13 +33,13 @@ RECOMPUTED = (
 )
 
 
-def tap_of(probes: Probes, site: Site, found: Place | Inner | str) -> Tap | str:
+def tap_of(probes: Probes, site: Site, found: ModuleTensor | Inner | str) -> Tap | str:
     """Return the tap of a point inside layer `site.layer`, or the reason why there is none."""
     layer = site.layer
     assert layer is not None
     if isinstance(found, str):
         return found
-    if isinstance(found, Place):
+    if isinstance(found, ModuleTensor):
         tap = border_tap(probes, site, found.module, layer, found.side, found.slot, found.heads)
         return tap if isinstance(tap, str) else replace(tap, in_place=found.in_place)
     if found.family == "cache":
@@ -100,7 +100,7 @@ class Form(NamedTuple):
     width: int | None
 
 
-def form_of(site: Site, rows: Rows, shape: Shape) -> Form:
+def form_of(site: Site, rows: PositionLayout, shape: Shape) -> Form:
     value = value_shape(rows, shape)
     if len(value) == 2:
         return Form("T D", None, value[1])
@@ -126,10 +126,10 @@ def _query_tap(probes: Probes, site: Site, layer: int, found: Inner) -> Tap | st
     return replace(_inner(probes, site, found, "query", rows, form_of(site, rows, shapes[0])), slot=found.family)
 
 
-def _merged(shapes: list[Shape]) -> Rows | str:
+def _merged(shapes: list[Shape]) -> PositionLayout | str:
     """Return the layout of [B * H, T, D]: with batch 1 that axis is the heads alone."""
     fits = len(shapes[0]) == 3 and (shapes[0][1], shapes[1][1], shapes[3][1]) == (*LENGTHS, 1)
-    return Rows(position=1, batch=None) if fits else NO_POSITIONS
+    return PositionLayout(position=1, batch=None) if fits else NO_POSITIONS
 
 
 def _inner(probes: Probes, site: Site, found: Inner, kind: TapKind, layout: Layout, form: Form) -> Tap:

@@ -7,7 +7,7 @@ from djinn_jupyter.engine.model.discovery.layer_list import same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.point import (
     Found,
-    Place,
+    ModuleTensor,
     input_of,
     output_of,
 )
@@ -21,13 +21,13 @@ _WHY_NO_MIDDLE = {
 }
 
 
-def middle_place(record: LayerRecord, blocks: Blocks) -> Place | str:
+def middle_place(record: LayerRecord, blocks: Blocks) -> ModuleTensor | str:
     if blocks.mid is None:
         return _WHY_NO_MIDDLE[blocks.kind]
     call, slot = blocks.mid
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
-    return Place(module=call.module, side="input", slot=slot, in_place=True)
+    return ModuleTensor(module=call.module, side="input", slot=slot, in_place=True)
 
 
 def mlp_places(record: LayerRecord, blocks: Blocks) -> Found:
@@ -49,7 +49,7 @@ def mlp_places(record: LayerRecord, blocks: Blocks) -> Found:
     return found
 
 
-def _post(record: LayerRecord, contribution: Contribution) -> Place | str:
+def _post(record: LayerRecord, contribution: Contribution) -> ModuleTensor | str:
     if contribution.post is not None:
         return output_of(record, contribution.post)
     scaled = f" times {contribution.scale:g}" if contribution.scale != 1.0 else ""

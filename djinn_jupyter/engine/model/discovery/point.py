@@ -14,7 +14,7 @@ from djinn_jupyter.engine.model.hooks.layout import Heads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Place:
+class ModuleTensor:
     """The tensor at `slot` of a module's input or output. `heads` is set where it is divided into heads."""
 
     module: nn.Module
@@ -33,23 +33,23 @@ class Inner:
     ordinal: int = 0
 
 
-Found = dict[str, Place | Inner | str]
+Found = dict[str, ModuleTensor | Inner | str]
 """Points of one layer; a string is the reason why a point is absent."""
 
 
-def output_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Place | str:
+def output_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> ModuleTensor | str:
     """Return the first output of a module, or a reason unless the layer calls that module once."""
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
     slot = next(iter(call.outputs))
-    return Place(module=call.module, side="output", slot=slot, heads=heads)
+    return ModuleTensor(module=call.module, side="output", slot=slot, heads=heads)
 
 
-def input_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> Place | str:
+def input_of(record: LayerRecord, call: Call, heads: Heads | None = None) -> ModuleTensor | str:
     """Return the first floating argument of a module, or a reason unless the layer calls that module once."""
     if record.count(call.module) != 1:
         return f"{type(call.module).__name__} is called {record.count(call.module)} times in a layer"
     slot = next((slot for slot, seen in call.inputs.items() if seen.floating), None)
     if slot is None:
         return f"{type(call.module).__name__} is given no activations"
-    return Place(module=call.module, side="input", slot=slot, heads=heads)
+    return ModuleTensor(module=call.module, side="input", slot=slot, heads=heads)

@@ -16,7 +16,7 @@ from djinn_jupyter.engine.model.discovery.recording import (
     Seen,
 )
 from djinn_jupyter.engine.model.hooks.call_forms import Slot
-from djinn_jupyter.engine.model.hooks.layout import Heads, Rows
+from djinn_jupyter.engine.model.hooks.layout import Heads, PositionLayout
 
 Shape = tuple[int, ...]
 LAST_ONLY = "it is computed for the last position only; use ln_final or logits"
@@ -88,7 +88,7 @@ class Probes:
         return [seen.shape for seen in found] if len(found) == len(self.recordings) else None
 
 
-def rows_of(shapes: Sequence[Shape], heads: Heads | None = None) -> Rows | str:
+def rows_of(shapes: Sequence[Shape], heads: Heads | None = None) -> PositionLayout | str:
     """Return the layout of positions in a tensor that had `shapes` in the four probes, or why there is none."""
     short, long, many, step = shapes
     if not len(short) == len(long) == len(many) == len(step):
@@ -103,18 +103,18 @@ def rows_of(shapes: Sequence[Shape], heads: Heads | None = None) -> Rows | str:
     if step[position] != 1:
         return ALL_POSITIONS if step[position] > LENGTHS[0] else PACKED
     if many[position] == PROMPTS:
-        return _unless_bare(Rows(position=position, batch=None, heads=heads), short)
+        return _unless_bare(PositionLayout(position=position, batch=None, heads=heads), short)
     batch = [axis for axis in axes if axis != position and short[axis] == 1]
     batch.sort(key=lambda axis: many[axis] != PROMPTS)
-    return _unless_bare(Rows(position=position, batch=batch[0] if batch else None, heads=heads), short)
+    return _unless_bare(PositionLayout(position=position, batch=batch[0] if batch else None, heads=heads), short)
 
 
-def _unless_bare(rows: Rows, shape: Shape) -> Rows | str:
+def _unless_bare(rows: PositionLayout, shape: Shape) -> PositionLayout | str:
     axes = len(shape) - 1 - (rows.batch is not None)
     return rows if axes in (1, 2) else NO_POSITIONS
 
 
-def value_shape(rows: Rows, shape: Shape) -> Shape:
+def value_shape(rows: PositionLayout, shape: Shape) -> Shape:
     """Return the shape [T, ...] of the value in a tensor of `shape`."""
     if rows.heads is not None:
         return shape[rows.position], rows.heads.heads, rows.heads.features

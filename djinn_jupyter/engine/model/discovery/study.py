@@ -25,7 +25,7 @@ from djinn_jupyter.engine.model.discovery.make_taps import (
     tap_of,
 )
 from djinn_jupyter.engine.model.discovery.modules import Modules
-from djinn_jupyter.engine.model.discovery.point import Found, Place
+from djinn_jupyter.engine.model.discovery.point import Found, ModuleTensor
 from djinn_jupyter.engine.model.discovery.points import find_places
 from djinn_jupyter.engine.model.discovery.recording import (
     LENGTHS,
@@ -38,7 +38,7 @@ from djinn_jupyter.engine.model.discovery.recording import (
     spread_tokens,
 )
 from djinn_jupyter.engine.model.discovery.shapes import Probes, rows_of
-from djinn_jupyter.engine.model.hooks.layout import Rows
+from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.errors import HOOKS, ModelRefused
 from djinn_jupyter.wire.sites import Site
@@ -162,19 +162,19 @@ class Study:
 
         self._look_at_layers(spread_tokens(self.model, PROMPTS, offset=1)[:, None], look, self._change_middles)
         for found, taken in zip(self.found, takes, strict=True):
-            if isinstance(found["resid_mid"], Place) and not taken:
+            if isinstance(found["resid_mid"], ModuleTensor) and not taken:
                 found["resid_mid"] = COPIED
         return EMBEDDED if any(depends) else None
 
     def _change_middles(self) -> Iterator[Hook]:
         for found in self.found:
             place = found["resid_mid"]
-            if isinstance(place, Place):
+            if isinstance(place, ModuleTensor):
                 yield place.module, _changing(place.slot), None
 
     def _still_middle(self, index: int, layer: LayerRecord) -> bool:
         place = self.found[index]["resid_mid"]
-        if not isinstance(place, Place):
+        if not isinstance(place, ModuleTensor):
             return False
         blocks = find_blocks(layer)
         return blocks.kind == "two" and blocks.mid is not None and blocks.mid[0].module is place.module
@@ -255,7 +255,7 @@ class Study:
     def _logits(self) -> Tap:
         logits = self.probes.recordings[0].logits
         assert logits is not None
-        layout = Rows(position=1, batch=0)
+        layout = PositionLayout(position=1, batch=0)
         stage = len(self.stack.layers)
         site = Site(point="logits")
         return Tap(site=site, kind="result", stage=stage, axes="T D", layout=layout, width=logits.shape[-1])

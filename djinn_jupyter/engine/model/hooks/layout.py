@@ -67,7 +67,7 @@ class Heads:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows:
+class PositionLayout:
     """Positions along axis `position`. Axis `batch`, of size 1, is dropped; None where it is merged with the
     positions."""
 
@@ -108,7 +108,7 @@ class Maps:
         raw.copy_(value.transpose(0, 1).reshape(raw.shape))
 
 
-Layout = Rows | Maps
+Layout = PositionLayout | Maps
 
 
 def written(layout: Layout, raw: Tensor, value: Tensor, site: str) -> Tensor:

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from djinn_jupyter.engine.model.loading.byte_tokens import BYTE_TOKENS
 
-Part = dict[str, Any]
+Component = dict[str, Any]
 _COMPOSES: Final = frozenset({"NFC", "NFKC"})
 _LETTERS_OF_ONE: Final = 4  # no composed character stands for more than four (Unicode, UAX 15)
 _KEEPS_ALL: Final = frozenset({"ByteLevel", "Metaspace", "Digits", "Punctuation", "UnicodeScripts", "FixedLength"})
@@ -25,7 +25,7 @@ def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         return None
-    made: Part = json.loads(backend.to_str())
+    made: Component = json.loads(backend.to_str())
     normalizers, pre_tokenizers = _parts(made["normalizer"]), _parts(made["pre_tokenizer"])
     certain = (
         _every_byte_is_known(made["model"], pre_tokenizers)
@@ -40,7 +40,7 @@ def longest_token(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return max(map(len, vocabulary)) * (_LETTERS_OF_ONE if composed else 1)
 
 
-def _parts(part: Part | None) -> list[Part]:
+def _parts(part: Component | None) -> list[Component]:
     """Return the steps of a normalizer or pre-tokenizer."""
     if part is None:
         return []
@@ -48,7 +48,7 @@ def _parts(part: Part | None) -> list[Part]:
     return [part] if part["type"] != "Sequence" else [one for step in steps or [] for one in _parts(step)]
 
 
-def _every_byte_is_known(model: Part, pre_tokenizers: list[Part]) -> bool:
+def _every_byte_is_known(model: Component, pre_tokenizers: list[Component]) -> bool:
     """True where every byte has a token. Otherwise unknown characters are dropped, or any number is one token."""
     if model["type"] not in ("BPE", "Unigram"):
         return False
@@ -59,7 +59,7 @@ def _every_byte_is_known(model: Part, pre_tokenizers: list[Part]) -> bool:
     return bool(model.get("byte_fallback")) and pieces.issuperset(BYTE_TOKENS)
 
 
-def _normalizer_keeps(part: Part) -> bool:
+def _normalizer_keeps(part: Component) -> bool:
     match part:
         case {"type": "NFC" | "NFD" | "NFKC" | "NFKD" | "Lowercase" | "Prepend"}:
             return True
@@ -68,7 +68,7 @@ def _normalizer_keeps(part: Part) -> bool:
     return False
 
 
-def _pre_tokenizer_keeps(part: Part) -> bool:
+def _pre_tokenizer_keeps(part: Component) -> bool:
     if part["type"] == "Split":
         return bool(part["behavior"] != "Removed")
     return part["type"] in _KEEPS_ALL and part.get("behavior") != "Removed"

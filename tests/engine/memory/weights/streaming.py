@@ -1,4 +1,4 @@
-"""Engines whose layers stream, beside ones whose weights are all there; and a slow carrier."""
+"""Engines whose layers stream, beside ones whose weights are all there; and a slow copy engine."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.memory.weights.copies import Copy
-from djinn_jupyter.engine.memory.weights.copy_engine import Carried
+from djinn_jupyter.engine.memory.weights.copies import BlockCopy
+from djinn_jupyter.engine.memory.weights.copy_engine import CopyTotals
 from djinn_jupyter.engine.memory.weights.placement import Placement
 from djinn_jupyter.engine.memory.weights.streamed import StreamedWeights, sizes_of
 from djinn_jupyter.engine.model.discovery.layer_list import find_stack
@@ -28,7 +28,7 @@ PAGES = 256 << 20
 
 
 def streamed_weights(
-    model: Any, streaming: tuple[int, ...] | None = None, slots: int = 2, carrier: Any = None
+    model: Any, streaming: tuple[int, ...] | None = None, slots: int = 2, copy_engine: Any = None
 ) -> StreamedWeights:
     """The weights of a model of which these layers stream; all of them where none are named."""
     with torch.inference_mode():
@@ -36,20 +36,20 @@ def streamed_weights(
     chosen = tuple(range(len(stack.layers))) if streaming is None else streaming
     sizes = sizes_of(model, stack.layers)
     placement = Placement(sizes=sizes, allowed=sizes.total, streaming=chosen, slots=slots)
-    return StreamedWeights(model, stack.layers, placement, CPU, carrier)
+    return StreamedWeights(model, stack.layers, placement, CPU, copy_engine)
 
 
 def streamed_desk(
     family: str,
     streaming: tuple[int, ...] | None = None,
     slots: int = 2,
-    carrier: Any = None,
+    copy_engine: Any = None,
     dtype: torch.dtype = torch.float32,
     layers: int = 8,
 ) -> Desk:
     model = build(family, dtype=dtype, layers=layers)
     identity = identity_of(model, CPU)
-    weights = streamed_weights(model, streaming, slots, carrier)
+    weights = streamed_weights(model, streaming, slots, copy_engine)
     desk = Desk.__new__(Desk)
     desk.events = []
     desk.hears = desk.events.append
@@ -79,14 +79,14 @@ def moved_by(desk: Desk, act: Callable[[], Any]) -> int:
     return weights.statistics().bytes_moved - before
 
 
-class SlowCarrier:
+class SlowCopyEngine:
     """Copies only when a caller waits for them, in order; until then their targets hold NaN in every float."""
 
     def __init__(self) -> None:
         self.waiting: list[list[tuple[Tensor, Tensor]]] = []
         self.nbytes = 0
 
-    def carry(self, transfers: Any, after: Any, block: int | None = None) -> Any:
+    def submit(self, transfers: Any, after: Any, block: int | None = None) -> Any:
         for _, target in transfers:
             target.fill_(0xFF)
         self.waiting.append(transfers)
@@ -104,8 +104,8 @@ class SlowCarrier:
     def passing(self) -> Any:
         return nullcontext()
 
-    def statistics(self) -> Carried:
-        return Carried(nbytes=self.nbytes, copy_seconds=0.0, waited_seconds=0.0, pass_seconds=0.0)
+    def statistics(self) -> CopyTotals:
+        return CopyTotals(nbytes=self.nbytes, copy_seconds=0.0, waited_seconds=0.0, pass_seconds=0.0)
 
-    def copies(self, since: int) -> list[Copy]:
+    def copies(self, since: int) -> list[BlockCopy]:
         return []

@@ -16,7 +16,7 @@ from djinn_jupyter.engine.memory.weights.ring import (
 )
 from djinn_jupyter.errors import DjinnError, ModelRefused
 from tests.engine.desk import Desk, Outcome, desk_of, tokens
-from tests.engine.memory.weights.streaming import SlowCarrier, moved_by, streamed, streamed_desk
+from tests.engine.memory.weights.streaming import SlowCopyEngine, moved_by, streamed, streamed_desk
 
 PROMPT = tokens(16)
 Patch = pytest.MonkeyPatch
@@ -33,7 +33,7 @@ def plain() -> Iterator[Outcome]:
 @pytest.fixture
 def desk() -> Desk:
     """Seven layers stream through two slots, so that none comes into the same slot twice in a row."""
-    desk = streamed_desk("llama", tuple(range(7)), carrier=SlowCarrier())
+    desk = streamed_desk("llama", tuple(range(7)), copy_engine=SlowCopyEngine())
     desk.open()
     return desk
 
@@ -113,24 +113,24 @@ def test_the_bits_find_it(desk: Desk, plain: Outcome, monkeypatch: Patch, fault:
 
 def test_a_missing_wait(desk: Desk, plain: Outcome) -> None:
     """A weight that had not arrived when the pass used it is NaN."""
-    carrier = streamed(desk).carrier
-    assert isinstance(carrier, SlowCarrier)
-    carrier.wait = lambda arrival: None  # type: ignore[method-assign]
+    copy_engine = streamed(desk).copy_engine
+    assert isinstance(copy_engine, SlowCopyEngine)
+    copy_engine.wait = lambda arrival: None  # type: ignore[method-assign]
     assert run(desk) != plain
     assert desk.logits().isnan().any()
 
 
 def test_a_missing_wait_is_refused_at_load() -> None:
-    carrier = SlowCarrier()
-    arrive, waits = carrier.wait, iter([True])
+    copy_engine = SlowCopyEngine()
+    arrive, waits = copy_engine.wait, iter([True])
 
     def only_the_first(arrival: Any) -> None:  # that of what stays
         if next(waits, False):
             arrive(arrival)
 
-    carrier.wait = only_the_first  # type: ignore[method-assign]
+    copy_engine.wait = only_the_first  # type: ignore[method-assign]
     with pytest.raises(ModelRefused):
-        streamed_desk("llama", carrier=carrier)
+        streamed_desk("llama", copy_engine=copy_engine)
 
 
 def test_layers_in_text_order(desk: Desk, plain: Outcome) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from torch import nn
 
-from djinn_jupyter.engine.memory.weights.copy_engine import ThreadCarrier
+from djinn_jupyter.engine.memory.weights.copy_engine import ThreadCopyEngine
 from djinn_jupyter.engine.memory.weights.host_weights import HostRun
 from djinn_jupyter.engine.memory.weights.parameters import weights_of
 from djinn_jupyter.engine.memory.weights.ring import (
@@ -19,7 +19,7 @@ from djinn_jupyter.engine.memory.weights.ring import (
     RingBroken,
 )
 from djinn_jupyter.errors import StorageFailed
-from tests.engine.memory.weights.streaming import CPU, SlowCarrier
+from tests.engine.memory.weights.streaming import CPU, SlowCopyEngine
 
 
 def runs(count: int) -> list[HostRun]:
@@ -49,9 +49,9 @@ class RingMachine(RuleBasedStateMachine):
 
     @initialize(blocks=st.integers(3, 6), slots=st.integers(2, 3))
     def begin(self, blocks: int, slots: int) -> None:
-        self.carrier = SlowCarrier()
+        self.copy_engine = SlowCopyEngine()
         self.blocks, self.lease, self.filled = blocks, None, 0
-        self.ring = Ring(runs(blocks), min(slots, blocks - 1), CPU, self.carrier)
+        self.ring = Ring(runs(blocks), min(slots, blocks - 1), CPU, self.copy_engine)
         self.generations = [0] * self.ring._count
         one_pass(self.ring, range(blocks))
 
@@ -84,15 +84,15 @@ class RingMachine(RuleBasedStateMachine):
 
     @rule()
     def some_arrive(self) -> None:
-        if self.carrier.waiting:
-            self.carrier.wait(self.carrier.waiting[0])
+        if self.copy_engine.waiting:
+            self.copy_engine.wait(self.copy_engine.waiting[0])
 
     @precondition(lambda self: self.lease is None)
     @rule()
     def sleep(self) -> None:
         self.ring.close()
         assert self.ring.slot_bytes == 0
-        assert not self.carrier.waiting
+        assert not self.copy_engine.waiting
         self.ring.open()
         self.generations = [0] * self.ring._count
 
@@ -119,7 +119,7 @@ TestRing = RingMachine.TestCase
 
 
 def test_a_lease_from_an_earlier_filling_is_found_out() -> None:
-    ring = Ring(runs(5), 2, CPU, ThreadCarrier())
+    ring = Ring(runs(5), 2, CPU, ThreadCopyEngine())
     old = ring.take(0)
     ring.give_back(old)
     for block in (1, 2, 3):
@@ -132,7 +132,7 @@ def test_a_lease_from_an_earlier_filling_is_found_out() -> None:
 
 def test_a_slot_in_use_is_never_filled() -> None:
     """With as many layers in use as there are slots, the next one is refused; no weights in use are touched."""
-    ring = Ring(runs(5), 2, CPU, SlowCarrier())
+    ring = Ring(runs(5), 2, CPU, SlowCopyEngine())
     first, second = ring.take(0), ring.take(1)
     with pytest.raises(RingBroken, match="two layers are computed at once"):
         ring.take(2)
@@ -146,7 +146,7 @@ def test_a_slot_in_use_is_never_filled() -> None:
 
 
 def test_a_block_whose_bytes_could_not_be_had_is_fetched_again() -> None:
-    class Failing(SlowCarrier):
+    class Failing(SlowCopyEngine):
         broken = True
 
         def wait(self, arrival: object) -> None:
@@ -166,7 +166,7 @@ def test_a_block_whose_bytes_could_not_be_had_is_fetched_again() -> None:
 def test_the_next_copy_waits_until_the_slot_was_computed_with() -> None:
     """Marks are handed on: a filling begins after the mark of the last use of that very slot."""
 
-    class Marks(SlowCarrier):
+    class Marks(SlowCopyEngine):
         def __init__(self) -> None:
             super().__init__()
             self.made, self.after = 0, []
@@ -175,16 +175,16 @@ def test_the_next_copy_waits_until_the_slot_was_computed_with() -> None:
             self.made += 1
             return self.made
 
-        def carry(self, transfers: object, after: object, block: int | None = None) -> object:
+        def submit(self, transfers: object, after: object, block: int | None = None) -> object:
             self.after.append(after)
-            return super().carry(transfers, after, block)
+            return super().submit(transfers, after, block)
 
-    carrier = Marks()
-    ring = Ring(runs(4), 2, CPU, carrier)
+    copy_engine = Marks()
+    ring = Ring(runs(4), 2, CPU, copy_engine)
     one_pass(ring, range(4))  # marks: 1 at the opening, 2..5 the four uses; ahead of them only when the last was met
-    assert carrier.after == [1, 1, 2, 4, 3], "block 3 after the use of block 2, block 0 after that of block 1"
+    assert copy_engine.after == [1, 1, 2, 4, 3], "block 3 after the use of block 2, block 0 after that of block 1"
     lease = ring.take(0)
-    assert carrier.after[5:] == [5], "block 1 after the use of block 3"
+    assert copy_engine.after[5:] == [5], "block 1 after the use of block 3"
     ring.give_back(lease)
 
 
@@ -202,9 +202,9 @@ def test_the_order_is_that_of_execution() -> None:
 
 
 def test_bytes_that_cannot_be_had_fail_the_pass_that_needs_them() -> None:
-    carrier = ThreadCarrier()
+    copy_engine = ThreadCopyEngine()
     source, target = torch.zeros(4, dtype=torch.uint8), torch.zeros(5, dtype=torch.uint8)
     with pytest.raises(StorageFailed, match="could not be copied"):
-        carrier.wait(carrier.carry([(source, target)], carrier.mark()))
-    carrier.wait(carrier.carry([(source, target[:4])], carrier.mark()))
-    assert carrier.statistics().nbytes == 4
+        copy_engine.wait(copy_engine.submit([(source, target)], copy_engine.mark()))
+    copy_engine.wait(copy_engine.submit([(source, target[:4])], copy_engine.mark()))
+    assert copy_engine.statistics().nbytes == 4

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from djinn_jupyter.engine.memory.weights.copy_engine import StreamCarrier
+from djinn_jupyter.engine.memory.weights.copy_engine import StreamCopyEngine
 from djinn_jupyter.engine.memory.weights.ring import Lease, Ring
 from tests.engine.memory.weights.streaming import CPU
 from tests.engine.memory.weights.test_ring import runs, shows
@@ -29,13 +29,15 @@ def passes(seed: int, blocks: list[int], patch: pytest.MonkeyPatch) -> list[bool
         for _ in range(2):
             gpu.ask(lambda: right.append(shows(lease)))
 
-    ring = Ring(runs(BLOCKS), 2, CPU, StreamCarrier(CUDA))
+    ring = Ring(runs(BLOCKS), 2, CPU, StreamCopyEngine(CUDA))
     for block in (*range(BLOCKS), *blocks):
         lease = ring.take(block)
         compute(lease)
         ring.give_back(lease)
     gpu.synchronize()
-    assert ring.carrier.statistics().nbytes == sum(ring.runs[copy.block].moved for copy in ring.carrier.copies(0))
+    assert ring.copy_engine.statistics().nbytes == sum(
+        ring.runs[copy.block].moved for copy in ring.copy_engine.copies(0)
+    )
     return right
 
 
@@ -57,7 +59,7 @@ def test_computing_has_the_blocks_own_bytes(seed: int, blocks: list[int]) -> Non
     ids=["computing does not wait for the copy", "the copy does not wait for the computing"],
 )
 def test_without_either_rule_it_has_not(monkeypatch: pytest.MonkeyPatch, rule: str, broken: object) -> None:
-    monkeypatch.setattr(StreamCarrier, rule, broken)
+    monkeypatch.setattr(StreamCopyEngine, rule, broken)
     found = []
     for seed in range(20):
         with pytest.MonkeyPatch.context() as patch:

@@ -14,7 +14,7 @@ import torch
 
 from djinn_jupyter.engine.memory.weights import host_weights, residence
 from djinn_jupyter.engine.memory.weights.idle_sleep import IdleSleep
-from djinn_jupyter.engine.memory.weights.parameters import hollow, total_bytes, weights_of
+from djinn_jupyter.engine.memory.weights.parameters import placeholder, total_bytes, weights_of
 from djinn_jupyter.engine.memory.weights.residence import ResidentWeights
 from djinn_jupyter.errors import IllegalMove, StorageFailed, UsageError
 from djinn_jupyter.wire import replies as told
@@ -137,7 +137,7 @@ def test_whoever_computes_with_what_is_away_gets_no_number() -> None:
     assert linear(torch.ones(2, 4)).isnan().all()
     assert linear.weight.shape == (3, 4)
     assert linear.weight.untyped_storage().nbytes() == 4
-    assert hollow(torch.zeros(2, dtype=torch.int8)).tolist() == [-128, -128]
+    assert placeholder(torch.zeros(2, dtype=torch.int8)).tolist() == [-128, -128]
 
 
 def test_tied_parameters_are_one_weight() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from djinn_jupyter.engine.memory.weights.copies import Copies, Copy
+from djinn_jupyter.engine.memory.weights.copies import BlockCopy, Copies
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.memory.weights.streaming import moved_by, streamed, streamed_desk
@@ -227,6 +227,6 @@ def test_weights_that_stay_have_no_copies() -> None:
 def test_the_books_of_copies_keep_the_last_ones() -> None:
     books = Copies(kept=3)
     for block in range(5):
-        books.add(Copy(block=block, nbytes=1))
+        books.add(BlockCopy(block=block, nbytes=1))
     assert [(copy.number, copy.block) for copy in books.since(0)] == [(3, 2), (4, 3), (5, 4)]
     assert [copy.number for copy in books.since(4)] == [5]
