@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.engine.desk import Desk
-from tests.engine.residency.leaving import made
+from tests.engine.residency.evicting import made
 
 
 @pytest.fixture(scope="module")

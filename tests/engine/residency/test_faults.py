@@ -13,7 +13,7 @@ from djinn_jupyter.errors import StorageFailed, TierFull
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, tokens
 from tests.engine.residency.doubles import FileInMemory
-from tests.engine.residency.leaving import PROMPT, held, made, post, until_idle
+from tests.engine.residency.evicting import PROMPT, held, made, post, until_idle
 
 
 def test_a_store_that_fails_leaves_the_session_where_it_was(desk: Desk) -> None:

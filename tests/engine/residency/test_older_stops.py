@@ -16,7 +16,7 @@ from djinn_jupyter.wire.replies import Paused
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.residency.doubles import HeldMover
-from tests.engine.residency.leaving import held, made, nothing_left, post, until_idle
+from tests.engine.residency.evicting import held, made, nothing_left, post, until_idle
 from tests.engine.residency.test_pressure import small
 
 PROMPT = tokens(300)

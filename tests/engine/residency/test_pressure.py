@@ -17,7 +17,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Finished, Paused, SessionSwapped
 from tests.engine.desk import Desk, Outcome, build_desk, tokens
 from tests.engine.plain import generate, plain_of
-from tests.engine.residency.leaving import held, nothing_left
+from tests.engine.residency.evicting import held, nothing_left
 from tests.families import build
 
 PAGE = 8 * 2 * 2 * 16 * 8 * 4  # layers, key and value, heads, positions, features, bytes

@@ -19,7 +19,7 @@ import torch
 from djinn_jupyter.wire import requests as ask
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.persistence.crashes import forget, journal, written
-from tests.engine.residency.leaving import made, nothing_left
+from tests.engine.residency.evicting import made, nothing_left
 from tests.families import build
 
 SECONDS = float(os.environ.get("DJINN_SOAK_SECONDS", "1200"))

@@ -12,7 +12,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Scale
 from djinn_jupyter.wire.replies import Finished, Paused
 from tests.engine.desk import Desk, build_desk, tokens
-from tests.engine.residency.leaving import nothing_left
+from tests.engine.residency.evicting import nothing_left
 from tests.families import build
 
 PROMPT = tokens(120)

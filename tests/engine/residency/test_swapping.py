@@ -11,7 +11,7 @@ from djinn_jupyter.engine.session import reports
 from djinn_jupyter.wire.nouns import Sampling
 from djinn_jupyter.wire.replies import Paused, SessionSwapped
 from tests.engine.desk import Desk
-from tests.engine.residency.leaving import PROMPT, made, nothing_left
+from tests.engine.residency.evicting import PROMPT, made, nothing_left
 
 FAMILIES = ["llama", "gemma3_text", "mamba2", "jamba", "glm_moe_dsa:shared", "deepseek_v4"]
 

@@ -12,7 +12,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.replies import Closed, Failed, Finished, Inspected, Paused
 from tests.engine.desk import ME, Desk, tokens
-from tests.engine.residency.leaving import PROMPT, held, nothing_left, post, until_idle
+from tests.engine.residency.evicting import PROMPT, held, nothing_left, post, until_idle
 
 
 def test_who_needs_the_bytes_waits_for_them_and_others_do_not(desk: Desk) -> None:

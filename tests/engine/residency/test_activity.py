@@ -17,7 +17,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Activity, PrefetchStatistics
 from djinn_jupyter.wire.replies import Inspected, Noted
 from tests.engine.desk import Desk, build_desk
-from tests.engine.residency.leaving import PROMPT, held, post, until_idle
+from tests.engine.residency.evicting import PROMPT, held, post, until_idle
 from tests.families import build
 
 

@@ -1,4 +1,4 @@
-"""An engine whose freed memory is poisoned, and helpers for tests of eviction."""
+"""An engine whose freed memory is poisoned, and what tests of eviction do with it."""
 
 from __future__ import annotations
 
