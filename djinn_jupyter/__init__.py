@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from djinn_jupyter.client.activations import Activations as Activations
     from djinn_jupyter.client.edits import *  # noqa: F403  the constructors that `client.edits.KINDS` names
     from djinn_jupyter.client.engine import RemoteEngine as RemoteEngine
+    from djinn_jupyter.client.engine import collect as collect
     from djinn_jupyter.client.grid import Grid as Grid
     from djinn_jupyter.client.loading import attach as attach
     from djinn_jupyter.client.loading import engines as engines
@@ -32,6 +34,8 @@ _HOMES = {
     "engines": "client.loading",
     "attach": "client.loading",
     "sweep": "client.sweeping",
+    "collect": "client.engine",
+    "Activations": "client.activations",
     "Grid": "client.grid",
     "RemoteEngine": "client.engine",
     "RemoteSession": "client.session",

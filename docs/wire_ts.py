@@ -13,6 +13,7 @@ import msgspec
 from djinn_jupyter.server import answers, messages, protocol
 from djinn_jupyter.wire import (
     attribution,
+    collecting,
     edits,
     holdings,
     interventions,
@@ -66,6 +67,7 @@ def wire_ts() -> dict[str, str]:
         ],
         "attribution": [*_interfaces(attribution)],
         "sweeps": [*_aliases(sweeps), *_interfaces(sweeps, but=replies.EventBase)],
+        "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
         "replies": [
             *_interfaces(replies, but=replies.EventBase),
             _union("WireReply", typing.get_args(replies.Reply)),

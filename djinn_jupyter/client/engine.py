@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import Channel, ask_for
@@ -11,6 +13,7 @@ from djinn_jupyter.client.connection.transport import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.memory_trace import MemoryTrace
+from djinn_jupyter.client.positions import Positions
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
@@ -25,6 +28,11 @@ from djinn_jupyter.wire.nouns import (
 )
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.registry import Entry
+
+if TYPE_CHECKING:
+    from djinn_jupyter.client.activations import Activations
+    from djinn_jupyter.client.collecting import OnCollected
+    from djinn_jupyter.wire.collecting import StoredDtype
 
 END_SECONDS = 30.0
 
@@ -123,6 +131,34 @@ class RemoteEngine:
     def detokenize(self, tokens: object) -> str:
         return ask_for(self.channel, ask.Detokenize(tokens=token_ids(tokens)), replies.Tokenized).text
 
+    def collect(
+        self,
+        prompts: object,
+        sites: str | Sequence[str],
+        *,
+        to: str | Path,
+        positions: Positions = None,
+        dtype: StoredDtype | None = None,
+        shard_prompts: int | None = None,
+        on_progress: OnCollected | None = None,
+    ) -> Activations:
+        """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to`, and return them,
+        to be read lazily. Prompts are texts or token ids, or a pathlib.Path of a file with one a line, `.json` or
+        `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. Where the folder
+        has shards of this very collection, it goes on after them. `on_progress` is called with the prompts done."""
+        from djinn_jupyter.client import collecting
+
+        return collecting.collect(
+            self.channel,
+            prompts,
+            sites,
+            to=to,
+            positions=positions,
+            dtype=dtype,
+            shard_prompts=shard_prompts,
+            on_progress=on_progress,
+        )
+
     def modules(self) -> tuple[ModuleDescription, ...]:
         return ask_for(self.channel, ask.ListModules(), replies.Modules).modules
 
@@ -144,6 +180,9 @@ class RemoteEngine:
     def __repr__(self) -> str:
         found = self.description
         return f"Engine {found.name} ({found.architecture}, {found.layers} layers, {found.dtype} on {found.device})"
+
+
+collect = RemoteEngine.collect
 
 
 def await_end(entry: Entry, seconds: float = END_SECONDS) -> None:

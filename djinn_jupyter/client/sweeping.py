@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
 from djinn_jupyter.client.arrays import token_ids
-from djinn_jupyter.client.connection.channel import ask_for, expect
+from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid, unfinished
 from djinn_jupyter.client.session import RemoteSession
-from djinn_jupyter.errors import DjinnError, SessionHeld, SweepEnded, UsageError
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Opened, SweepProgressed, Swept
+from djinn_jupyter.wire.replies import SweepProgressed, Swept
 
 OnProgress = Callable[[Grid, int, int], None]
 REPLIED: Final = "replied"
@@ -129,31 +128,17 @@ class _Sweep:
     def of(self, corrupted: object, clean: object) -> Grid:
         fields = {name: getattr(self.request, name) for name in ("site", "over", "metric", "edit", "mode", "seed")}
         lines = {"corrupted": self._line(corrupted), "clean": None if clean is None else self._line(clean)}
-        session = self._opened()
-        try:
-            return self._run(session, ask.Sweep(session=session.name, **fields, **lines))
-        finally:
-            _close(session)
+        with temporary_session(self.engine.channel, "sweep") as session:
+            return self._run(session, ask.Sweep(session=session, **fields, **lines))
 
     def _line(self, given: object) -> Any:
         if isinstance(given, RemoteSession):
             return given.name
         return self.engine.tokenize(given).tokens if isinstance(given, str) else token_ids(given)
 
-    def _opened(self) -> RemoteSession:
-        """Open the first of "sweep 1", "sweep 2" and so on that nobody has, or takes meanwhile."""
-        taken = {one.name for one in self.engine.sessions()}
-        while True:
-            name = next(name for n in count(1) if (name := f"sweep {n}") not in taken)
-            taken.add(name)
-            with suppress(SessionHeld):
-                opened = ask_for(self.engine.channel, ask.Open(session=name, temporary=True), Opened)
-                if opened.created:
-                    return self.engine.reach(name)
-
-    def _run(self, session: RemoteSession, request: ask.Sweep) -> Grid:
+    def _run(self, session: str, request: ask.Sweep) -> Grid:
         feed: SimpleQueue[Any] = SimpleQueue()
-        forget = self.engine.channel.listen(session.name, feed.put)
+        forget = self.engine.channel.listen(session, feed.put)
         try:
             reply = self.engine.channel.ask(request)
             reply.add_done_callback(lambda _: feed.put(REPLIED))
@@ -205,10 +190,3 @@ class _Sweep:
             metric=asked.metric,
             note=note,
         )
-
-
-def _close(session: RemoteSession) -> None:
-    try:
-        session.close()
-    except DjinnError:
-        pass  # somebody closed it, which ended the sweep, or the engine is gone

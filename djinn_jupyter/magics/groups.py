@@ -7,6 +7,7 @@ from typing import Final
 from djinn_jupyter.magics.branching import BranchingMagics
 from djinn_jupyter.magics.breaking import BreakingMagics
 from djinn_jupyter.magics.changing import ChangingMagics
+from djinn_jupyter.magics.collecting import CollectingMagics
 from djinn_jupyter.magics.debugging import DebuggingMagics
 from djinn_jupyter.magics.keeping import KeepingMagics
 from djinn_jupyter.magics.loading import LoadingMagics
@@ -26,5 +27,6 @@ GROUPS: Final[tuple[type[Group], ...]] = (
     KeepingMagics,
     MemoryMagics,
     SweepingMagics,
+    CollectingMagics,
     DebuggingMagics,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import attribution, sweeps, watches
+from djinn_jupyter.wire import attribution, collecting, sweeps, watches
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
 from djinn_jupyter.wire.nouns import (
@@ -28,6 +28,8 @@ from djinn_jupyter.wire.readings import Branch, EffectReading, Influences
 from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 
 Attributed = attribution.Attributed
+Collected = collecting.Collected
+CollectionProgressed = collecting.CollectionProgressed
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
 Watching = watches.Watching
@@ -303,6 +305,7 @@ Reply = (
     | LensRead
     | Attributed
     | Swept
+    | Collected
     | Evaluated
     | Watching
     | WatchRead
@@ -379,4 +382,5 @@ Event = (
     | SessionSwapped
     | SessionChanged
     | SweepProgressed
+    | CollectionProgressed
 )

@@ -26,6 +26,7 @@
     Lens                        LensRead
     Attribute                   Attributed
     Sweep                       Swept
+    Collect                     Collected, when the shard is on the disk
     Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
     ReadStop                    Paused
@@ -51,7 +52,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import interventions, sweeps, watches
+from djinn_jupyter.wire import collecting, interventions, sweeps, watches
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
@@ -70,6 +71,7 @@ from djinn_jupyter.wire.request_base import RequestBase as RequestBase
 from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
 from djinn_jupyter.wire.request_base import StopRequest as StopRequest
 
+Collect = collecting.Collect
 ApplyEdit = interventions.ApplyEdit
 EnableEdit = interventions.EnableEdit
 EnableRule = interventions.EnableRule
@@ -365,6 +367,7 @@ Request = (
     | Lens
     | Attribute
     | Sweep
+    | Collect
     | Evaluate
     | Watch
     | Unwatch

@@ -29,6 +29,7 @@ from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.sites import parse_site
 from tests.client.direct import DirectChannel
 from tests.magics.attributed import Attributing
+from tests.magics.collected import Collecting
 from tests.magics.owned import Owned
 from tests.magics.swept import Sweeping
 from tests.magics.switched import Switched
@@ -37,7 +38,7 @@ from tests.widgets import samples
 NEW = (" Paris", ".", " The")
 
 
-class EngineDouble(Switched, Attributing, Owned, Sweeping):
+class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting):
     """One engine; a client speaks through `channel`."""
 
     def __init__(self) -> None:

@@ -32,6 +32,7 @@ from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
+from djinn_jupyter.engine.requests.collecting import CollectionRequests
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.ended_moves import EndedMoves
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
@@ -79,6 +80,7 @@ HANDLED_BY: Final = (
     InspectionRequests,
     AttributionRequests,
     SweepRequests,
+    CollectionRequests,
     TreeRequests,
     SwapRequests,
     WeightRequests,
@@ -250,7 +252,8 @@ class _Assembly:
             SwitchingRequests(sessions, runtime, residency),
             InspectionRequests(sessions, runtime),
             AttributionRequests(sessions, runtime),
-            SweepRequests(sessions, runtime, Workspace(self.budget)),
+            SweepRequests(sessions, runtime, Workspace(self.budget, "sweeps")),
+            CollectionRequests(sessions, runtime, Workspace(self.budget, "collections"), self.persistence, until),
             TreeRequests(sessions, runtime),
             SwapRequests(sessions, residency),
             WeightRequests(sessions, self.weights),

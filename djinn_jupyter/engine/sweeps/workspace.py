@@ -13,11 +13,11 @@ from djinn_jupyter.engine.session.steps import Pieces
 
 
 class Workspace:
-    """The part of the budget that sweeps hold together."""
+    """The part of the budget that sweeps hold together, or others of one `name`."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, name: str) -> None:
         self.budget, self.held = budget, 0
-        budget.join(self, Part(name="sweeps", held=lambda: self.held, idle=lambda: 0, release=lambda: 0))
+        budget.join(self, Part(name=name, held=lambda: self.held, idle=lambda: 0, release=lambda: 0))
 
     @contextmanager
     def opened(self, space: Space, session: Session) -> Iterator[Room]:

@@ -91,6 +91,14 @@ export interface SweepProgressed {
   readonly values: readonly Float[];
 }
 
+/** `done` of the `total` prompts of a shard are computed. */
+export interface CollectionProgressed {
+  readonly event: 'CollectionProgressed';
+  readonly session: string;
+  readonly done: number;
+  readonly total: number;
+}
+
 export type WireEvent =
   | SessionOpened
   | SessionClosed
@@ -102,4 +110,5 @@ export type WireEvent =
   | SessionFailed
   | SessionSwapped
   | SessionChanged
-  | SweepProgressed;
+  | SweepProgressed
+  | CollectionProgressed;

@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = '47fb55ab3a31d9fb';
+export const PROTOCOL = '570b6af075d6a31c';

@@ -42,6 +42,10 @@ import {
   Swept,
 } from './sweeps';
 
+import {
+  Collected,
+} from './collecting';
+
 /** `code` is the class of `djinn_jupyter.errors` to raise; `message` says what is wrong and what to do. */
 export interface Failed {
   readonly reply: 'Failed';
@@ -371,6 +375,7 @@ export type WireReply =
   | LensRead
   | Attributed
   | Swept
+  | Collected
   | Evaluated
   | Watching
   | WatchRead

@@ -1,0 +1,222 @@
+"""Collected activations, read where they lie: shards are mapped into memory, and only what is asked for is read."""
+
+from __future__ import annotations
+
+import bisect
+import json
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "I64": "<i8"}
+SAME: Final = ("format", "model", "sites", "positions", "dtype")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A file in the safetensors format: its tensors are mapped when they are asked for."""
+
+    path: Path
+    note: dict[str, Any]
+    entries: dict[str, Any]
+    begin: int
+
+    @classmethod
+    def at(cls, path: Path) -> Shard:
+        """Read the head of a shard. Raises StorageFailed."""
+        try:
+            with path.open("rb") as file:
+                entries = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+                begin = file.tell()
+            note = json.loads(entries.pop("__metadata__")["djinn"])
+        except OSError as error:
+            raise StorageFailed(f"{path} could not be read: {error.strerror}.") from None
+        except (KeyError, TypeError, ValueError, OverflowError, MemoryError):
+            raise StorageFailed(f"{path} is no shard of a collection.") from None
+        return cls(path=path, note=note, entries=entries, begin=begin)
+
+    def tensor(self, name: str) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        entry = self.entries[name]
+        return np.memmap(
+            self.path,
+            dtype=_dtype(entry["dtype"]),
+            mode="r",
+            offset=self.begin + entry["data_offsets"][0],
+            shape=tuple(entry["shape"]),
+        )
+
+
+class Activations:
+    """The collection in a folder. `complete` is False where the shards that follow are still to be collected."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.shards = [Shard.at(path) for path in sorted(self.folder.glob("shard-*.safetensors"))]
+        if not self.shards:
+            raise UsageError(f"There is no collection in {self.folder}.")
+        self._check()
+        note = self.shards[0].note
+        self.sites: tuple[str, ...] = tuple(note["sites"])
+        self.positions: tuple[int, ...] | None = None if note["positions"] is None else tuple(note["positions"])
+        self.model: str = note["model"]["name"]
+        self.complete = bool(self.shards[-1].note["last"])
+        self.tokens = Values(self, "tokens", by_token=True)
+
+    def _check(self) -> None:
+        """Raise StorageFailed where a shard is missing, is there twice, or is of another collection."""
+        first = 0
+        for number, shard in enumerate(self.shards):
+            follows = (shard.note["shard"], shard.note["first"]) == (number, first)
+            if not follows or any(shard.note[name] != self.shards[0].note[name] for name in SAME):
+                raise StorageFailed(
+                    f"{shard.path} is not shard {number} of this collection: one is missing or foreign."
+                )
+            first += shard.note["prompts"]
+
+    def __len__(self) -> int:
+        """Return the number of prompts."""
+        count: int = sum(shard.note["prompts"] for shard in self.shards)
+        return count
+
+    def __getitem__(self, site: str) -> Values:
+        if site not in self.sites:
+            raise UsageError(f"{site!r} was not collected; there are: {', '.join(self.sites)}.")
+        return Values(self, site, by_token=self.positions is None)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sites)
+
+    def dataset(self) -> Any:
+        """Return a `datasets.Dataset` with a row for each prompt: its tokens, and its values at each site. Rows are
+        read when they are asked for."""
+        try:
+            made = import_module("datasets").Dataset.from_dict({"prompt": list(range(len(self)))})
+        except ImportError:
+            raise MissingDependency("dataset() needs Hugging Face's datasets: pip install datasets.") from None
+        made.set_transform(self._rows)
+        return made
+
+    def _rows(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        numbers = batch["prompt"]
+        columns = {"tokens": self.tokens, **{site: self[site] for site in self.sites}}
+        return {"prompt": numbers, **{name: [values[n] for n in numbers] for name, values in columns.items()}}
+
+    def __repr__(self) -> str:
+        size = sum(shard.path.stat().st_size for shard in self.shards)
+        whole = "" if self.complete else ", not complete"
+        return (
+            f"Activations of {len(self)} prompts at {', '.join(self.sites)} of {self.model}: "
+            f"{len(self.shards)} shards, {size:,} bytes in {self.folder}{whole}"
+        )
+
+
+class Values:
+    """A site's values, one item a prompt. numpy.asarray(values) reads all of them: [prompt, ...], or [row, ...] where
+    prompts have a row for each token."""
+
+    def __init__(self, of: Activations, name: str, *, by_token: bool) -> None:
+        self._of, self.name, self.by_token = of, name, by_token
+        self._first = [0, *accumulate(shard.note["prompts"] for shard in of.shards)]
+        entries = [shard.entries[name] for shard in of.shards]
+        rest = entries[0]["shape"][1:]
+        self.shape: tuple[int, ...] = (sum(entry["shape"][0] for entry in entries), *rest)
+        self.dtype: np.dtype[Any] = _dtype(entries[0]["dtype"])
+        self._mapped: dict[int, tuple[Any, Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        """Return the values of a prompt, or of a slice or list of prompts: an array, or where prompts have a row for
+        each token a list of arrays."""
+        import numpy as np
+
+        if isinstance(chosen, slice):
+            chosen = range(*chosen.indices(len(self)))
+        elif not isinstance(chosen, list | range | np.ndarray):
+            return self._of_prompt(operator.index(chosen))
+        found = [self._of_prompt(operator.index(number)) for number in chosen]
+        if self.by_token:
+            return found
+        return np.stack(found) if found else np.empty((0, *self.shape[1:]), self.dtype)
+
+    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
+        return (self._of_prompt(number) for number in range(len(self)))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        import numpy as np
+
+        whole = np.concatenate([self._shard(number)[0] for number in range(len(self._of.shards))])
+        return whole if dtype is None else whole.astype(dtype, copy=False)
+
+    def torch(self) -> TorchValues:
+        """Return the same values as tensors, for a torch DataLoader among others."""
+        return TorchValues(self)
+
+    def _of_prompt(self, number: int) -> Any:
+        at = number + len(self) if number < 0 else number
+        if not 0 <= at < len(self):
+            raise IndexError(f"There are {len(self)} prompts, and none is number {number}.")
+        shard = bisect.bisect_right(self._first, at) - 1
+        values, starts = self._shard(shard)
+        here = at - self._first[shard]
+        return values[starts[here] : starts[here + 1]] if self.by_token else values[here]
+
+    def _shard(self, number: int) -> tuple[Any, Any]:
+        if number not in self._mapped:
+            shard = self._of.shards[number]
+            self._mapped[number] = (shard.tensor(self.name), shard.tensor("starts") if self.by_token else None)
+        return self._mapped[number]
+
+    def __repr__(self) -> str:
+        return f"Values of {len(self)} prompts at {self.name}: {list(self.shape)}, {self.dtype.name}"
+
+
+class TorchValues(Sequence[Any]):
+    """Values as torch tensors, each a copy."""
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        try:
+            self._torch = import_module("torch")  # only where it is asked for
+        except ImportError:
+            raise MissingDependency("Tensors need torch: pip install torch.") from None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, chosen: Any) -> Any:
+        found = self.values[chosen]
+        return [self._tensor(one) for one in found] if isinstance(found, list) else self._tensor(found)
+
+    def _tensor(self, array: Any) -> Any:
+        import numpy as np
+
+        own = np.array(array)
+        if own.dtype.name == "bfloat16":
+            return self._torch.from_numpy(own.view(np.int16)).view(self._torch.bfloat16)
+        return self._torch.from_numpy(own)
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    import numpy as np
+
+    if name not in DTYPES:
+        raise StorageFailed(f"A shard has values of kind {name}, which no collection has.")
+    if name == "BF16":
+        import ml_dtypes
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(DTYPES[name])

@@ -1,0 +1,151 @@
+"""Collect activations: prompts in, shards out, one request a shard. The engine computes and writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final
+
+from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.connection.channel import Channel, expect
+from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.client.prompts import given_prompts, tokenized
+from djinn_jupyter.client.temporary import temporary_session
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype
+
+SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until it is written
+SHARD_TOKENS: Final = 2**18
+SHARD_PROMPTS: Final = 4096
+REPLIED: Final = "replied"
+
+OnCollected = Callable[[int], None]
+Prompts = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collection:
+    """What to collect. `shard_prompts` bounds the prompts of a shard; a finished collection is continued only with the
+    same."""
+
+    sites: tuple[str, ...]
+    folder: Path
+    positions: tuple[int, ...] | None
+    dtype: StoredDtype | None
+    shard_prompts: int | None
+
+    def shards(self, prompts: Iterable[tuple[int, ...]], width: int) -> Iterator[Prompts]:
+        """Yield the prompts of each shard. They are cut by what was asked alone, so that a collection that goes on has
+        the same ones."""
+        here: list[tuple[int, ...]] = []
+        rows = tokens = 0
+        for prompt in prompts:
+            more = len(prompt) if self.positions is None else len(self.positions)
+            if here and self._is_full(len(here), (rows + more) * width, tokens + len(prompt)):
+                yield tuple(here)
+                here, rows, tokens = [], 0, 0
+            here.append(prompt)
+            rows, tokens = rows + more, tokens + len(prompt)
+        if here:
+            yield tuple(here)
+
+    def _is_full(self, prompts: int, values: int, tokens: int) -> bool:
+        if self.shard_prompts is not None:
+            return prompts >= self.shard_prompts
+        return prompts >= SHARD_PROMPTS or tokens > SHARD_TOKENS or 4 * values * len(self.sites) > SHARD_BYTES
+
+
+def collect(
+    channel: Channel,
+    prompts: object,
+    sites: str | Sequence[str],
+    *,
+    to: str | Path,
+    positions: Positions,
+    dtype: StoredDtype | None,
+    shard_prompts: int | None,
+    on_progress: OnCollected | None,
+) -> Activations:
+    """Collect, and return what lies in the folder then."""
+    asked = Collection(
+        sites=_spelled(sites, channel.welcome.model.layers),
+        folder=Path(to).expanduser().absolute(),
+        positions=spell_positions(positions, _no_ends),
+        dtype=dtype,
+        shard_prompts=_checked(shard_prompts),
+    )
+    shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
+    following = next(shards, None)
+    if following is None:
+        raise UsageError("There are no prompts to collect from.")
+    with temporary_session(channel, "collection") as session:
+        work = _Work(channel, session, asked, on_progress or (lambda done: None))
+        while following is not None:
+            here, following = following, next(shards, None)
+            work.collect(here, last=following is None)
+    return Activations(asked.folder)
+
+
+@dataclass(slots=True)
+class _Work:
+    channel: Channel
+    session: str
+    asked: Collection
+    on_progress: OnCollected
+    shard: int = 0
+    first: int = 0
+    feed: SimpleQueue[Any] = field(default_factory=SimpleQueue)
+
+    def collect(self, prompts: Prompts, *, last: bool) -> None:
+        """Have one shard computed and written, or found to be there."""
+        asked = self.asked
+        request = ask.Collect(
+            session=self.session,
+            folder=str(asked.folder),
+            shard=self.shard,
+            first=self.first,
+            last=last,
+            prompts=prompts,
+            sites=asked.sites,
+            positions=asked.positions,
+            dtype=asked.dtype,
+        )
+        forget = self.channel.listen(self.session, self.feed.put)
+        try:
+            reply = self.channel.ask(request)
+            reply.add_done_callback(lambda _: self.feed.put(REPLIED))
+            while (item := self.channel.take(self.feed, None)) != REPLIED:
+                if isinstance(item, CollectionProgressed):
+                    self.on_progress(self.first + item.done)
+            expect(reply.result(), Collected)
+        finally:
+            forget()
+        self.shard, self.first = self.shard + 1, self.first + len(prompts)
+        self.on_progress(self.first)
+
+
+def _spelled(sites: str | Sequence[str], layers: int) -> tuple[str, ...]:
+    """Return sites by their names; `resid_post.*` is that of every layer."""
+    names = [name.strip() for name in (sites.split(",") if isinstance(sites, str) else map(str, sites))]
+    found: list[str] = []
+    for name in names:
+        point, star, selector = name.partition(".*")
+        found += [f"{point}.{layer}{selector}" for layer in range(layers)] if star else [name]
+    if not found or "" in found:
+        raise UsageError("A collection needs sites, such as resid_post.4 or z.*.")
+    return tuple(found)
+
+
+def _checked(shard_prompts: int | None) -> int | None:
+    if shard_prompts is not None and not 1 <= shard_prompts <= MOST_PROMPTS:
+        raise UsageError(f"A shard has 1 to {MOST_PROMPTS:,} prompts, not {shard_prompts}.")
+    return shard_prompts
+
+
+def _no_ends() -> tuple[int, int]:
+    raise UsageError(
+        "Prompts differ in length: name both ends of a range, both from the front or both from the end, as 1:5."
+    )

@@ -1,0 +1,33 @@
+"""Sessions for the time of one piece of work: opened under a free name, closed at the end, which ends the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+
+from djinn_jupyter.client.connection.channel import Channel, ask_for
+from djinn_jupyter.errors import DjinnError, SessionHeld
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Closed, Opened, Sessions
+
+
+@contextmanager
+def temporary_session(channel: Channel, kind: str) -> Iterator[str]:
+    """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that nobody has or takes meanwhile."""
+    name = _opened(channel, kind)
+    try:
+        yield name
+    finally:
+        with suppress(DjinnError):  # somebody closed it, which ended the work, or the engine is gone
+            ask_for(channel, ask.Close(session=name), Closed)
+
+
+def _opened(channel: Channel, kind: str) -> str:
+    taken = {one.name for one in ask_for(channel, ask.ListSessions(), Sessions).sessions}
+    while True:
+        name = next(name for n in count(1) if (name := f"{kind} {n}") not in taken)
+        taken.add(name)
+        with suppress(SessionHeld):
+            if ask_for(channel, ask.Open(session=name, temporary=True), Opened).created:
+                return name

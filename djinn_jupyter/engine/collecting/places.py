@@ -1,0 +1,92 @@
+"""The sites of a collection, and the pass that meets them all: it ends at the last one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.forward.plan import Target
+from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.model.hooks.taps import Tap
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.errors import InvalidEdit, UnknownSite, UsageError
+from djinn_jupyter.wire.sites import Site, parse_site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """`taps` by the sites asked for. `target` is None where the pass has to run to its end."""
+
+    taps: dict[Site, Tap]
+    target: Target | None
+
+    @classmethod
+    def of(cls, runtime: Runtime, spellings: tuple[str, ...]) -> Places:
+        """Return the places of these sites. Raises UnknownSite and UsageError."""
+        taps: dict[Site, Tap] = {}
+        for spelling in spellings:
+            site = parse_site(spelling)
+            if site in taps:
+                raise UsageError(f"A collection has each site once; {site} is named twice.")
+            taps[site] = _tap(runtime, site)
+        return cls(taps=taps, target=_target(runtime, list(taps.values())))
+
+
+@dataclass(slots=True, kw_only=True)
+class Taken:
+    """Keeps the rows wanted of a site's value on the host, as the pass goes by."""
+
+    site: Site
+    tap: Tap
+    rows: list[int] | None
+    dtype: torch.dtype | None
+    value: Tensor | None = None
+
+    def mark(self) -> Callable[[], None]:
+        """Return a no-op: a value seen again replaces the earlier one."""
+        return lambda: None
+
+    def observe(self, moment: Moment) -> None:
+        part = edits.take(moment.value.detach(), self.rows, self.site.selector)
+        self.value = part.to(device="cpu", dtype=self.dtype or part.dtype)
+
+
+def rows_of(positions: tuple[int, ...] | None, length: int, number: int) -> list[int] | None:
+    """Return the rows that `positions` are in a prompt of `length` tokens; None for all. Raises InvalidEdit."""
+    if positions is None:
+        return None
+    for position in positions:
+        if not -length <= position < length:
+            raise InvalidEdit(f"Prompt {number} (counted from 0) has {length} tokens, and so no position {position}.")
+    return [position % length for position in positions]
+
+
+def _tap(runtime: Runtime, site: Site) -> Tap:
+    tap = runtime.resolve(site)
+    if site.point == "logits":
+        raise UnknownSite("Logits are not collected; read those of all positions with run(..., logits='all').")
+    if tap.width is None:
+        raise UnknownSite(
+            f"{site} has a row for each pair of positions, and prompts differ in length; collect q and k."
+        )
+    return tap
+
+
+def _layers_needed(tap: Tap) -> int:
+    return tap.boundary if tap.boundary is not None else tap.stage + 1
+
+
+def _target(runtime: Runtime, taps: list[Tap]) -> Target | None:
+    """Return where a pass has met all taps: at the last one, or behind the layer that has several of them."""
+    layers = max(_layers_needed(tap) for tap in taps)
+    last = [tap for tap in taps if _layers_needed(tap) == layers]
+    if len(last) == 1:
+        return Target(tap=last[0], step=0)
+    if layers > runtime.forward.layers:
+        return None
+    point, layer = ("resid_pre", 0) if layers == 0 else ("resid_post", layers - 1)
+    return Target(tap=runtime.resolve(Site(point=point, layer=layer)), step=0)

@@ -1,0 +1,106 @@
+"""Collections: check the request and begin the job. The session of a collection is empty: only its memory is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import torch
+
+from djinn_jupyter.engine.collecting.collection import Asked, Collecting, UntilDone
+from djinn_jupyter.engine.collecting.places import Places, rows_of
+from djinn_jupyter.engine.collecting.shard_file import Note, shard_path
+from djinn_jupyter.engine.persistence.persistence import Persistence
+from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.scheduling.mailbox import Holder
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.sweeps.workspace import Workspace
+from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
+from djinn_jupyter.wire import requests as ask
+
+FORMAT: Final = 1
+DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class CollectionRequests:
+    """`until_done` makes the steps that wait for file work."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        runtime: Runtime,
+        workspace: Workspace,
+        persistence: Persistence,
+        until_done: UntilDone,
+    ) -> None:
+        self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
+        self._persistence, self._until_done = persistence, until_done
+
+    @handles(ask.Collect, wakes_weights=True, changes=False)
+    def collect(self, request: ask.Collect, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "collect")
+        asked = self._checked(request)
+        files = self._persistence.file_worker
+        return Collecting(self._runtime, session, asked, files, self._until_done).steps(self._workspace)
+
+    def _checked(self, request: ask.Collect) -> Asked:
+        places = Places.of(self._runtime, request.sites)
+        folder = Path(request.folder)
+        if not folder.is_absolute():
+            raise UsageError(f"A collection's folder is given by its full path, which {request.folder!r} is not.")
+        for index, tokens in enumerate(request.prompts):
+            require_line(self._runtime, tokens, request.first + index)
+            rows_of(request.positions, len(tokens), request.first + index)
+        return Asked(
+            path=shard_path(folder, request.shard),
+            shard=request.shard,
+            first=request.first,
+            prompts=request.prompts,
+            places=places,
+            positions=request.positions,
+            dtype=None if request.dtype is None else DTYPES[request.dtype],
+            note=self._note(request, places),
+        )
+
+    def _note(self, request: ask.Collect, places: Places) -> Note:
+        """Return what tells this shard from others. It is compared before a shard that is there is left as it is."""
+        return {
+            "format": FORMAT,
+            "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._persistence.identity)},
+            "sites": [str(site) for site in places.taps],
+            "positions": None if request.positions is None else list(request.positions),
+            "dtype": request.dtype,
+            "shard": request.shard,
+            "first": request.first,
+            "prompts": len(request.prompts),
+            "last": request.last,
+        }
+
+
+def require_empty(session: Session, verb: str) -> Session:
+    """Return the session. Raises IllegalMove where it has a line of its own, which a pass here would overwrite."""
+    if session.state != "idle" or session.tokens or session.rules or session.watches:
+        raise IllegalMove(
+            f"Session {session.name!r} has a line of its own; {verb} in an empty one, as engine.{verb} opens."
+        )
+    return session
+
+
+def require_line(runtime: Runtime, tokens: tuple[int, ...], number: int) -> None:
+    """Raise the error for which a prompt cannot be run."""
+    vocabulary, context = runtime.description.vocab_size, runtime.description.context_length
+    strange = next((token for token in tokens if token >= vocabulary), None)
+    if strange is not None:
+        raise UsageError(
+            f"Prompt {number} (counted from 0) has the token id {strange}, which is not in the vocabulary: its ids are "
+            f"0 to {vocabulary - 1}."
+        )
+    if context is not None and len(tokens) > context:
+        raise PromptTooLong(
+            f"Prompt {number} (counted from 0) has {len(tokens)} tokens and the model {context} positions; shorten it "
+            f"by {len(tokens) - context}, or leave it out."
+        )

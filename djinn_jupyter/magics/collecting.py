@@ -1,0 +1,86 @@
+"""Data sets: activations of many prompts, written to files."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from IPython.core.magic import magics_class
+
+from djinn_jupyter.errors import UsageError
+from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+
+DRAWN_SECONDS = 0.25
+PROMPTS = option(
+    "--prompts",
+    metavar="FILE|NAME",
+    help="a file with one prompt a line (.json, .jsonl: texts, token ids, or objects with `text` or `tokens`), "
+    "or a variable with a list",
+)
+
+
+@magics_class
+class CollectingMagics(Group):
+    @verb(
+        option("sites", nargs="+", help="such as resid_post.4, z.5[1] or mlp_out.*, which is every layer"),
+        PROMPTS,
+        option("--to", metavar="FOLDER", help="where to write; a collection that is there already is gone on with"),
+        option("--positions", metavar="P", help="such as -1, 0,4 or 1:5, kept of each prompt; default all"),
+        option("--dtype", choices=("float32", "bfloat16", "float16"), help="of the values stored; default as computed"),
+        option("--shard-prompts", type=int, metavar="N", help="prompts in a file; default by their size"),
+        KEEP,
+    )
+    def djinn_collect(self, args: Namespace) -> None:
+        """Write the values at sites of many prompts to files that numpy, torch and datasets read lazily."""
+        if args.prompts is None or args.to is None:
+            raise UsageError("A collection needs prompts and a folder: --prompts FILE|NAME --to FOLDER.")
+        progress = Progress(self.state.screen)
+        try:
+            acts = self.state.engine.collect(
+                prompts_of(self, args.prompts),
+                [part for word in args.sites for part in word.split(",") if part],
+                to=args.to,
+                positions=args.positions,
+                dtype=args.dtype,
+                shard_prompts=args.shard_prompts,
+                on_progress=lambda done: progress.draw(f"{done} prompts collected"),
+            )
+        except KeyboardInterrupt:
+            raise UsageError(
+                f"Interrupted. Whole shards are kept in {args.to}; the same line goes on after them."
+            ) from None
+        self.state.keep(args.keep, acts)
+        self.state.screen.say(views.collected_lines(acts))
+
+
+class Progress:
+    """One display with a line, a few times a second; nothing where outputs are static."""
+
+    def __init__(self, screen: Any) -> None:
+        self._screen = screen
+        self._handle: Any = None
+        self._drawn = time.monotonic()
+
+    def draw(self, line: str) -> None:
+        if self._screen.is_static or time.monotonic() - self._drawn < DRAWN_SECONDS:
+            return
+        self._drawn = time.monotonic()
+        view = views.progress_line_view(line)
+        if self._handle is None:
+            self._handle = self._screen.show_live(view)
+        else:
+            self._handle.update(view)
+
+
+def prompts_of(group: Group, name: str) -> object:
+    """Return what --prompts names: a variable of this notebook, or a file."""
+    there = group.state.shell.user_ns.get(name)
+    if there is not None and not callable(there):
+        return there
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise UsageError(f"There is neither a variable nor a file {name!r} with prompts.")
+    return path

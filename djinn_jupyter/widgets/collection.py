@@ -1,0 +1,21 @@
+"""Collections in words: what was collected, and where it lies."""
+
+from __future__ import annotations
+
+from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.widgets.spelling import amount, plural
+from djinn_jupyter.widgets.theme import card
+from djinn_jupyter.widgets.view import View
+
+
+def collected_lines(acts: Activations) -> str:
+    """Return a line for each site, and one on the files."""
+    size = sum(shard.path.stat().st_size for shard in acts.shards)
+    sites = [f"{site}  {list(acts[site].shape)} {acts[site].dtype.name}" for site in acts.sites]
+    files = f"{plural(len(acts), 'prompt')} in {plural(len(acts.shards), 'shard')}, {amount(size)}: {acts.folder.name}"
+    return "\n".join([*sites, files])
+
+
+def progress_line_view(line: str) -> View:
+    """Return a card of one line, the progress of work."""
+    return View(plain=line, html=card(title=line))

@@ -1,0 +1,50 @@
+"""Collections: activations of many prompts, written to shards, files that are read by mapping them into memory."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.event_base import EventBase
+from djinn_jupyter.wire.limits import MOST_TOKENS, Positions, Spelling
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
+
+StoredDtype = Literal["float32", "bfloat16", "float16"]
+Prompt = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)]
+MOST_PROMPTS = 65_536
+
+
+class Collect(SessionRequest, frozen=True, tag="Collect"):
+    """Write the values at `sites` of some prompts to shard `shard` of the collection in `folder`, a full path on the
+    engine's machine. The first of the prompts is number `first` of the collection, and `last` says that no shard
+    follows. `positions` are those kept of each prompt, negative ones from its end; None keeps all. `dtype` None stores
+    values as they are computed. A shard that is there already, of the same prompts, is not computed again. The session
+    itself must be empty; closing it ends the request, and whole shards stay."""
+
+    folder: Annotated[str, Meta(min_length=1, max_length=4096)]
+    shard: Annotated[int, Meta(ge=0, le=99_999)]
+    first: Annotated[int, Meta(ge=0, le=2**53)]
+    last: bool
+    prompts: Annotated[tuple[Prompt, ...], Meta(min_length=1, max_length=MOST_PROMPTS)]
+    sites: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=4096)]
+    positions: Positions | None = None
+    dtype: StoredDtype | None = None
+
+
+class Collected(ReplyBase, frozen=True, tag="Collected"):
+    """The shard at `path` is whole and on the disk. `existed`: it was there already."""
+
+    shard: int
+    path: str
+    prompts: int
+    bytes_stored: int
+    existed: bool
+
+
+class CollectionProgressed(EventBase, frozen=True, tag="CollectionProgressed"):
+    """`done` of the `total` prompts of a shard are computed."""
+
+    done: int
+    total: int

@@ -1,0 +1,221 @@
+"""`engine.collect` against an engine in this process, and what is read back: numpy, torch and datasets."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import djinn_jupyter as dj
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.client.prompts import given_prompts
+from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.errors import EngineUnavailable, MissingDependency, StorageFailed, UnknownSite, UsageError
+from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Welcome
+from tests.client.direct import DirectChannel
+from tests.engine.collecting import plain_collection
+from tests.engine.desk import ME, Desk, build_desk
+from tests.engine.words import tokenizer
+from tests.families import build
+from tests.threads import one_thread
+
+PROMPTS = [(9, 8, 7, 21, 22), (9, 8), (31, 7, 7, 5)]
+LAYERS = 3
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    with one_thread():
+        yield build_desk(build("llama", layers=LAYERS), tokenizer())
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[list[torch.Tensor]]:
+    with one_thread():
+        model = build("llama", layers=LAYERS)
+        return [plain_collection.residuals(model, prompt) for prompt in PROMPTS]
+
+
+@pytest.fixture
+def engine(desk: Desk) -> Iterator[RemoteEngine]:
+    clients = ClientTable(desk.engine, shut_down=lambda: None)
+    answers: list[Any] = []
+    clients.receive(b"one", protocol.hello(holder=ME.name, user=ME.user), answers.append)
+    welcome = answers[0]
+    assert isinstance(welcome, Welcome)
+    send = lambda request, answer: clients.receive(b"one", request, answer)  # noqa: E731
+    channel = DirectChannel(welcome, send, desk.engine.tick, holder=ME.name)
+    desk.hears = channel.publish
+    yield RemoteEngine(channel)
+    desk.hears = lambda event: None
+    desk.close_all()
+
+
+def test_one_position_of_each_prompt_is_a_row(
+    engine: RemoteEngine, plain: list[list[torch.Tensor]], tmp_path: Path
+) -> None:
+    done: list[int] = []
+    acts = dj.collect(
+        engine, PROMPTS, ["resid_post.1"], to=tmp_path, positions=-1, shard_prompts=2, on_progress=done.append
+    )
+    expected = np.stack([layers[1][-1].numpy() for layers in plain])
+    values = acts["resid_post.1"]
+    assert (len(acts), acts.complete, list(acts), done[-1]) == (3, True, ["resid_post.1"], 3)
+    assert (values.shape, values.dtype, len(values)) == ((3, expected.shape[1]), np.float32, 3)
+    assert np.array_equal(np.asarray(values), expected)
+    assert np.array_equal(values[-1], expected[2])
+    assert np.array_equal(values[[2, 0]], expected[[2, 0]])
+    assert np.array_equal(values[1:], expected[1:])
+    assert values[3:].shape == (0, expected.shape[1])
+    assert [tokens.tolist() for tokens in acts.tokens] == [list(prompt) for prompt in PROMPTS]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-00000.safetensors", "shard-00001.safetensors"]
+    assert [one.name for one in engine.sessions()] == []
+
+
+def test_all_positions_have_a_row_for_each_token(
+    engine: RemoteEngine, plain: list[list[torch.Tensor]], tmp_path: Path
+) -> None:
+    acts = engine.collect(PROMPTS, "resid_post.*", to=tmp_path, shard_prompts=2)
+    assert acts.sites == ("resid_post.0", "resid_post.1", "resid_post.2")
+    values = acts["resid_post.2"]
+    assert np.asarray(values).shape[0] == 11
+    for number, layers in enumerate(plain):
+        assert np.array_equal(values[number], layers[2].numpy())
+    assert [part.shape[0] for part in values[:]] == [5, 2, 4]
+
+
+def test_values_are_mapped_and_not_read_until_they_are_asked_for(engine: RemoteEngine, tmp_path: Path) -> None:
+    values = engine.collect(PROMPTS, "resid_post.0", to=tmp_path, positions=-1)["resid_post.0"]
+    assert isinstance(values[1], np.memmap)
+    assert not values[1].flags.writeable
+
+
+def test_tensors_have_the_bits_in_every_dtype(
+    engine: RemoteEngine, plain: list[list[torch.Tensor]], tmp_path: Path
+) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        name = str(dtype).removeprefix("torch.")
+        acts = engine.collect(PROMPTS, "resid_post.1", to=tmp_path / name, positions=[0, -1], dtype=name)
+        tensors = acts["resid_post.1"].torch()
+        assert len(tensors) == 3
+        assert torch.equal(tensors[1], plain[1][1].to(dtype))
+        assert torch.equal(tensors[:2], torch.stack([layers[1][[0, -1]] for layers in plain[:2]]).to(dtype))
+
+
+def test_a_dataset_reads_rows_when_they_are_asked_for(
+    engine: RemoteEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dataset(SimpleNamespace):
+        @classmethod
+        def from_dict(cls, columns: dict[str, list[int]]) -> Dataset:
+            return cls(columns=columns)
+
+        def set_transform(self, rows: Any) -> None:
+            self.rows = rows
+
+    acts = engine.collect(PROMPTS, "resid_post.1", to=tmp_path)
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(Dataset=Dataset))
+    made = acts.dataset()
+    assert made.columns == {"prompt": [0, 1, 2]}
+    batch = made.rows({"prompt": [2, 1]})
+    assert [row.tolist() for row in batch["tokens"]] == [list(PROMPTS[2]), list(PROMPTS[1])]
+    assert np.array_equal(batch["resid_post.1"][0], acts["resid_post.1"][2])
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(MissingDependency, match="pip install datasets"):
+        acts.dataset()
+
+
+def test_texts_and_a_file_of_them_are_tokenized(engine: RemoteEngine, tmp_path: Path) -> None:
+    texts = [engine.detokenize(prompt) for prompt in PROMPTS]
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n".join(texts) + "\n\n")
+    one = engine.collect(texts, "z.1", to=tmp_path / "one", positions=-1)
+    other = engine.collect(file, "z.1", to=tmp_path / "other", positions=-1)
+    assert [tokens.tolist() for tokens in one.tokens] == [list(engine.tokenize(text).tokens) for text in texts]
+    assert one.shards[0].path.read_bytes() == other.shards[0].path.read_bytes()
+
+
+def test_a_collection_whose_engine_ends_goes_on_after_the_last_whole_shard(
+    engine: RemoteEngine, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = engine.collect(PROMPTS, "resid_post.1", to=tmp_path / "whole", shard_prompts=1)
+    asked = engine.channel.ask
+
+    def dies_at_the_third(request: ask.Request) -> Any:
+        if isinstance(request, ask.Collect) and request.shard == 2:
+            raise EngineUnavailable("The engine has ended.")
+        return asked(request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.channel, "ask", dies_at_the_third)
+        with pytest.raises(EngineUnavailable):
+            engine.collect(PROMPTS, "resid_post.1", to=tmp_path / "cut", shard_prompts=1)
+    cut = dj.Activations(tmp_path / "cut")
+    assert (len(cut), cut.complete, "not complete" in repr(cut)) == (2, False, True)
+    before = desk.engine.runtime.counters.layers_run
+    again = engine.collect(PROMPTS, "resid_post.1", to=tmp_path / "cut", shard_prompts=1)
+    assert desk.engine.runtime.counters.layers_run - before == 2
+    assert again.complete
+    for one, other in zip(whole.shards, again.shards, strict=True):
+        assert one.path.read_bytes() == other.path.read_bytes()
+
+
+def test_a_folder_with_a_shard_missing_or_twice_is_refused(engine: RemoteEngine, tmp_path: Path) -> None:
+    shards = engine.collect(PROMPTS, "z.1", to=tmp_path, shard_prompts=1).shards
+    second = shards[1].path.read_bytes()
+    shards[1].path.write_bytes(shards[0].path.read_bytes())
+    with pytest.raises(StorageFailed, match="is not shard 1 of this collection"):
+        dj.Activations(tmp_path)
+    shards[1].path.unlink()
+    with pytest.raises(StorageFailed, match="one is missing or foreign"):
+        dj.Activations(tmp_path)
+    shards[1].path.write_bytes(second)
+    assert len(dj.Activations(tmp_path)) == 3
+    shards[1].path.write_bytes(b"nothing of ours")
+    with pytest.raises(StorageFailed, match="is no shard of a collection"):
+        dj.Activations(tmp_path)
+
+
+def test_what_cannot_be_collected_leaves_nothing_open(engine: RemoteEngine, tmp_path: Path) -> None:
+    with pytest.raises(UnknownSite):
+        engine.collect(PROMPTS, "resid_past.1", to=tmp_path)
+    with pytest.raises(UsageError, match="There is no collection"):
+        dj.Activations(tmp_path)
+    assert engine.sessions() == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("p.txt", "\n \n", "has no prompts"),
+        ("p.json", "", "has no prompts"),
+        ("p.json", "{}", "is not a list of texts"),
+        ("p.json", "[3]", "prompt 0 of .* is neither a text"),
+        ("p.jsonl", '{"text": 3}\n', "line 1 of .* is neither a text"),
+        ("p.jsonl", '"a"\n{', "line 2 of .* is no JSON"),
+        ("p.txt", b"\xff\xfe", "is not text in UTF-8"),
+    ],
+)
+def test_a_file_that_has_no_prompts_is_one_sentence(tmp_path: Path, name: str, text: str | bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UsageError, match=said):
+        list(given_prompts(tmp_path / name))
+    with pytest.raises(UsageError, match="could not be read"):
+        list(given_prompts(tmp_path / "missing"))
+
+
+def test_a_json_file_has_texts_ids_or_objects(tmp_path: Path) -> None:
+    mixed = ["a text", [1, 2], {"prompt": "b"}, {"text": "c", "label": 1}, {"tokens": [3]}]
+    (tmp_path / "p.json").write_text(json.dumps(mixed))
+    (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(one) for one in mixed))
+    expected = ["a text", [1, 2], "b", "c", [3]]
+    assert list(given_prompts(tmp_path / "p.json")) == list(given_prompts(tmp_path / "p.jsonl")) == expected
