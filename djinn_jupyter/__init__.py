@@ -60,7 +60,7 @@ def __dir__() -> list[str]:
 
 
 def _edits() -> list[str]:
-    """The constructors of edits, by their names."""
+    """Return the constructors of edits, by their names."""
     return [kind.make.__name__ for kind in import_module(f"{__name__}.client.edits").KINDS.values()]
 
 

@@ -74,7 +74,7 @@ class Setting:
         return int(value) if int in self.kinds and isinstance(value, numbers.Integral) else value
 
     def require_kind(self, value: Any) -> None:
-        """UsageError for a value of another type, and for a whole number that no message can carry."""
+        """Raise UsageError for a value of another type, and for a whole number that no message can carry."""
         if object not in self.kinds and not isinstance(value, tuple(self.kinds)):
             words = " or ".join(word for kind, word in _KINDS.items() if kind in self.kinds)
             raise UsageError(f"{self.name} is {words}; it cannot be {value!r:.80}.")
@@ -153,7 +153,7 @@ def given_by_name(described: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_least(described: type, given: Mapping[str, Any]) -> None:
-    """UsageError where a setting is less than it can be; a NaN is not at least anything."""
+    """Raise UsageError where a setting is below its least value; a NaN is not at least anything."""
     for one in settings_of(described):
         least, value = one.described.least, given.get(one.name)
         if least is not None and value is not None and not value >= least:
@@ -161,7 +161,8 @@ def check_least(described: type, given: Mapping[str, Any]) -> None:
 
 
 def check_rules(described: type, values: object) -> None:
-    """UsageError where an attribute breaks the rule of its setting, or is of a kind for which that cannot be asked."""
+    """Raise UsageError where an attribute breaks the rule of its setting, or is of a kind for which that cannot be
+    asked."""
     for one in settings_of(described):
         asked = getattr(values, one.name)
         if one.described.rule is not None and asked is not None and not _keeps(one.described.rule, asked):

@@ -183,6 +183,7 @@ BY_CODE: dict[str, type[DjinnError]] = _tree(DjinnError)
 
 
 def from_code(code: str, message: str) -> DjinnError:
-    """The error that a `Failed` reply stands for. An unknown code becomes the base class, with the code in its text."""
+    """Return the error that a `Failed` reply stands for. An unknown code becomes the base class, with the code in its
+    text."""
     kind = BY_CODE.get(code)
     return kind(message) if kind is not None else DjinnError(f"{code}: {message}")

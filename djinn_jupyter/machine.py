@@ -137,7 +137,7 @@ def _mounts(told: str) -> Iterator[tuple[_Version, str, str]]:
 
 
 def _unescaped(word: str) -> str:
-    r"""A backslash and a space are written as `\134` and `\040`."""
+    r"""Return the path with `\134` and `\040` read as a backslash and a space."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), word)
 
 

@@ -21,8 +21,8 @@ _MERGE: Final = "merge it with peft (merge_and_unload, then save_pretrained) and
 
 
 def folder_called(model: str) -> Path | None:
-    """The folder that a model's name means; None for one of the hub. ModelNotFound or ModelRefused where a folder or a
-    file is meant that is not there or is no model to serve."""
+    """Return the folder that a model's name stands for; None for a name of the hub. Raises ModelNotFound or
+    ModelRefused where a folder or file is named that is missing or is no model to serve."""
     path = Path(model).expanduser()
     if model and path.is_dir():
         _require_model(model, path)
@@ -51,7 +51,7 @@ def _require_model(model: str, folder: Path) -> None:
 
 
 def _base_of(folder: Path) -> str:
-    """Of which model an adapter is, as far as it says so."""
+    """Return the name of the base model of an adapter, after " of"; empty where the adapter does not name it."""
     if fault_of(folder / ADAPTER) is not None:
         return ""
     base = json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path")
@@ -81,7 +81,7 @@ def _fault_by_kind(path: Path) -> str | None:
 
 
 def fault_in(folder: Path) -> str | None:
-    """The first fault among the files of weights of a folder."""
+    """Return the first fault among the files of weights of a folder."""
     for index in _indexes(folder):
         if fault := fault_of(index):
             return fault
@@ -89,7 +89,7 @@ def fault_in(folder: Path) -> str | None:
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
-    """The files that transformers reads, those that an index names also where they are missing."""
+    """Return the files that transformers reads, including missing ones that an index names."""
     for name in _NAMES:
         if (folder / name).is_file() or (folder / name).is_symlink():
             return (folder / name,)
@@ -100,7 +100,7 @@ def weight_files(folder: Path) -> tuple[Path, ...]:
 
 
 def weight_names(folder: Path) -> tuple[str, ...]:
-    """The names of the tensors in safetensors files; none where there are only others."""
+    """Return the names of the tensors in safetensors files; none where there are only others."""
     names: list[str] = []
     for path in weight_files(folder):
         if path.suffix == ".safetensors":

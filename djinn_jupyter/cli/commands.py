@@ -31,7 +31,7 @@ class Parser(argparse.ArgumentParser):
         return found, extra
 
     def error(self, message: str) -> NoReturn:
-        """One sentence, and where to read on."""
+        """Print one sentence, and where to read on."""
         self.exit(2, f"djinn: {number_in_words(message)} ({self.prog} --help)\n")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -42,7 +42,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def as_typed(options: argparse.Namespace, said: str) -> str:
-    """An error with the options as they were typed, in place of the parameters of Python that they are."""
+    """Return an error with the options as they were typed, in place of the parameters of Python that they are."""
     given = vars(options)
 
     def spelled(found: re.Match[str]) -> str:

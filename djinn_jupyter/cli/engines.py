@@ -73,8 +73,8 @@ def _stop(options: argparse.Namespace) -> int:
 
 
 def _end(entry: Entry, *, force: bool, forget: bool) -> tuple[str, ...]:
-    """The sessions that ended with it. One that cannot be spoken to (it hangs, or speaks another version's protocol) is
-    ended by a signal, where `force` allows it."""
+    """End an engine and return the sessions that ended with it. One that cannot be spoken to (it hangs, or speaks
+    another version's protocol) is ended by a signal, where `force` allows it."""
     try:
         return attach(entry).stop(force=force, forget=forget)
     except (EngineError, WireError) as error:
@@ -128,7 +128,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _shown(entries: Sequence[Entry]) -> list[str]:
-    """Folders by their last name, and in full where two have the same."""
+    """Return folders by their last name, and in full where two have the same."""
     short = [Path(entry.identity.model).name for entry in entries]
     return [
         name if short.count(name) == 1 else entry.identity.model for name, entry in zip(short, entries, strict=True)
@@ -142,7 +142,8 @@ def _row(entry: Entry, name: str) -> tuple[str, ...]:
 
 
 def _sessions(entry: Entry) -> list[str]:
-    """A line for each session of an engine, or the one that says why they are not known; one for what it met inside."""
+    """Return a line for each session of an engine, or the one that says why they are not known; one for what it met
+    inside."""
     try:
         sessions, books = attach(entry).sessions(), attach(entry).statistics()
     except DjinnError as error:
@@ -163,7 +164,7 @@ def _memory(books: EngineStatistics) -> list[str]:
 
 
 def _stands(session: SessionDescription) -> str:
-    """`paused`, or `paused, on disk` for a session that has left the device."""
+    """Return `paused`, or `paused, on disk` for a session that has left the device."""
     return session.state if session.residency == "resident" else f"{session.state}, on {session.residency}"
 
 
@@ -177,7 +178,8 @@ def _log(options: argparse.Namespace) -> int:
 
 
 def _log_of(model: str | None) -> Path:
-    """The log of a running engine, or the last written whose name begins like the model's; logs outlive engines."""
+    """Return the log of a running engine, or the last written whose name begins like the model's; logs outlive
+    engines."""
     for entry in running_engines():
         if model is not None and _means(model, entry) and entry.log:
             return log_of(entry)
@@ -195,7 +197,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _only(model: str | None) -> Entry:
-    """The engine that is meant; UsageError when that is none or several."""
+    """Return the engine that is meant. Raises UsageError where none is meant or several are."""
     entries = [entry for entry in running_engines() if model is None or _means(model, entry)]
     if len(entries) == 1:
         return entries[0]

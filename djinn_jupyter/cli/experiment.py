@@ -128,12 +128,12 @@ def _chosen(options: argparse.Namespace, name: str) -> str:
 
 
 def _flagged(options: argparse.Namespace) -> list[str]:
-    """The old flags that are keys of the file, as settings."""
+    """Return the old flags that are keys of the file, as settings."""
     return [f"{key}={value}" for key, value in _flags_given(options)]
 
 
 def _flags_given(options: argparse.Namespace) -> list[tuple[str, str]]:
-    """Keys and values; of a flag with several values (a list) they are one, with commas."""
+    """Yield keys and values; of a flag with several values (a list) they are one, with commas."""
     flags = []
     for found in getattr(options, "keys", None) or ():
         told = found if isinstance(found, list) else [found]
@@ -184,7 +184,7 @@ def _gpu_index(parser: argparse.ArgumentParser) -> None:
 
 
 def _gibibytes(amount: str) -> str:
-    """`80GiB`, or a number of GiB."""
+    """Return the number of GiB in `80GiB`, or in a plain number of GiB."""
     try:
         return str(float(amount))
     except ValueError:
@@ -192,7 +192,7 @@ def _gibibytes(amount: str) -> str:
 
 
 def _listed(value: str) -> str:
-    """`1,10,20`, and `[1, 10, 20]` as it is."""
+    """Return `1,10,20` as a list; `[1, 10, 20]` stays as it is."""
     return value if value.startswith("[") else f"[{value}]"
 
 

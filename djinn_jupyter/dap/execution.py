@@ -93,7 +93,7 @@ class Execution:
             self._client.respond(request, ACCEPTED.get(request.command))
 
     def end(self, thread: DebugThread, move: Move) -> None:
-        """The event that ends a move has come; its reply may be on its way."""
+        """Note that the event which ends a move has come; its reply may be on its way."""
         move.ended = True
         if move.outcome is not None:
             self._settle(thread, move)

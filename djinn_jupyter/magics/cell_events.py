@@ -49,8 +49,8 @@ class CellEvents:
             return
 
     def _mentioned(self, cell: str) -> set[str]:
-        """The sessions that a cell uses: of each magic that of --session, else the present one, and those whose objects
-        it names."""
+        """Return the sessions that a cell uses: of each magic that of --session, else the present one, and those whose
+        objects it names."""
         magics: list[tuple[str, str]] = _MAGIC.findall(cell)
         return {name for verb, line in magics for name in self._used_by(verb, line)} | self._objects(cell)
 
@@ -69,7 +69,7 @@ class CellEvents:
         return {value.name for value in values if isinstance(value, RemoteSession)}
 
     def _tell(self, session: str, activity: Any) -> None:
-        """The answer is not waited for, and a refusal (the session was closed meanwhile) is nobody's concern."""
+        """Send a note without waiting for the answer; a refusal (the session was closed meanwhile) is ignored."""
         self._state.engine.channel.ask(requests.Note(session=session, activity=activity))
 
 

@@ -104,7 +104,7 @@ class ChangingMagics(Group):
 
 
 def _switched(args: Namespace) -> tuple[int | None, bool]:
-    """The number that --on or --off gave, and whether it was --on."""
+    """Return the number that --on or --off gave, and whether it was --on."""
     if args.on is not None and args.off is not None:
         raise UsageError("Give --on or --off, not both.")
     return (args.off, False) if args.on is None else (args.on, True)

@@ -110,7 +110,7 @@ class Matcher:
 
 
 def register(shell: InteractiveShell, matcher: Matcher) -> None:
-    """One matcher for all our magics; other lines pass through untouched."""
+    """Register one matcher for all our magics; other lines pass through untouched."""
 
     @context_matcher(identifier="djinn_jupyter")  # type: ignore[untyped-decorator]
     def djinn_matcher(context: CompletionContext) -> Any:
@@ -131,5 +131,5 @@ def unregister(shell: InteractiveShell) -> None:
 
 
 def _natural(text: str) -> list[tuple[int, int, str]]:
-    """resid_post.2 before resid_post.10."""
+    """Return a key that sorts resid_post.2 before resid_post.10."""
     return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in re.split(r"(\d+)", text) if part]

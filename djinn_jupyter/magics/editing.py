@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def parse_edit(state: KernelState, words: list[str], options: Namespace) -> Edit:
-    """The edit that the words mean. Vectors are names or expressions of the user's own namespace."""
+    """Return the edit that the words spell. Vectors are names or expressions of the user's own namespace."""
     return edit_words.parse_edit(words, value=state.value, find=state.find, options=vars(options))
 
 
@@ -46,14 +46,14 @@ def edited_by_code(
 
 
 def _writable(values: Any) -> Any:
-    """bfloat16 as float32, in which every one of its values is exact; others as they are."""
+    """Return bfloat16 as float32, in which every one of its values is exact; others as they are."""
     import numpy as np
 
     return values.astype(np.float32) if values.dtype.name == "bfloat16" else values
 
 
 def _checked(state: KernelState, after: Any, before: Any) -> Any:
-    """The new value as an array like the old one, or one sentence about what is wrong with it."""
+    """Return the new value as an array like the old one. Raises UsageError with one sentence where it cannot be one."""
     import sys
 
     import numpy as np

@@ -56,7 +56,7 @@ class KernelState:
         return self._engine
 
     def session(self, name: str | None = None) -> RemoteSession:
-        """The present session, or the one called `name`."""
+        """Return the present session, or the one called `name`."""
         engine = self.engine
         if name is not None:
             return self.find(name)
@@ -66,12 +66,12 @@ class KernelState:
         return self._held[self._present]
 
     def find(self, name: str, *, join: bool = False) -> RemoteSession:
-        """An existing session, held here or in the engine, by its full name or the short one it is shown by."""
+        """Return an existing session, held here or in the engine, by its full name or the short one it is shown by."""
         full = self.meant(name).name
         return self._held.get(full) or self.hold(self.engine.session(full, join=join))
 
     def meant(self, name: str) -> SessionDescription:
-        """The one session of that full name, or that is shown by it; it is not opened."""
+        """Return the one session of that full name, or that is shown by it; it is not opened."""
         known = {one.name: one for one in self.engine.sessions()}
         shown = naming.told_apart(known)
         matching = [name] if name in known else [one for one in known if name in (shown[one], naming.label(one))]
@@ -84,14 +84,14 @@ class KernelState:
         return known[matching[0]]
 
     def reach(self, name: str | None) -> RemoteSession:
-        """The present session, or the one called `name`; one of another notebook is not opened."""
+        """Return the present session, or the one called `name`; one of another notebook is not opened."""
         if name is None:
             return self.session()
         full = self.meant(name).name
         return self._held.get(full) or self.engine.reach(full)
 
     def load(self, engine: RemoteEngine, session: RemoteSession) -> None:
-        """From now on work with this engine; what was held of another one is let go."""
+        """Work with this engine from now on, and detach the sessions held of another one."""
         if self._engine is not None and self._engine.channel is not engine.channel:
             self.leave()
         self._engine = engine
@@ -119,7 +119,7 @@ class KernelState:
         self._engine = self._present = None
 
     def tell_unkept(self) -> None:
-        """One line where what a magic did is not in the engine's journal."""
+        """Say in one line that what a magic did is not in the engine's journal."""
         said = None if self._engine is None else self._engine.channel.unkept.read()
         if said is not None:
             self.screen.say(f"Not kept: {said}")
@@ -129,12 +129,12 @@ class KernelState:
         return session
 
     def use(self, session: RemoteSession) -> None:
-        """The sidebar is told too, through the engine; the answer is not waited for."""
+        """Make the session the present one, and tell the sidebar through the engine without waiting for the answer."""
         self._present = session.name
         self.engine.channel.ask(requests.Note(session=session.name, activity="in_use"))
 
     def drop(self, session: RemoteSession) -> None:
-        """The session has been closed."""
+        """Forget a session that has been closed."""
         self._held.pop(session.name, None)
         self.outcomes.pop(session.name, None)
         if self._present == session.name:
@@ -146,7 +146,8 @@ class KernelState:
             self.shell.push({name: value})
 
     def value(self, expression: str) -> Any:
-        """A number, or what the expression is in the user's own namespace: this is the user's kernel and code."""
+        """Return a number, or the expression's value in the user's own namespace: this is the user's kernel and
+        code."""
         try:
             return float(expression)
         except ValueError:

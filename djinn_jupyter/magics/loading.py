@@ -49,7 +49,8 @@ class LoadingMagics(Group):
         self._tell_of_a_rename(described)
 
     def _tell_of_a_rename(self, described: SessionDescription) -> None:
-        """A notebook that was renamed begins with an empty session; what it had is under its former name."""
+        """Name the former session: a renamed notebook begins with an empty one, and its work is under its former
+        name."""
         if described.tokens or described.breakpoints or described.rules:
             return
         for former in _without_notebook(self.state.engine.sessions(), beside=described.name):
@@ -101,7 +102,7 @@ class LoadingMagics(Group):
 
 
 def _without_notebook(sessions: Iterable[SessionDescription], *, beside: str) -> list[SessionDescription]:
-    """Sessions that hold something, of notebooks of the same folder whose files are gone."""
+    """Return the sessions with tokens of notebooks of the same folder whose files are gone."""
     here = Path(beside)
     return [
         one

@@ -166,7 +166,7 @@ class LookingMagics(Group):
 
 
 def _of_head(session: RemoteSession, args: Namespace) -> str | None:
-    """The site to look at, with the head that --head chose."""
+    """Return the site to look at, with the head that --head chose."""
     site: str | None = args.site
     if args.head is None:
         return site

@@ -43,7 +43,7 @@ class Group(Magics):
 
 
 def option(*names: str, **settings: Any) -> Option:
-    """An argument of a magic, as argparse takes it. Quotes around a single text are taken off."""
+    """Return an argument of a magic, as argparse takes it. Quotes around a single text are taken off."""
     if settings.get("nargs", "?") == "?" and not settings.keys() & {"type", "action"}:
         settings["type"] = unquoted
     made: Option = argument(*names, **settings)  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ def option(*names: str, **settings: Any) -> Option:
 
 
 def read(parser: MagicArgumentParser, line: str) -> Namespace:
-    """The arguments of a line. `--positions -1` is a value, not an option."""
+    """Return the arguments of a line. `--positions -1` is a value, not an option."""
     words = words_of(line, posix=False)
     _refuse_unknown(parser, words)
     return parser.parse_args(_with_negatives(parser, _in_full(parser, words)))
@@ -66,7 +66,7 @@ def words_of(line: str, *, posix: bool) -> list[str]:
 
 
 def read_prompt(parser: MagicArgumentParser, line: str) -> Namespace:
-    """Options, then a prompt as it stands, apostrophes and all. In quotes it may also stand before the options."""
+    """Read options, then a prompt as it stands, apostrophes and all. In quotes it may also stand before the options."""
     line = line.strip()
     found = list(_WORD.finditer(line))
     _refuse_unknown(parser, _leading_options(parser, [m.group() for m in found]))
@@ -115,14 +115,14 @@ def verb(
 
 
 def phrase(words: Sequence[str] | None) -> str | None:
-    """The words of an expression that may have been quoted as a whole: `"step == 0"` or `step == 0`."""
+    """Return the words of an expression that may have been quoted as a whole: `"step == 0"` or `step == 0`."""
     if not words:
         return None
     return unquoted(words[0]) if len(words) == 1 else " ".join(words)
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """The options that were given, for a call whose own defaults hold for the rest."""
+    """Return the options that were given, for a call whose own defaults hold for the rest."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -155,8 +155,8 @@ def option_strings(parser: argparse.ArgumentParser, *, with_value: bool = False)
 
 
 def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
-    """An error in the words of whom it meets: parameters of Python by the options of this magic, a notebook's session
-    by the name that it is shown by."""
+    """Return an error in the words of this magic: parameters of Python by the options of this magic, a notebook's
+    session by the name that it is shown by."""
     options = _by_parameter(parser)
     said = _PARAMETER.sub(lambda found: options.get(found[0], found[0]), said)
     return _NOTEBOOK.sub(lambda found: repr(naming.label(found["name"])), said)
@@ -167,13 +167,13 @@ def _in_words(said: str) -> str:
 
 
 def _by_parameter(parser: argparse.ArgumentParser) -> dict[str, str]:
-    """The options of a magic by the names of the parameters that they are in Python."""
+    """Return the options of a magic by the names of the parameters that they are in Python."""
     options = {action.dest: action.option_strings[-1] for action in parser._actions if action.option_strings}
     return options | {python: options[dest] for python, dest in _DESTS.items() if dest in options}
 
 
 def _with_negatives(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
-    """argparse takes `-3,-1` for an option: joined to the long option before it, it cannot."""
+    """Join `-3,-1` to the long option before it, because argparse would take it for an option."""
     taking = {name for name in option_strings(parser, with_value=True) if name.startswith("--")}
     joined: list[str] = []
     for word in words:
@@ -199,7 +199,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, words: Iterable[str]) -> No
 
 
 def _leading_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    """The options before a prompt, without their values."""
+    """Yield the options before a prompt, without their values."""
     taking = option_strings(parser, with_value=True)
     left = iter(words)
     for word in left:
@@ -211,6 +211,6 @@ def _leading_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> I
 
 
 def _late_option(parser: argparse.ArgumentParser, prompt: str) -> str | None:
-    """An option behind the prompt, which is part of it."""
+    """Return an option behind the prompt, which is part of it."""
     known = {name for name in option_strings(parser) if name.startswith("--")}
     return next((word for word in prompt.split() if word.partition("=")[0] in known), None)

@@ -42,14 +42,14 @@ class Screen:
         sys.stdout.write(text + "\n")
 
     def show(self, view: View) -> None:
-        """A view, and below it its figure, if it has one: in one output a page would draw the figure alone."""
+        """Show a view, and below it its figure, if it has one: in one output a page would draw the figure alone."""
         _display(view.card())
         figure = view.figure()
         if figure is not None:
             _display(figure)
 
     def show_stop(self, view: View, stop: StopIdentity, channel: Channel) -> None:
-        """The card of a stop, which says so when the session is not there any more."""
+        """Show the card of a stop, which says so when the session is not there any more."""
         self.live().end(view, stop, channel)
 
     def show_live(self, widget: object) -> Any:
@@ -80,7 +80,7 @@ class Live:
         self._said.append(line)
 
     def second(self, line: str) -> None:
-        """The present step again, with the seconds it has taken so far. A terminal rewrites its line with it."""
+        """Show the present step again, with the seconds it has taken so far. A terminal rewrites its line with it."""
         if not self._static:
             said = tuple(step for step in self._said if not line.startswith(step))
             self._update(views.progress_view(line, said))
@@ -88,7 +88,7 @@ class Live:
             self._terminal.second(line)
 
     def gained(self, text: str) -> None:
-        """One more token's text; shown at most ten times a second."""
+        """Add one more token's text; it is shown at most ten times a second."""
         self._text.append(text)
         if not self._static and time.monotonic() - self._shown_at >= UPDATE_SECONDS:
             self._shown_at = time.monotonic()
@@ -102,7 +102,7 @@ class Live:
             self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
 
     def end(self, view: View, stop: StopIdentity | None = None, channel: Channel | None = None) -> None:
-        """The final form, in place of what was shown while it ran. That of a `stop` hears on its channel what
+        """Show the final form, in place of what was shown while it ran. That of a `stop` hears on its channel what
         becomes of it."""
         if self._terminal is not None:
             self._terminal.clear()

@@ -32,7 +32,7 @@ Asked = Sequence[str | int] | None
 
 
 def effect_asked(args: Namespace) -> Asked:
-    """The tokens to measure besides the most probable; None where no effect was asked for."""
+    """Return the tokens to measure besides the most probable; None where no effect was asked for."""
     measured: list[str | int] = getattr(args, "measure", None) or []
     if measured and not args.effect:
         raise UsageError("--measure belongs to --effect: it says which tokens to measure besides.")
@@ -40,12 +40,12 @@ def effect_asked(args: Namespace) -> Asked:
 
 
 def effect_of(session: StoppedSession, asked: Asked) -> Any:
-    """The reading of the effect at the present stop, where it was asked for."""
+    """Return the reading of the effect at the present stop, where it was asked for."""
     return None if asked is None else session.effect(TOP, tokens=asked).reply.effect
 
 
 def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | None = None) -> View:
-    """The stop card or the result; `restored` is what the session had to wait for."""
+    """Return the stop card or the result; `restored` is what the session had to wait for."""
     if not isinstance(outcome, stops.Paused):
         return views.result_view(outcome.reply, restored=restored)
     reading = effect_of(outcome.session, effect)
@@ -72,7 +72,7 @@ def sentence(outcome: Stop) -> str:
 
 
 def value_of(stop: Paused) -> Any:
-    """The value at the stop, of a long pass the last positions only."""
+    """Return the value at the stop, of a long pass the last positions only."""
     row_bytes = 4 * max(1, math.prod(stop.shape[1:]))
     most = max(1, FETCHED_BYTES // row_bytes)
     positions = None if len(stop.positions) <= most else stop.positions[-most:]
@@ -80,7 +80,7 @@ def value_of(stop: Paused) -> Any:
 
 
 def _lens(stop: Paused) -> Any:
-    """The lens at the positions that the card shows; none where the site is not a whole residual."""
+    """Return the lens at the positions that the card shows; none where the site is not a whole residual."""
     if stop.site.partition(".")[0] not in LENS_POINTS or "[" in stop.site:
         return ()
     return stop.session.lens(CARD_TOP, positions=views.positions_shown(stop.reply)).rows
@@ -89,8 +89,8 @@ def _lens(stop: Paused) -> Any:
 def lens_by_layer(
     session: RemoteSession, positions: Any, tokens: Sequence[str | int] | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The lens's first token after every layer that has run, with `tokens` read besides; without any, those that the
-    last layer finds most probable at the last position. And what the deepest layer notes on the tokens."""
+    """Return the lens's first token after every layer that has run, with `tokens` read besides; without any, those that
+    the last layer finds most probable at the last position. And what the deepest layer notes on the tokens."""
     sites = [f"resid_post.{layer}" for layer in range(session.stop.layer)]
     if not sites:
         raise UsageError("No layer has run yet: there is nothing to read by layer.")
@@ -102,7 +102,7 @@ def lens_by_layer(
 
 
 def look_of(session: RemoteSession, snapshot: Any) -> Look:
-    """A snapshot with the tokens beside it."""
+    """Return a snapshot with the tokens beside it."""
     texts = dict(enumerate(session.stop.texts))
     return views.Look(
         site=snapshot.site,
@@ -158,8 +158,8 @@ def _finished_line(name: str, done: Finished) -> Line:
 
 
 def residuals_of_both(state: KernelState, a: str, b: str) -> tuple[tuple[int, ...], dict[str, tuple[Any, Any]]]:
-    """The last positions that the stopped passes of two sessions share, and by site the residuals of both there, after
-    every layer that both have run."""
+    """Return the last positions that the stopped passes of two sessions share, and by site the residuals of both there,
+    after every layer that both have run."""
     sessions = (state.find(a), state.find(b))
     stopped = tuple(session.stop for session in sessions)
     shared = tuple(sorted(set(stopped[0].positions) & set(stopped[1].positions)))[-POSITIONS_COMPARED:]

@@ -42,7 +42,7 @@ class Array:
 
     @classmethod
     def scalar(cls, value: float) -> Array:
-        """A number as an array of shape (), which broadcasts to everything."""
+        """Return a number as an array of shape (), which broadcasts to everything."""
         return cls(dtype="float64", shape=(), data=struct.pack("<d", value))
 
     @property

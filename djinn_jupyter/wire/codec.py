@@ -75,7 +75,7 @@ class _FrameReader:
 
 
 def encode(number: int, body: Request | Reply) -> list[Frame]:
-    """The frames of a request or reply. Raises NotEncodable and MessageTooLarge."""
+    """Return the frames of a request or reply. Raises NotEncodable and MessageTooLarge."""
     arrays: list[Frame] = []
 
     def place(value: Any) -> Any:
@@ -93,7 +93,7 @@ def encode(number: int, body: Request | Reply) -> list[Frame]:
 
 @contextmanager
 def _sayable(body: object) -> Iterator[None]:
-    """NotEncodable, in a sentence, for whatever keeps `body` from becoming bytes."""
+    """Raise NotEncodable, in a sentence, for any error that keeps `body` from becoming bytes."""
     try:
         yield
     except (ValueError, OverflowError, TypeError, NotImplementedError, RecursionError) as error:
@@ -109,7 +109,7 @@ def _obstacle(error: Exception) -> str:
 
 
 def encode_reply(number: int, reply: Reply) -> list[Frame]:
-    """The frames of a reply, or of the failure that says why it cannot be sent: an asker is always answered."""
+    """Return the frames of a reply, or of the failure that says why it cannot be sent: every request is answered."""
     try:
         if isinstance(reply, Failed):
             reply = Failed(code=reply.code, message=sendable(reply.message))
@@ -119,7 +119,8 @@ def encode_reply(number: int, reply: Reply) -> list[Frame]:
 
 
 def encode_checked(number: int, request: Request) -> list[Frame]:
-    """As `encode`. UsageError where a field breaks its own limits: msgspec looks at them on reading only."""
+    """Return the frames as `encode` does. Raises UsageError where a field breaks its own limits: msgspec looks at them
+    on reading only."""
     with _limits_in_words():
         frames = encode(number, request)
         decode_request(frames)
@@ -127,7 +128,7 @@ def encode_checked(number: int, request: Request) -> list[Frame]:
 
 
 def as_read(request: Request) -> Request:
-    """The request as whoever it is sent to would read it. UsageError where it could not be."""
+    """Return the request as its receiver would read it. Raises UsageError where it could not be read."""
     with _limits_in_words():
         return decode_request(encode(0, request)).body
 
@@ -141,7 +142,7 @@ def _limits_in_words() -> Iterator[None]:
 
 
 def _limit_in_words(said: str) -> str:
-    """`max_new_tokens: expected int >= 0.` of what msgspec says."""
+    """Return msgspec's message as `max_new_tokens: expected int >= 0.`"""
     found = _LIMIT.search(said.replace("`", ""))
     return said if found is None else f"{found['field']}: expected {found['limit']}."
 
@@ -157,7 +158,8 @@ def decode_reply(frames: Sequence[Frame]) -> Envelope[Reply]:
 
 
 def read_number(frames: Sequence[Frame]) -> int | None:
-    """The number of a message whose body could not be read, so that it can be answered; None when it has none."""
+    """Return the number of a message whose body could not be read, so that it can be answered; None when it has
+    none."""
     try:
         return msgspec.msgpack.decode(frames[0], type=_Numbered).id if frames else None
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -195,7 +197,7 @@ def _check_sizes(frames: Sequence[Frame]) -> None:
 
 
 def encode_event(event: Event) -> list[Frame]:
-    """Raises NotEncodable."""
+    """Return the frames of an event. Raises NotEncodable."""
     with _sayable(event):
         return [topic_of(event.session), msgspec.msgpack.encode(event)]
 
@@ -206,12 +208,13 @@ def topic_of(session: str) -> bytes:
 
 
 def encode_listened(topic: bytes) -> list[Frame]:
-    """Confirms a subscription, so that a listener can wait for it instead of missing the first events."""
+    """Return the frames that confirm a subscription, so that a listener can wait for it instead of missing the first
+    events."""
     return [topic, b""]
 
 
 def decode_event(frames: Sequence[Frame]) -> Event | None:
-    """The event, whose topic frame must be its session's; None for the confirmation of a subscription."""
+    """Return the event, whose topic frame must be its session's; None for the confirmation of a subscription."""
     if len(frames) != 2:
         raise MalformedMessage(f"An event has two frames, this has {len(frames)}.")
     topic, body = bytes(frames[0]), memoryview(frames[1])

@@ -25,7 +25,7 @@ def host_name() -> str:
 
 @functools.cache
 def boot_id() -> str:
-    """A text that changes with every boot of this machine, and only then."""
+    """Return a text that changes with every boot of this machine, and only then."""
     if _LINUX_BOOT.exists():
         return _LINUX_BOOT.read_text().strip()
     asked = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, check=True)
@@ -57,7 +57,7 @@ def _noted_start(pid: int) -> str | None:
 
 
 def require_supported_platform() -> None:
-    """UsageError where engines cannot run."""
+    """Raise UsageError where engines cannot run."""
     if sys.platform not in ("linux", "darwin"):
         raise UsageError(
             f"Engines run on Linux and macOS, this is {sys.platform}: they need Unix sockets and process sessions. "

@@ -26,7 +26,7 @@ Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 def require_computable(sampling: Sampling) -> None:
-    """UsageError for what overflows 32-bit numbers."""
+    """Raise UsageError for a value that overflows 32-bit numbers."""
     if 0 < sampling.temperature < COLDEST:
         raise UsageError(
             f"A temperature is 0 (greedy) or at least {COLDEST:g}, for logits divided by less leave 32-bit numbers; "

@@ -13,18 +13,18 @@ NOTEBOOK = ".ipynb"
 
 
 def label(name: str) -> str:
-    """A session's name as it is shown: a notebook's path by its stem, another name as it is. What a terminal would obey
-    is spelled out."""
+    """Return a session's name as it is shown: of a notebook's path its stem, another name unchanged. Characters that a
+    terminal would obey are spelled out."""
     return shown(PurePosixPath(name).stem if name.endswith(NOTEBOOK) else name)
 
 
 def notebook_shown(path: str) -> str:
-    """A notebook's path as it is shown: its name, with the extension, behind its folder."""
+    """Return a notebook's path as it is shown: its name, with the extension, behind its folder."""
     return shown(str(PurePosixPath(*PurePosixPath(path).parts[-2:])))
 
 
 def told_apart(names: Iterable[str]) -> dict[str, str]:
-    """Names as they are shown side by side: by their labels; those whose label others have too, with as many of their
+    """Return names as they are shown side by side: by their labels; names with equal labels with as many of their
     folders as it takes (`ada/01_quickstart`)."""
     every = tuple(dict.fromkeys(names))
     labels = {name: label(name) for name in every}
@@ -45,7 +45,7 @@ def _depth(name: str) -> int:
 
 
 def _with_folders(name: str, folders: int) -> str:
-    """The label behind so many of the path's last folders. A name that is no notebook's stays as it is."""
+    """Return the label behind so many of the path's last folders. A name that is not a notebook's stays as it is."""
     if not name.endswith(NOTEBOOK):
         return label(name)
     parents = PurePosixPath(name).parent.parts[-folders:]
@@ -53,7 +53,7 @@ def _with_folders(name: str, folders: int) -> str:
 
 
 def require_showable(name: str, what: str) -> None:
-    """UsageError where a terminal or a log would obey a part of the name instead of showing it."""
+    """Raise UsageError where a terminal or a log would obey a part of the name instead of showing it."""
     strange = unshown(name)
     if strange is not None:
         raise UsageError(f"{what} cannot hold {strange!r}, which is obeyed and not shown; choose another.")

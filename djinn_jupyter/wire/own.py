@@ -20,7 +20,8 @@ _ELSEWHERE: Final = "set JUPYTER_RUNTIME_DIR to a folder of your own"
 
 
 def make_own_folder(path: Path) -> Path:
-    """`path`, made with mode 0700 where it is missing. UsageError where it cannot be made or is not ours alone."""
+    """Return `path`, made with mode 0700 where it is missing. Raises UsageError where it cannot be made or is not ours
+    alone."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -30,8 +31,8 @@ def make_own_folder(path: Path) -> Path:
 
 
 def require_own_folder(path: Path, instead: str = _ELSEWHERE) -> None:
-    """UsageError unless `path` is a folder of ours where nobody else may write, in one where nobody may replace it;
-    `instead` says what can be done other than to mend it. FileNotFoundError where it is missing."""
+    """Raise UsageError unless `path` is a folder of ours that no other user may write to, in one where no other user
+    may replace it; `instead` says what can be done other than to mend it. FileNotFoundError where it is missing."""
     found, above = path.lstat(), path.parent.stat()
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
@@ -50,8 +51,8 @@ def require_own_folder(path: Path, instead: str = _ELSEWHERE) -> None:
 
 
 def open_own(path: Path, flags: int) -> int:
-    """A descriptor of a regular file of ours; made with mode 0600 where `flags` say so. FileNotFoundError where there
-    is none; UsageError where it is a link, no file, another's, or may be written by others."""
+    """Return a descriptor of a regular file of ours; made with mode 0600 where `flags` say so. FileNotFoundError where
+    there is none; UsageError where it is a link, no file, another's, or may be written by others."""
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 
 def at_positions(positions: Sequence[int]) -> str:
-    """`position 4`, `positions 0-4`"""
+    """Return `position 4`, `positions 0-4`"""
     return f"position{'' if len(positions) == 1 else 's'} {spans(positions)}"
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """`0-4`, `3`, `0, 2, 5-7`: ascending runs are drawn together."""
+    """Return `0-4`, `3`, `0, 2, 5-7`: ascending runs are drawn together."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

@@ -59,15 +59,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str = ""
 
     def file_stem(self) -> str:
-        """The name of the engine's files in the registry, without suffix."""
+        """Return the name of the engine's files in the registry, without suffix."""
         return f"{self.identity.slug()}-{self.pid}"
 
     def socket_folder(self) -> str | None:
-        """The private folder of its sockets; None where it listens on TCP."""
+        """Return the private folder of its sockets; None where it listens on TCP."""
         return self.commands.removeprefix("ipc://").rpartition("/")[0] if self.commands.startswith("ipc://") else None
 
     def serves(self, wanted: Identity) -> bool:
-        """Whether a load of `wanted` means this engine: each field as asked then, or named now as it was found then."""
+        """True if a load of `wanted` means this engine: each field as asked then, or named now as it was found then."""
         if (wanted.random_weights, wanted.random_seed) != (self.identity.random_weights, self.identity.random_seed):
             return False
         if wanted.model not in (self.identity.model, self.found.model):
@@ -109,7 +109,7 @@ Notice = Started | Progressed | Ready | StartFailed
 
 
 def encode_notice(notice: Notice) -> bytes:
-    """One line of JSON on the launcher's pipe."""
+    """Return one line of JSON on the launcher's pipe."""
     return msgspec.json.encode(notice) + b"\n"
 
 

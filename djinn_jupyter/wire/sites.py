@@ -111,7 +111,7 @@ class Site(Frozen):
         return place if self.selector is None else f"{place}[{spell_selector(self.selector)}]"
 
     def whole(self) -> Site:
-        """The same place without its selector."""
+        """Return the same place without its selector."""
         return msgspec.structs.replace(self, selector=None)
 
 
@@ -120,7 +120,7 @@ def spell_selector(indices: tuple[int, ...]) -> str:
 
 
 def parse_selector(text: str) -> tuple[int, ...]:
-    """`6`, `1,4` or `2:5` (end excluded) as indices."""
+    """Return `6`, `1,4` or `2:5` (end excluded) as indices."""
     indices: list[int] = []
     for part in text.split(","):
         start, colon, stop = part.strip().partition(":")
@@ -137,7 +137,8 @@ def parse_selector(text: str) -> tuple[int, ...]:
 
 
 def parse_site(text: str) -> Site:
-    """The Site that `text` spells. A bare number is that layer's output; a dotted name of no point is a module path."""
+    """Return the Site that `text` spells. A bare number is that layer's output; a dotted name of no point is a module
+    path."""
     text = text.strip()
     known = _from_other_tool(text)
     if known is not None:

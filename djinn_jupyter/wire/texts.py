@@ -10,18 +10,19 @@ _TURNING: Final = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2
 
 
 def sendable(text: str, longest: int = LONGEST_MESSAGE) -> str:
-    """The text as UTF-8 can carry it, halves of surrogate pairs spelled out, and cut where it is longer than that."""
+    """Return the text as UTF-8 can carry it, halves of surrogate pairs spelled out, and cut where it is longer than
+    that."""
     whole = text.encode(errors="backslashreplace").decode()
     return whole if len(whole) <= longest else f"{whole[: longest - 4]} ..."
 
 
 def unshown(text: str) -> str | None:
-    """The first character that a terminal or a log would obey, and not show; None where there is none."""
+    """Return the first character that a terminal or a log would obey, and not show; None where there is none."""
     return next((c for c in text if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") or c in _TURNING), None)
 
 
 def shown(text: str) -> str:
-    """The text with such characters spelled out."""
+    """Return the text with such characters spelled out."""
     if text.isprintable() or unshown(text) is None:
         return text
     return "".join(c if unshown(c) is None else c.encode("unicode_escape").decode() for c in text)

@@ -114,7 +114,7 @@ def _could_lock(descriptor: int) -> bool:
 
 
 def _require_options(entry: Entry, wanted: Options) -> None:
-    """UsageError when an option was given that the running engine does not have."""
+    """Raise UsageError where an option was given that the running engine does not have."""
     for name in (field.name for field in dataclasses.fields(wanted)):
         asked, has = getattr(wanted, name), getattr(entry.options, name)
         if asked is not None and asked is not False and asked != has:
@@ -126,7 +126,8 @@ def _require_options(entry: Entry, wanted: Options) -> None:
 
 
 def _require_listening(entry: Entry, listen: str | None) -> None:
-    """UsageError when an address was given that the running engine does not listen on; `*` and 0 are any port."""
+    """Raise UsageError where an address was given that the running engine does not listen on; `*` and 0 are any
+    port."""
     if listen is None:
         return
     address, _, port = listen.rpartition(":")

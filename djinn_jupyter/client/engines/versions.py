@@ -10,7 +10,7 @@ from djinn_jupyter.wire.registry import Entry
 
 
 def require_this_protocol(entry: Entry) -> None:
-    """VersionMismatch where the engine is of another version of Djinn."""
+    """Raise VersionMismatch where the engine is of another version of Djinn."""
     refusal = refusal_of(entry)
     if refusal is not None:
         raise VersionMismatch(refusal)
@@ -29,6 +29,6 @@ def refusal_of(entry: Entry) -> str | None:
 
 
 def difference(entry: Entry) -> str | None:
-    """`is of another version of Djinn (...)`; None for one that speaks this protocol."""
+    """Return `is of another version of Djinn (...)`; None for one that speaks this protocol."""
     different = protocol.difference(entry.version, entry.protocol)
     return None if different is None else f"is of another version of Djinn ({different})"

@@ -60,7 +60,7 @@ class Kinds:
         return "truth"
 
     def numbers(self, parts: Sequence[Operand]) -> Kind:
-        """A truth counts as 0 or 1."""
+        """Return `number`, and note each operand that is none; a truth counts as 0 or 1."""
         for part in parts:
             if part.kind not in ("number", "truth"):
                 self._note(f"{part}, and arithmetic is for numbers.")

@@ -44,7 +44,7 @@ LARGEST: Final = torch.finfo(torch.float32).max  # a rule with a larger number w
 
 
 def nothing_more(edit: EditBase) -> None:
-    """The check of a kind whose numbers cannot contradict each other."""
+    """Check nothing: the numbers of this kind cannot contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def _squared(direction: Tensor) -> Tensor:
 
 @kind_of(PatchFrom, lambda edit: f"patch from {label(edit.session)}" + (f" at {edit.site}" if edit.site else ""))
 def _patched(part: Tensor, edit: PatchFrom, source: Tensor | None = None) -> Tensor:
-    """`source` is the other session's value; a rule has none."""
+    """Return the value `source` of the other session; a rule has none."""
     if source is None:
         raise InvalidEdit(
             "patch_from takes a value of one stop; a steering rule cannot patch, use add or set with the array."

@@ -33,8 +33,8 @@ class FileWorker:
 
 
 def until_done(mailbox: Mailbox, scheduler: Scheduler, work: Future[Outcome]) -> Generator[None, None, Outcome]:
-    """Steps of a job that waits for file work: gives way to other jobs, and sleeps when all of them wait. Raises the
-    work's error."""
+    """Yield steps of a job that waits for file work: it gives way to other jobs, and sleeps when all of them wait.
+    Raises the work's error."""
     work.add_done_callback(lambda _: mailbox.wake())
     scheduler.begin_wait()
     try:

@@ -94,7 +94,7 @@ class Persistence:
             self.journal = None
 
     def abandon(self) -> None:
-        """Like `close`, but write nothing more."""
+        """Close as `close` does, but write nothing more."""
         self.file_worker.close()
         if self.journal is not None:
             self.journal.abandon()

@@ -31,7 +31,7 @@ Steps = Generator[Blocked | None, None, None]
 
 
 def recompute(runtime: Runtime, session: Session) -> Steps:
-    """Steps that give way as a prefill does. An error leaves the session lost, as it was."""
+    """Run the passes again, in steps that give way as a prefill does. An error leaves the session lost, as it was."""
     cache = runtime.new_cache()
     try:
         yield from _Recomputing(runtime, session, cache).run()

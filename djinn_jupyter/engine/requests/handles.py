@@ -20,7 +20,7 @@ MARK: Final = "handles"
 
 
 def free_for_all(request: ask.RequestBase) -> None:
-    """Any client may ask it, whosever the session is: it ends neither the session nor what that holds."""
+    """Refuse no client, also for another's session: the request ends neither the session nor its contents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

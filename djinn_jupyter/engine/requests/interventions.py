@@ -128,7 +128,7 @@ class EditRequests:
             source.residence.let_go()
 
     def _present(self, session: Session) -> Pieces:
-        """Steps until the session's bytes are on the device. Raises the error that prevents it."""
+        """Yield steps until the session's bytes are on the device. Raises the error that prevents it."""
         if not session.residence.present:
             self._residency.need(session)
             yield from self._residency.settled(session)

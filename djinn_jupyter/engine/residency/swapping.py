@@ -246,7 +246,7 @@ class Swapping:
         return any(here.state == "host" and here.moving is not None for here in places)
 
     def _sink_another(self, session: Session, need: int) -> bool:
-        """Where the host is full, begin to send the longest unused session there to the disk, if it was unused for
+        """Begin to send the longest unused session of a full host to the disk, if that was unused for
         longer than this one. Return False where there is none."""
         if self.tiers.disk is None or self.tiers.host is None or need > self.tiers.host.limit:
             return False

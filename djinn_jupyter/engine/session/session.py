@@ -197,7 +197,7 @@ class Session:
         self.blobs = blobs
 
     def number_after(self, edition: int) -> None:
-        """Never repeat numbers up to this one, which a closed session of the name may have had."""
+        """Number later stops above this one: a closed session of the name may have had the numbers up to it."""
         self.last_edition = max(self.last_edition, edition)
 
     # --- what happens in its passes --------------------------------------------------------------------------------

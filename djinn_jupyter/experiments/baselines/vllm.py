@@ -167,7 +167,7 @@ def _greedy(new: int) -> Any:
 
 
 def see_only(device: str | None, environment: Any = os.environ) -> None:
-    """Before CUDA starts, restrict the GPUs visible to this process to the one of that index."""
+    """Restrict, before CUDA starts, the GPUs visible to this process to the one of that index."""
     index = (device or "").partition("cuda:")[2]
     if index:
         seen = environment.get("CUDA_VISIBLE_DEVICES")

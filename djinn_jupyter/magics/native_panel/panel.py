@@ -41,7 +41,7 @@ class NativePanel:
     # --- following what the notebook works with ----------------------------------------------------------------------
 
     def _look(self, result: object = None) -> None:
-        """After a cell, go over to the engine and the sessions that the notebook works with now."""
+        """Go over, after a cell, to the engine and the sessions that the notebook works with now."""
         engine = self._state.loaded
         if engine is None or self._bridge is None or self._bridge.engine.channel is not engine.channel:
             self._leave()

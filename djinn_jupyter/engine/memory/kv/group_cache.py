@@ -79,7 +79,7 @@ class GroupCache:
         return read
 
     def _write_through(self, slot: int, k_1HqD: Tensor, v_1HqD: Tensor, start: int, end: int) -> tuple[Tensor, Tensor]:
-        """Without a working copy: write to the pages at once, then gather the rows that attention reads."""
+        """Write, where there is no working copy, to the pages at once, then gather the rows that attention reads."""
         if not self.table.is_private(start, end):
             raise BooksBroken(f"Rows [{start}, {end}) came without a reserve.")
         layer = self.geometry.layers[slot].cache_layer
