@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from djinn_jupyter.client import collecting
+from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arrays import token_ids
+from djinn_jupyter.client.collecting import OnCollected
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.client.connection.transport import WireBytes
 from djinn_jupyter.client.engines.naming import default_session_name
@@ -18,6 +20,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.collecting import StoredDtype
 from djinn_jupyter.wire.nouns import (
     CheckpointDescription,
     EngineStatistics,
@@ -28,11 +31,6 @@ from djinn_jupyter.wire.nouns import (
 )
 from djinn_jupyter.wire.readings import Branch
 from djinn_jupyter.wire.registry import Entry
-
-if TYPE_CHECKING:
-    from djinn_jupyter.client.activations import Activations
-    from djinn_jupyter.client.collecting import OnCollected
-    from djinn_jupyter.wire.collecting import StoredDtype
 
 END_SECONDS = 30.0
 
@@ -146,8 +144,6 @@ class RemoteEngine:
         to be read lazily. Prompts are texts or token ids, or a pathlib.Path of a file with one a line, `.json` or
         `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. Where the folder
         has shards of this very collection, it goes on after them. `on_progress` is called with the prompts done."""
-        from djinn_jupyter.client import collecting
-
         return collecting.collect(
             self.channel,
             prompts,
