@@ -385,18 +385,7 @@ def client_double(engine: EngineDouble) -> Any:
         engine.dead = False
         return RemoteEngine(engine.channel)
 
-    edits = (
-        "scale",
-        "add",
-        "set_to",
-        "zero",
-        "clamp",
-        "project_out",
-        "norm_match",
-        "orthogonal",
-        "projection_cap",
-        "patch_from",
-    )
+    edits = "scale add set_to zero clamp project_out norm_match orthogonal projection_cap patch_from".split()
     names = (*edits, "Interrupted", "Paused", "Finished")
     return SimpleNamespace(
         load=load, loaded=loaded, engines=lambda: (), **{name: getattr(djinn_jupyter, name) for name in names}
