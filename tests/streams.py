@@ -112,7 +112,7 @@ class Gpu:
 
 
 def instead_of_cuda(monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
-    """`torch.cuda` speaks to `gpu`, and copies of tensors happen there. Others than copies happen at once."""
+    """Put `gpu` in place of `torch.cuda`: copies of tensors happen there; all other operations happen at once."""
     copy_ = Tensor.copy_
 
     def copied(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:

@@ -43,7 +43,7 @@ def _plain(layers: int) -> dict[str, Any]:
 
 
 def _text(**fields: Any) -> Overrides:
-    """The section of the text needs these."""
+    """Return the fields that the section of the text needs."""
     return lambda layers: {"text_config": fields}
 
 

@@ -96,7 +96,7 @@ def test_cases_after_one_that_ended_cudas_context_are_for_another_process(
 
 @pytest.mark.parametrize("handler", ["exit(1)", "None"], ids=["that stops its engines", "that hangs"])
 def test_a_step_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handler: str) -> None:
-    """By a signal, at which it stops its engines; by force where it does not end."""
+    """A signal ends it, at which it stops its engines; force ends it where it goes on."""
     monkeypatch.setattr(command, "SECONDS", 2)
     monkeypatch.setattr(command, "GRACE_SECONDS", 2)
     waits = f"import signal, time; signal.signal(signal.SIGTERM, lambda *_: {handler})\ntry: time.sleep(60)"

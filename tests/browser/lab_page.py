@@ -51,12 +51,12 @@ class LabPage:
         self.page.wait_for_function(f"() => {_PANEL}.sessionContext.session?.kernel?.status === 'idle'")
 
     def run_cell(self, source: str) -> None:
-        """The cell with this source, until it has ended and the next command may come."""
+        """Run the cell with this source, and wait until it has ended and the next command may come."""
         index = next(i for i, cell in enumerate(self.cells()) if cell["source"] == source)
         self.page.evaluate(_RUN_CELL, index)
 
     def open_beside(self, notebook: str) -> None:
-        """Another notebook to the right of this one; from now on it is the one in front."""
+        """Open another notebook to the right of this one; from now on that one is in front."""
         self.command("docmanager:open", {"path": notebook, "options": {"mode": "split-right"}})
         self.page.wait_for_function(f"path => {_PANEL}.context?.path === path", arg=notebook)
         self.page.wait_for_function(f"() => {_PANEL}.content?.model?.cells?.length > 0")
@@ -96,7 +96,7 @@ class LabPage:
         self.page.evaluate(call, [name, arguments or {}])
 
     def cells(self) -> list[dict[str, Any]]:
-        """The notebook's cells, outputs included, whether they are drawn or not."""
+        """Return the notebook's cells, outputs included, whether they are drawn or not."""
         cells: list[dict[str, Any]] = self.page.evaluate(f"() => {_PANEL}.content.model.toJSON().cells")
         return cells
 
@@ -122,7 +122,8 @@ class LabPage:
         self.page.wait_for_function(_NOTHING_MOVES)
 
     def screenshots(self, path: Path) -> list[Path]:
-        """The notebook as it is drawn now, in pictures of at most a screen and a half: `path` with a number added."""
+        """Take the notebook as it is drawn now, in pictures of at most a screen and a half: `path` with a number
+        added."""
         path.parent.mkdir(parents=True, exist_ok=True)
         box = self.drawn(".jp-Notebook").first.bounding_box()
         assert box

@@ -29,7 +29,7 @@ class LabServer:
         return f"{self.url}/lab/tree/{notebook}?token={self.token}&reset"
 
     def reloaded(self, notebook: str) -> str:
-        """As `address`, with the saved layout of the workspace."""
+        """Return `address` with the saved layout of the workspace."""
         return self.address(notebook).removesuffix("&reset")
 
     def in_notebook_7(self, notebook: str) -> str:

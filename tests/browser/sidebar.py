@@ -96,15 +96,15 @@ class Sidebar:
 
 
 def whole(text: str) -> re.Pattern[str]:
-    """Matches this text and nothing more: `at resid_post.1` is not `at resid_post.10`."""
+    """Match this text and nothing more: `at resid_post.1` is not `at resid_post.10`."""
     return re.compile(rf"^\s*{re.escape(text)}\s*$")
 
 
 @contextmanager
 def no_complaints(page: Page) -> Iterator[None]:
-    """Nothing of Djinn throws in the page or writes an error to its console while the block runs: nothing whose text,
-    trace or address names it. JupyterLab and Notebook have complaints of their own, with or without Djinn, as when a
-    kernel is restarted before the debugger has answered."""
+    """Fail if an error whose text, trace or address names Djinn is thrown in the page or written to its console while
+    the block runs. JupyterLab and Notebook have complaints of their own, with or without Djinn, as when a kernel is
+    restarted before the debugger has answered."""
     heard: list[str] = []
 
     def complain(message: ConsoleMessage) -> None:

@@ -111,7 +111,7 @@ def test_an_engine_that_ended_is_started_again_under_the_open_sidebar_with_its_s
 
 
 def process_of(engine: Locator) -> int:
-    """The engine's, as the sidebar says it."""
+    """Return the engine's process number, as the sidebar shows it."""
     described = engine.locator(".djinn-Engine-name").get_attribute("title") or ""
     found = re.search(r"Process (\d+)", described.replace(",", ""))
     assert found, described

@@ -30,7 +30,7 @@ TAB_STOPS = "() => document.querySelectorAll('a, button, input, select, jp-butto
 
 
 def drag_into_the_notebook(page: Page, label: Locator) -> None:
-    """Until the notebook has a cell more: the row may move while the mouse goes down on it."""
+    """Drag a row until the notebook has one more cell: the row may move while the mouse goes down on it."""
     cells = page.evaluate("() => window.jupyterapp.shell.currentWidget.content.widgets.length")
     for _ in range(ATTEMPTS):
         label.hover()  # once it stands still

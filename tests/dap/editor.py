@@ -131,7 +131,7 @@ class Editor:
             self._write(data)
 
     def _listen(self) -> None:
-        """Bytes through the public client, which takes them apart and reads them with its own models."""
+        """Read bytes through the public client, which takes them apart and reads them with its own models."""
         parsed = self.client.handler._parse_message
 
         def parse(message: dict[str, Any]) -> Any:

@@ -15,7 +15,7 @@ PROMPT = "The capital of France is"
 
 
 def test_a_whole_conversation_on_pipes(engine: RemoteEngine) -> None:
-    """launch, stop, stack, scopes, variables, evaluate, set a variable, step, back, continue, terminated."""
+    """It is launch, stop, stack, scopes, variables, evaluate, set a variable, step, back, continue, terminated."""
     plain = engine.session("plain").run(PROMPT, max_new_tokens=3)
     editor = on_pipes()
     assert editor.capabilities == CAPABILITIES
@@ -313,7 +313,8 @@ def test_two_notebooks_of_one_name_are_told_apart_by_their_folders(engine: Remot
 def test_what_another_client_has_open_is_ended_with_force_only(
     engine: RemoteEngine, command: str, how: dict[str, bool]
 ) -> None:
-    """Refused, it stays as it was; an editor that leaves takes its breakpoints along all the same."""
+    """A session whose end is refused stays as it was; an editor that leaves takes its breakpoints along all the
+    same."""
     theirs = engine.session("theirs", fresh=True)
     for force in (False, True):
         editor = on_pipes()

@@ -34,7 +34,7 @@ class LayerCount:
 
     @contextmanager
     def expect(self, *runs: int) -> Iterator[None]:
-        """Layer `i` runs `runs[i]` times in this block."""
+        """Fail unless layer `i` runs `runs[i]` times in this block."""
         self.counted.clear()
         yield
         assert [self.counted[i] for i in range(len(runs))] == list(runs)

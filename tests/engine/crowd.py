@@ -39,7 +39,7 @@ class Crowd:
     # --- the bystander -----------------------------------------------------------------------------------------------
 
     def goes_on(self) -> None:
-        """The bystander's next token is made of the same bits as ever."""
+        """Fail unless the bystander's next token is made of the same bits as ever."""
         step = self.step
         self._run_on()
         assert torch.equal(self._logits(), self.expected[step])
@@ -95,11 +95,11 @@ class Crowd:
                 self.desk.close(name)
 
     def alone(self) -> None:
-        """Only the bystander is left."""
+        """Fail unless only the bystander is left."""
         self.leave(*[name for name in self.desk.engine.sessions if name != BYSTANDER])
 
     def ask(self, request: ask.Request, name: str, state: State) -> Any:
-        """The one reply to it."""
+        """Return the one reply to a request."""
         replies: list[Any] = []
         closing: list[Any] = []
         self.desk.post(request, replies)

@@ -53,7 +53,7 @@ def test_every_row_is_what_an_engine_says_now(name: str) -> None:
 
 
 def test_the_page_is_made_of_its_rows() -> None:
-    """All that is not a row, and their order: with rows that are read off the page."""
+    """The rows are read off the page; everything else on it, and their order, is made again from them."""
     lines = {line.removeprefix("| ").split(" | ")[0]: line for line in PAGE.read_text().splitlines()}
     refused = {*sections()[1]}
     assert page(lambda name: (lines[name] not in refused, lines[name])) == PAGE.read_text()

@@ -163,7 +163,7 @@ def test_edits_one_after_the_other_within_one_layer_add_up(desk: Desk, plain: Ou
 
 
 def test_a_value_set_at_a_stop_is_the_value_the_model_goes_on_with(desk: Desk) -> None:
-    """Another prompt's value at the stop, set whole, gives that prompt's logits from there on."""
+    """Another prompt's whole value, set at the stop, gives that prompt's logits from there on."""
     other = tokens(len(PROMPT), seed=8)
     desk.stop_at("resid_post.7", "step == 0")
     desk.run(other, 0)

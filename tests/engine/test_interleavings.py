@@ -51,7 +51,7 @@ def _interleave(crowd: Crowd, steps: list[Step]) -> None:
 
 
 def _await(crowd: Crowd, asked: list[tuple[Any, list[Any]]]) -> None:
-    """Runs that would take long are paused."""
+    """Wait for the replies; runs that would take long are paused."""
     engine, deadline = crowd.desk.engine, time.monotonic() + 60.0
     while not all(replies for _, replies in asked) and time.monotonic() < deadline:
         if not engine.tick():

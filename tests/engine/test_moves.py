@@ -135,7 +135,7 @@ def test_back_by_tokens_stands_at_the_site_of_the_stop(desk: Desk, plain: Outcom
 
 
 def test_back_by_tokens_over_a_long_line(desk: Desk) -> None:
-    """More than the period at which states are kept."""
+    """The line is longer than the period at which states are kept."""
     long = 40
     expected = generate(plain_of(desk.engine.model.config.model_type), PROMPT, long)
     desk.run(PROMPT, long)
@@ -297,7 +297,7 @@ def test_going_back_is_told_to_those_who_follow_the_session(desk: Desk, by: Any)
 
 @pytest.mark.parametrize(("count", "by"), [(1, "stop"), (2, "layer"), (2, "token")])
 def test_the_books_of_a_result_are_of_the_way_that_led_to_it(desk: Desk, count: int, by: Any) -> None:
-    """However often it was gone back and on; an extension counts from its own beginning."""
+    """They are the same after going back and on any number of times; an extension counts from its own beginning."""
     desk.stop_at("resid_post.4", "step == 3")
     stop = desk.run(PROMPT, NEW)
     whole = desk.resume()

@@ -53,7 +53,7 @@ def stop_and_go_on(site: str, when: str) -> Story:
 
 @pytest.fixture
 def out(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Takes mechanisms out."""
+    """Yield a patch by which a test takes a mechanism out."""
     with monkeypatch.context() as patch:
         yield patch
 
@@ -87,7 +87,7 @@ def test_2_a_skipped_layer_returns_the_form_that_the_layer_returns(family: str, 
 )
 @pytest.mark.parametrize("step", [0, 2])
 def test_3_states_are_kept_from_before_the_layer(family: str, site: str, step: int, out: pytest.MonkeyPatch) -> None:
-    """Kept as of the stop instead, this step is right and the next token wrong."""
+    """If they were kept as of the stop, this step would be right and the next token wrong."""
 
     def story(desk: Desk) -> Outcome:
         desk.ask(ask.Watch(session="a", site="logits"))
@@ -180,7 +180,7 @@ def rows(desk: Desk) -> Tensor:
 
 
 def test_6_rotary_frequencies_that_a_pass_changes_are_put_back_at_each_entry(out: pytest.MonkeyPatch) -> None:
-    """Two sessions of different length, both longer than the original context, taking turns at every stop."""
+    """Two sessions of different length, both longer than the original context, take turns at every stop."""
     desk = build_desk(dynamic_rope())
     long, short = tokens(60, seed=3), tokens(20, seed=4)
     alone = (generate(dynamic_rope(), long, NEW), generate(dynamic_rope(), short, NEW))
@@ -251,7 +251,7 @@ class Uncloned(torch.Tensor):
 
 
 def test_7_the_last_layers_output_is_a_stop_before_the_final_norm(out: pytest.MonkeyPatch) -> None:
-    """Were the gate behind the last layer left out, an edit there would be lost."""
+    """If the gate behind the last layer were left out, an edit there would be lost."""
     desk = desk_of("llama")
     desk.open()
     desk.stop_at("resid_post.7", "step == 0")

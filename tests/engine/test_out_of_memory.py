@@ -27,7 +27,7 @@ FAMILIES = ("llama", "gemma3_text", "mamba2", "jamba")
 
 @contextmanager
 def refused(desk: Desk, error: Exception, *, layer: int, passes: int = 0, rows: int | None = None) -> Iterator[None]:
-    """After so many passes (of so many tokens) a layer finds no memory, when it has written its rows and states."""
+    """Refuse memory to a layer after so many passes (of so many tokens), when it has written its rows and states."""
     left = [passes]
 
     def fail(module: Any, given: Any, output: Any) -> None:

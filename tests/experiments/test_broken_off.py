@@ -97,7 +97,7 @@ class Run:
 
 @pytest.fixture
 def small_files() -> Iterator[str]:
-    """Short: sockets lie in it."""
+    """A folder with a short path: sockets lie in it."""
     folder = tempfile.mkdtemp(prefix="djx", dir="/tmp")
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -165,7 +165,7 @@ def test_an_interrupt_while_the_engine_starts(tmp_path: Path, small_files: str) 
 
 
 def test_the_limit_is_hard(tmp_path: Path, small_files: str) -> None:
-    """Within a step that takes longer than the limit: the pause of an hour is not waited for."""
+    """It ends the run within a step that takes longer: the pause of an hour is not waited for."""
     pause = "experiment.concurrent_demo.pause_duration_seconds=3600"
     trials = ("experiment.breakpoints.enabled=false", "validation.require_output_equivalence=false")
     steering = ("experiment.activation_steering.enabled=false", "validation.require_steering_effect=false")

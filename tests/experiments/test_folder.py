@@ -19,7 +19,7 @@ from djinn_jupyter.experiments.pressure import experiment as pressure
 
 @contextmanager
 def a_disk_that_takes(limit: int) -> Iterator[None]:
-    """No file may become larger: the system itself refuses, as it does where a disk is full."""
+    """Let no file become larger: the system itself refuses, as it does where a disk is full."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:

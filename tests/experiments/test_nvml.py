@@ -43,13 +43,13 @@ def test_without_the_library_the_reason_is_told(monkeypatch: pytest.MonkeyPatch)
 
 
 def memory_of(handle: int, version: int | None = None) -> Any:
-    """As NVML says it: in its first version the driver's own memory is used memory."""
+    """Return the memory as NVML says it: in its first version the driver's own memory is used memory."""
     return SimpleNamespace(used=7 * 2**30 if version == pynvml.nvmlMemory_v2 else 8 * 2**30, total=80 * 2**30)
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Stands for NVML: one card, of which all processes together use 7 GiB."""
+    """A library in place of NVML: one card, of which all processes together use 7 GiB."""
     calls: list[str] = []
     answers: dict[str, Any] = {
         "nvmlInit": lambda: None,

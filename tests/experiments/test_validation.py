@@ -304,7 +304,7 @@ def test_an_architecture_is_a_folder_with_changed_sizes() -> None:
 
 @pytest.mark.parametrize("name", shipped())
 def test_a_shipped_architecture_has_its_known_size(name: str) -> None:
-    """Keys and values of a token in bytes, as the evaluation's arithmetic has them."""
+    """The size is that of the keys and values of a token in bytes, as the evaluation computes it."""
     with architecture(name, {}) as folder:
         found = json.loads((Path(str(folder)) / "config.json").read_text())
     if name == "gpt2":

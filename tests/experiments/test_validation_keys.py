@@ -109,14 +109,14 @@ def started(name: str) -> Seen:
 
 
 def waited(settings: list[str], patch: Patch, folder: Path) -> Any:
-    """How long an answer is waited for."""
+    """Return how long an answer is waited for."""
     with_engine(patch, sleep)
     patch.setattr(sleep, "_night", lambda course, engine, wanted, timeout: raising(Opened(timeout))())
     return until_opened(SLEEP, settings, folder)
 
 
 def waited_in(name: str) -> Seen:
-    """The same in the tests that stream."""
+    """Return how long the tests that stream wait for an answer."""
 
     def see(settings: list[str], patch: Patch, folder: Path) -> Any:
         module, step = (flatline, "_flow") if name == FLAT else (logit_equivalence, "_ours")

@@ -47,7 +47,7 @@ def the_bits_are_wrong(patch: Patch) -> None:
 
 
 def changed(patch: Patch, change: Callable[[Any], dict[str, Any]]) -> None:
-    """Plain Hugging Face comes to something else."""
+    """Let plain Hugging Face come to something else."""
     reference = Eager.reference
     patch.setattr(Eager, "reference", lambda *args, **kwargs: _with(reference(*args, **kwargs), change))
 

@@ -68,7 +68,7 @@ def desk(inside: Inside) -> Desk:
 
 
 def rest_for_a_while(desk: Desk) -> None:
-    """A stopped session is not touched for more than a minute, and then goes on as if it had been."""
+    """Leave a stopped session alone for more than a minute; it then goes on as if it had been used."""
     desk.open()
     expected = desk.outcome(desk.run(PROMPT, 4))
     desk.stop_at(4, "step == 0")
@@ -91,7 +91,7 @@ def test_what_rests_is_destroyed(desk: Desk, monkeypatch: Patch) -> None:
 
 
 def open_many(desk: Desk) -> None:
-    """More sessions than the original had places for, and the last one works."""
+    """Open more sessions than the original had places for; the last one works."""
     names = [desk.open(f"s{number}") for number in range(450)]
     first, last = desk.run(PROMPT, 2, names[0]), desk.run(PROMPT, 2, names[-1])
     assert first.tokens == last.tokens

@@ -137,7 +137,7 @@ def test_hooks_that_other_sessions_trip(inside: Inside, monkeypatch: Patch) -> N
 
 
 def test_edits_that_reach_other_sessions(inside: Inside, monkeypatch: Patch) -> None:
-    """B ends while A stands, and gets A's edits: B's bits are compared too."""
+    """B ends while A is stopped, and gets A's edits: B's bits are compared too."""
     inside.desk()
     enter = Forward.enter
 

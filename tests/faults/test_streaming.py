@@ -36,7 +36,8 @@ def desk() -> Desk:
 
 
 def stream(desk: Desk) -> None:
-    """Every pass moves each streamed layer exactly once, and makes the bits of weights that are all there."""
+    """Fail unless every pass moves each streamed layer exactly once, and makes the bits of weights that are all
+    there."""
     desk.close_all()
     desk.open()
     plain = desk_of("llama", layers=12)
@@ -88,7 +89,7 @@ def test_without_a_fault_it_passes(verdict: Verdict) -> None:
 
 
 def test_blocks_sorted_as_text(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
-    """0, 1, 10, 11, 2: a layer missing when needed is fetched, so the bits are right; the bytes tell."""
+    """The order is 0, 1, 10, 11, 2: a layer missing when needed is fetched, so the bits are right; the bytes tell."""
     stream(desk)
     after = Order.after
 
@@ -107,7 +108,7 @@ def test_blocks_sorted_as_text(desk: Desk, verdict: Verdict, monkeypatch: Patch)
 
 
 def test_a_ring_that_copies_nothing_after_the_first_pass(desk: Desk, verdict: Verdict, monkeypatch: Patch) -> None:
-    """It requests each layer and nothing is copied: the bytes tell. Or a layer that came once counts as there: the
+    """It requests each layer and copies nothing: the bytes tell. Where a layer that came once counts as there, the
     check of leases finds it."""
     once, holding, submit = {}, Ring._holding, streamed(desk).ring.copy_engine.submit
     with monkeypatch.context() as patch:

@@ -24,7 +24,7 @@ PROMPT = list(tokens(12))
 
 
 def look_and_put_back(engine: RemoteEngine) -> None:
-    """The value of a stop comes as it is, bit for bit, and put back by the client it changes nothing."""
+    """Read the value of a stop, bit for bit, and put it back from the client, which changes nothing."""
     session = engine.session("bf16", fresh=True)
     expected = session.run(PROMPT, max_new_tokens=3, ignore_eos=True)
     assert isinstance(expected, Finished)
@@ -68,7 +68,7 @@ def _go_off() -> int:
 
 
 def send_a_bomb() -> None:
-    """Refused as no message of ours, in the head and as an array, and nothing in it has run."""
+    """Send a pickle, in the head and as an array: it is refused as no message of ours, and nothing in it has run."""
     Bomb.went_off = 0
     bomb = pickle.dumps(Bomb())
     for frames in ([bomb], [codec.encode(1, Ping())[0], bomb]):

@@ -10,14 +10,14 @@ Graph = Mapping[str, frozenset[str]]
 
 
 def import_graph(package: Path) -> dict[str, frozenset[str]]:
-    """For each module of the package (a folder) the modules of it that it imports, wherever in the file."""
+    """Return for each module of the package (a folder) the modules of it that it imports, wherever in the file."""
     root = next(one for one in package.parents if not (one / "__init__.py").is_file())
     names = {_name(path, root): path for path in sorted(package.rglob("*.py"))}
     return {name: frozenset(_imported(path, name, names)) - {name} for name, path in names.items()}
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Sets of modules of which each reaches each other one, the largest first."""
+    """Return the sets of modules of which each reaches each other one, the largest first."""
     reached = {name: _reachable(graph, name) for name in graph}
     found = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
     return sorted((sorted(one) for one in found if len(one) > 1), key=len, reverse=True)
@@ -34,7 +34,7 @@ def _reachable(graph: Graph, start: str) -> set[str]:
 
 
 def imported_in_functions(source: str) -> Iterator[tuple[str, str]]:
-    """For each import of our own modules in a function: the function's name, and the module."""
+    """Yield for each import of our own modules in a function the function's name, and the module."""
     for function in ast.walk(ast.parse(source)):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             for node in ast.walk(function):
@@ -66,7 +66,7 @@ def _imported(path: Path, name: str, names: Mapping[str, Path]) -> Iterator[str]
 
 
 def _base(node: ast.ImportFrom, package: str) -> str:
-    """The module that `from ... import` names, in full and without the package's own parents."""
+    """Return the module that `from ... import` names, in full and without the package's own parents."""
     if node.level:
         parents = package.split(".")[: len(package.split(".")) - (node.level - 1)]
         return ".".join([*parents, *([node.module] if node.module else [])])

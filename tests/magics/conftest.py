@@ -21,7 +21,7 @@ class Notebook:
         self.outputs: list[RichOutput] = []
 
     def cell(self, source: str) -> str:
-        """stdout, then the plain text of all displays; a failing cell fails the test."""
+        """Return stdout, then the plain text of all displays; a failing cell fails the test."""
         text = self._run(source)
         assert not self.error, self.error
         return text

@@ -178,7 +178,7 @@ class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting):
     # ----------------------------------------------------------------------------------------------- running
 
     def _come_back(self, name: str) -> None:
-        """A session that moves is brought back first."""
+        """Bring back a session before it moves."""
         there = self.sessions[name].residency
         if there != "resident":
             self._moved(name, "resident", samples.transfer(tier=there, cause="needed"))

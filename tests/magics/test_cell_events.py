@@ -114,7 +114,7 @@ def test_hooks_are_registered_once_and_taken_away(bare: Notebook) -> None:
 
 
 def test_nothing_loaded_costs_nothing_measurable(bare: Notebook) -> None:
-    """Against the smallest cell that IPython itself can run."""
+    """The bar is the smallest cell that IPython itself can run."""
     (before, after) = hooks(bare)
     info = SimpleNamespace(raw_cell="x = 1\n" * 1000)
 

@@ -47,7 +47,7 @@ def test_unloading_takes_everything_away_and_loading_twice_registers_once(bare: 
 
 
 def test_loading_the_extension_imports_nothing_heavy() -> None:
-    """Checked in a fresh interpreter, as `%load_ext` does it; the rest comes with the first magic that needs it."""
+    """A fresh interpreter checks it, as `%load_ext` does it; the rest comes with the first magic that needs it."""
     code = f"""
 import sys
 from IPython.core.interactiveshell import InteractiveShell

@@ -97,7 +97,7 @@ def test_a_recovered_session_says_so_until_that_is_accepted(stopped: Notebook) -
 def test_what_is_not_kept_is_one_line_below_the_cell_that_did_it(
     stopped: Notebook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So also where a later magic of the cell did something that is kept."""
+    """The line is there also where a later magic of the cell did something that is kept."""
     why = "The journal does not have the latest of session 'paris': No space left on device."
     real = stopped.engine._reply
 

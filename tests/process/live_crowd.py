@@ -49,7 +49,7 @@ class LiveCrowd:
     # --- the bystander -----------------------------------------------------------------------------------------------
 
     def goes_on(self) -> None:
-        """The bystander's next token is the same as ever, and made of the same bits."""
+        """Fail unless the bystander's next token is the same as ever, and made of the same bits."""
         self._compare(self._begun())
 
     def _compare(self, begun: tuple[int, int]) -> None:
@@ -59,7 +59,7 @@ class LiveCrowd:
         assert torch.equal(logits, expected[1])
 
     def _begun(self) -> tuple[int, int]:
-        """Which step it is, and under which number it is asked for."""
+        """Begin the bystander's next step; return its place among the steps and the number of its request."""
         step, begins = self._step, self._step == 0
         self._step = (step + 1) % STEPS
         prompt = PROMPT if begins else ()
@@ -94,7 +94,7 @@ class LiveCrowd:
             self._does(ask.SwapOut(session=name))
 
     def _set_going(self, name: str) -> None:
-        """Again, where the run was over before it was seen."""
+        """Start a run, again where it was over before it was seen."""
         run = ask.Run(session=name, tokens=PROMPT, max_new_tokens=400, ignore_eos=True)
         number = self.stage.send(run)
         while _stands(self._described()[name]) != "running":
@@ -102,7 +102,7 @@ class LiveCrowd:
                 number = self.stage.send(run)
 
     def alone(self) -> None:
-        """Only the bystander is left, and nothing has gone wrong inside."""
+        """Fail unless only the bystander is left, and nothing has gone wrong inside."""
         for name in self._described():
             if name != BYSTANDER:
                 self.stage.ask(ask.Close(session=name, force=True))
@@ -114,7 +114,7 @@ class LiveCrowd:
         assert "the engine does not know" not in Path(self.entry.log).read_text()
 
     def ask(self, case: Case, state: State) -> Any:
-        """The one reply to it."""
+        """Return the one reply to a request."""
         self._post(self.stage, case)
         closing = self.stage.send(ask.Close(session=case.name, force=True)) if state == "closed" else None
         [reply] = self._answered()
@@ -124,7 +124,7 @@ class LiveCrowd:
         return reply
 
     def interleave(self, steps: list[Step]) -> None:
-        """All that they ask for, while the bystander takes a step, and before it takes the next."""
+        """Send the requests of all steps while the bystander takes a step, and before it takes the next."""
         for name, state in SESSIONS.items():
             self.bring(name, state)
         for peer in self.clients:
@@ -153,7 +153,7 @@ class LiveCrowd:
         return [reply for [reply] in replies]
 
     def _replies(self, peer: Peer, number: int) -> list[Any]:
-        """Runs that would take long are paused."""
+        """Return the replies; runs that would take long are paused."""
         waits = 0
         while not peer.replies[number]:
             if not peer.receive(HURRY_MILLISECONDS):

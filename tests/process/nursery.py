@@ -30,8 +30,8 @@ class Nursery:
         )
 
     def start(self, count: int, *arguments: str, forcing: float | None = None) -> list[str]:
-        """Engines that answer, begun at the same time; the notices in which they said so. `forcing`: instead of waiting
-        for the disk they sleep so many seconds."""
+        """Start engines at the same time; return the notices in which they said that they answer. They sleep `forcing`
+        seconds instead of waiting for the disk."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(shlex.join([str(count), str(forcing), *arguments]) + "\n")
@@ -60,7 +60,7 @@ def _serve() -> None:
 
 
 def _fork(arguments: list[str], forcing: str) -> int:
-    """An engine of one's own; where its notices can be read."""
+    """Start an engine in a process of its own; return where its notices can be read."""
     reader, writer = os.pipe()
     if os.fork() == 0:
         if forcing != "None":

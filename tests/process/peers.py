@@ -37,7 +37,7 @@ class Peer:
         self.send(self._hello)
 
     def send(self, request: ask.Request) -> int:
-        """The number under which its reply will be found."""
+        """Send a request; return the number that its reply will have."""
         number = self.next_number()
         self.send_frames(codec.encode(number, request))
         return number
@@ -61,7 +61,7 @@ class Peer:
         return self.reply_to(self.send(request))
 
     def reply_to(self, number: int) -> Any:
-        """The reply, which others may come before."""
+        """Return the reply of that number; others may come before it."""
         while not self.replies[number]:
             assert self.receive(), f"no reply to request {number}"
         return self.replies[number][0]

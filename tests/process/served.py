@@ -30,7 +30,7 @@ class Served:
 
 
 def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Entry:
-    """This very process as if it were the engine's."""
+    """Return an entry in which this very process is the engine's."""
     identity = Identity(model="fake")
     return Entry(
         version=__version__,
@@ -53,7 +53,8 @@ def entry_for(commands: str, events: str, keys: ServerKeys | None = None) -> Ent
 def served(
     *, tcp: bool = False, message_bytes: int = 2**20, silence_seconds: float = 20.0, token_seconds: float = 0.0
 ) -> Iterator[Served]:
-    """`token_seconds` is about the time of a token of a run: without it the engine leaves no time for other clients."""
+    """Serve an engine. `token_seconds` is about the time of a token of a run: without it the engine leaves no time for
+    other clients."""
     outbox, folder, shut_down = Outbox(), SocketFolder(), threading.Event()
     engine = FakeEngine(outbox.post)
     clients = ClientTable(engine, shut_down=shut_down.set, silence_seconds=silence_seconds)

@@ -203,7 +203,7 @@ def test_what_stopping_does_to_others_is_said_as_it_is(house: House) -> None:
 
 
 def test_an_engine_forgets_the_sessions_of_other_notebooks_with_force_only(house: House) -> None:
-    """Also where no notebook holds them, as after an engine has died."""
+    """Force is needed also where no notebook holds them, as after an engine has died."""
     house.hello(b"1", "kernel-1")
     house.engine.sessions["rome"] = FakeSession(name="rome", owner="ada", holder=None, notebook="work/rome.ipynb")
     house.engine._read()

@@ -23,7 +23,7 @@ LIMIT = 48
 
 @pytest.fixture
 def engine() -> Iterator[dj.client.engine.RemoteEngine]:
-    """Started by hand, with few descriptors, on TCP."""
+    """An engine started by hand, with few descriptors, on TCP."""
     run = "ulimit -n %d; exec %s -m djinn_jupyter.engine --model fake --listen tcp://127.0.0.1:*"
     process = subprocess.Popen(["bash", "-c", run % (LIMIT, sys.executable)], cwd=ROOT, stderr=subprocess.PIPE)
     assert process.stderr is not None

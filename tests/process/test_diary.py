@@ -51,7 +51,7 @@ class Engine:
 
 
 def test_a_prompt_whose_run_was_not_answered_is_no_loss_and_may_not_be_lost_later() -> None:
-    """Killed in a run's first pass, then killed again before anything else was answered."""
+    """The engine is killed in a run's first pass, then again before any other answer."""
     finished: Any = Finished.__new__(Finished)
     finished.prompt_tokens, finished.tokens = (1,) * 12, (2,) * 40
     diary, engine = Diary("drawn", last=finished, under_way=("move", "")), Engine(FOUND)

@@ -85,7 +85,7 @@ class House:
         return self.engines(1, forcing)[0]
 
     def engines(self, count: int, forcing: float | None = None) -> list[RemoteEngine]:
-        """Begun at the same time. `forcing`: seconds that the disk takes to confirm something."""
+        """Start engines at the same time. `forcing` is the seconds that the disk takes to confirm a write."""
         options = ("--model", str(self.model), "--dtype", "float32", "--device", "cpu")
         told = self._nursery.start(count, *options, forcing=forcing)
         notices = [decode_notice(line.encode()) for line in told]
@@ -164,7 +164,7 @@ def goes_on(engine: RemoteEngine, diary: Diary, twin: Twin) -> None:
 
 
 def drawn_to_the_end(session: RemoteSession, lines: list[tuple[tuple[int, ...], torch.Tensor]]) -> Any:
-    """The same draws: back by a token, then on."""
+    """Make the same draws again: go back by a token, then on."""
     begun = line_of(session)
     assert Twin.beginning(lines, begun), begun
     new = len(begun) - next(len(p) for p in PROMPTS if begun[: len(p)] == p)
@@ -266,7 +266,7 @@ def test_engines_killed_and_started_at_once_share_no_session_and_forget_when_tol
     indirect=["house"],
 )
 def test_a_killed_engine_leaves_what_was_on_disk_to_the_next(house: House, site: str, tmp_path: Path) -> None:
-    """Recurrent states, and rows beside them: of a session that stands within a layer, of one at rest."""
+    """It leaves recurrent states, and rows beside them, of a session stopped within a layer and of one at rest."""
     engine, expected = house.engine(), {}
     for name in ("stayed", "idle", "stopped"):
         session = engine.session(name)
@@ -315,7 +315,7 @@ def outcome(session: RemoteSession, ended: Any) -> list[torch.Tensor]:
 
 
 def test_an_engine_that_ends_in_order_recomputes_nothing_when_it_is_loaded_again(house: House) -> None:
-    """Told by its user, as before an upgrade, and by the system's signal."""
+    """Its user ends it, as before an upgrade, or the system's signal does."""
     engine = house.engine()
     engine.session("ended").run(PROMPTS[0], max_new_tokens=NEW, ignore_eos=True)
     logits = torch.from_numpy(engine.session("ended").logits().copy())

@@ -59,7 +59,7 @@ class Attacker(Peer):
         self.replies.clear()
 
     def _message(self) -> list[bytes]:
-        """Any request with any values, as its frames."""
+        """Draw any request with any values, as its frames."""
         kind = self._random.choice(ATTACKS)
         fields = self._random.choice(values.requests(kind, self._random.choice(QUALITIES)))
         return Case(kind, fields, self._random.choice(NAMES)).frames(self.next_number())

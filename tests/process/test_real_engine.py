@@ -178,7 +178,7 @@ def test_a_session_is_attachable_from_a_second_kernel(engine: RemoteEngine, mode
 
 
 def test_a_kernel_says_whose_notebook_it_runs(engine: RemoteEngine, model: Path) -> None:
-    """So that another client cannot end what that has open, and is told whose it is."""
+    """Another client then cannot end what the notebook has open, and is told whose it is."""
     kernel = Kernel(
         f"""
         import os
@@ -275,7 +275,7 @@ def test_a_round_trip_takes_a_few_bare_echoes(engine: RemoteEngine) -> None:
 
 @pytest.mark.alone
 def test_a_round_trip_stays_short_while_another_session_runs(engine: RemoteEngine) -> None:
-    """Shorter than one token of the other's: requests are read between layers."""
+    """It is shorter than one token of the other session: requests are read between layers."""
     session, busy = engine.session("quick"), engine.session("busy")
     session.run(PROMPT, max_new_tokens=1)
     token = _median_seconds(lambda: busy.run(PROMPT, max_new_tokens=60, ignore_eos=True), 3) / 60

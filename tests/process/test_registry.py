@@ -105,7 +105,7 @@ def test_a_file_that_is_no_socket_is_not_removed(entry: Entry, folder: Path) -> 
 
 
 def test_nobody_deletes_the_sockets_of_an_engine_that_lives(entry: Entry) -> None:
-    """Not even where a dead engine's entry names them."""
+    """They stay also where a dead engine's entry names them."""
     living = SocketFolder()
     (living.path / "commands").touch()
     _write(_dead(entry, living.path))

@@ -36,7 +36,7 @@ def _log() -> Path:
 
 
 def test_a_process_that_never_begins_ends_with_a_sentence_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So it is under a debugger that waits for an editor; SIGTERM does not reach it."""
+    """A debugger that waits for an editor is such a process; SIGTERM does not reach it."""
     monkeypatch.setenv("FAKE_SITE_HANGS", "1")
     monkeypatch.setattr(starting, "TICK_SECONDS", 0.1)
     monkeypatch.setattr(starting, "END_SECONDS", 0.3)

@@ -66,7 +66,7 @@ def test_with_all_that_changes_how_python_runs_in_the_environment(monkeypatch: p
 
 @pytest.mark.parametrize("flags", [["-I"], ["-E"], ["-s"]], ids=" ".join)
 def test_a_kernel_that_ignores_its_environment_has_engines_that_do(flags: list[str]) -> None:
-    """Here a package that lies beside the code, which PYTHONPATH may not say, is found."""
+    """A package that lies beside the code and that PYTHONPATH may not name is found."""
     code = f"""
         import sys
         sys.path.insert(0, {interpreter.package_root()!r})

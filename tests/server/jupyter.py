@@ -33,7 +33,7 @@ class Jupyter:
         return extension
 
     async def fetch(self, path: str, body: object = None, *, token: str | None = "", **options: Any) -> HTTPResponse:
-        """POST where there is a body. `token` None goes without."""
+        """Send a request, a POST where there is a body; without a token where `token` is None."""
         headers = options.pop("headers", {})
         if token is not None:
             headers["Authorization"] = f"token {token or self.token}"
@@ -69,7 +69,7 @@ class Window:
         self.messages: list[Json] = []
 
     async def hear(self) -> Json:
-        """The next message, applied to the picture."""
+        """Apply the next message to the picture, and return it."""
         text = await self.socket.read_message()
         assert text is not None, (self.socket.close_code, self.socket.close_reason)
         message: Json = json.loads(text)
@@ -129,7 +129,7 @@ class Window:
 async def jupyter_server(
     root: Path, *, base_url: str = "/", ask_seconds: float = 30.0, **configured: Any
 ) -> AsyncIterator[Jupyter]:
-    """`configured` are traits of the server. Engines are found where JUPYTER_RUNTIME_DIR points to."""
+    """Serve a folder. `configured` are traits of the server. Engines are found where JUPYTER_RUNTIME_DIR points to."""
     token = secrets.token_hex(8)
     app = ServerApp(
         port=0,

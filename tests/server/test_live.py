@@ -63,7 +63,7 @@ async def test_clocks_that_go_on_are_no_change(engine: Served, jupyter: Jupyter)
 
 
 def _age(engine: Served, seconds: float) -> None:
-    """All clocks of the engine's reading have gone on."""
+    """Advance all clocks of the engine's reading."""
     before = engine.engine.reading.statistics
     fields = {name: getattr(before, name) for name in before.__struct_fields__}
     fields |= {"uptime_seconds": seconds, "requests_answered": int(seconds)}

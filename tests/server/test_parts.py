@@ -237,7 +237,7 @@ def test_every_error_has_a_status() -> None:
 
 
 def test_a_window_asks_for_the_notebook_that_it_shows() -> None:
-    """By its kernel and its file, where the engine has to know whose a session is."""
+    """The request names its kernel and its file, where the engine has to know whose a session is."""
     known = kernels(k="idle")
     asked = known.asked_by("k.ipynb", ask.Close(session="paris"))
     assert asked == ask.Close(session="paris", for_holder="kernel-k", for_notebook="/srv/k.ipynb")

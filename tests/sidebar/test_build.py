@@ -33,7 +33,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def _link_packages(installed: Path, here: Path) -> None:
-    """One link a package: an `npm ci` for other versions than these takes the links away, and not the packages."""
+    """Make one link a package: an `npm ci` for other versions than these takes the links away, and not the packages."""
     here.mkdir()
     for entry in installed.iterdir():
         if entry.is_dir():
@@ -55,7 +55,7 @@ def built(project: Path, path: str) -> tuple[str, set[str]]:
 
 
 def broken_npm(folder: Path) -> str:
-    """A path on which npm is there and fails."""
+    """Return a path on which npm is there and fails."""
     folder.mkdir()
     (folder / "npm").write_text("#!/bin/sh\nexit 3\n")
     (folder / "npm").chmod(0o755)

@@ -84,7 +84,8 @@ def test_the_status_says_what_the_engine_met_that_belonged_to_no_request() -> No
 
 
 def test_what_the_process_takes_beyond_the_books_stands_beside_them() -> None:
-    """One engine's statistics in the status and in the memory of `%djinn_vram`; nothing where it was not measured."""
+    """The status and the memory of `%djinn_vram` show it from one engine's statistics; both leave it out where it was
+    not measured."""
     measured = ProcessMemory(
         anonymous_bytes=900 << 20,
         mapped_bytes=300 << 20,

@@ -136,7 +136,7 @@ def test_a_cut_or_changed_message_is_refused_or_understood(data: st.DataObject) 
 
 
 def _refused_or_understood(frames: list[bytes]) -> None:
-    """Only WireError comes out, or a noun's refusal; a decoded request encodes to the same again."""
+    """Fail on any error but WireError or a noun's refusal; a decoded request encodes to the same again."""
     try:
         understood = codec.decode_request(frames)
     except (WireError, UsageError):

@@ -87,7 +87,7 @@ def _values(shape: Any, name: str, quality: Quality) -> Iterator[Any]:
 
 
 def _structs(cls: Any, quality: Quality) -> Iterator[Any]:
-    """Those that their class lets be made."""
+    """Yield the structs that the class lets be made; of wrong ones the fields that it refuses too."""
     for fields in _plain(cls, quality):
         try:
             yield cls(**fields)

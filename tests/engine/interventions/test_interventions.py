@@ -152,7 +152,8 @@ def zeroed(first: int, last: int) -> Callable[[Tensor], Tensor]:
 @pytest.mark.parametrize("step", [0, 2])
 @pytest.mark.parametrize(("desk", "point"), CASES, indirect=["desk"], ids=[f"{f}-{p}" for f, p in CASES])
 def test_an_edit_is_what_hooks_would_do(desk: Desk, point: str, step: int) -> None:
-    """One head (or the features 3 to 8) zeroed, then all scaled: tokens and logits as with hooks, to the bit."""
+    """One head (or the features 3 to 8) is zeroed, then all are scaled: tokens and logits have the bits that hooks
+    give."""
     family = desk.engine.model.config.model_type
     layers, points = PLACES[family]
     path, side = points[point]

@@ -171,7 +171,7 @@ def test_without_network_the_cache_is_all_there_is(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_hub_that_cannot_be_reached_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not six times for each file, with pauses between."""
+    """The library alone would ask six times for each file, with pauses between."""
 
     def no_route(address: tuple[str, int], timeout: float) -> None:
         tried.append(address)

@@ -96,7 +96,7 @@ def test_a_model_without_towers_is_left_as_it_is() -> None:
 
 
 def test_what_is_left_out_is_told_while_loading_and_in_the_description(tmp_path: Path) -> None:
-    """Also after sleep, which loads the weights anew."""
+    """It is told also after sleep, which loads the weights anew."""
     whole = build("llava")
     whole.save_pretrained(tmp_path)
     said: list[str] = []

@@ -32,7 +32,7 @@ SHAPES: Final = [[2**62, 2**62], [2**63, 0], [0, 2**62], [-1], [1] * 70, [2**40]
 
 
 def records_of(path: Path) -> list[Record]:
-    """Kinds and contents."""
+    """Return the kinds and contents of the records."""
     with path.open("rb") as file:
         reader, found = Reader(file), []
         while (at := reader.good) is not None and (record := reader.next()) is not None:

@@ -320,7 +320,8 @@ def after_cut(disk: Disk, cut: Cut, into: Path) -> Path:
 
 
 def _part(deed: Wrote, number: int, forced: dict[int | Path, int], chance: random.Random, kept: float) -> list[bool]:
-    """Which of the sectors that a write touches have reached the disk, and at last whether the file is as long."""
+    """Return, for each sector that a write touches, whether it has reached the disk, and at last whether the file is as
+    long."""
     first, last = deed.at // SECTOR, -(-(deed.at + len(deed.content)) // SECTOR)
     if number < forced.get(deed.file, -1):
         return [True] * (last - first + 1)

@@ -177,7 +177,7 @@ def test_all_fields_of_a_session_are_there_again(way: str, tmp_path: Path) -> No
 
 
 def _is_book_of_the_pass_log(path: str) -> bool:
-    """A rule counts for the session; for the passes under it only its effect is kept."""
+    """True for the count of a rule: it is the session's, and for the passes under the rule only its effect is kept."""
     return path.startswith("session.pass_log.") and path.endswith((".passes_met", ".passes_changed", "._read"))
 
 

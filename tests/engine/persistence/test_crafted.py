@@ -68,7 +68,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Left]:
 
 
 def handled(desk: Desk, name: str) -> None:
-    """Each verb answers a session of any content; an error goes to the client that asked."""
+    """Fail unless each verb answers a session of any content; an error goes to the client that asked."""
     requests: list[Any] = [
         ask.Open(session=name),
         ask.Describe(session=name),

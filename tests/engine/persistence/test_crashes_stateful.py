@@ -81,7 +81,8 @@ class CrashMachine(HistoryMachine):
     @rule(away=st.sets(st.integers(0, 3)), in_order=st.booleans())
     @precondition(lambda self: bool(self.sides) and self.crashes < 4)
     def crash(self, away: set[int], in_order: bool) -> None:
-        """Those `away` have just left for the disk; of an engine that ends in order, all that have anything."""
+        """Kill or end the engine. The sessions `away` have just left for the disk; of an engine that ends in order, all
+        that have tokens."""
         names = list(self.sides)
         left = {names[pick] for pick in away if pick < len(names)}
         for name in left:

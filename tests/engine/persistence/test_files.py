@@ -58,7 +58,7 @@ def restore(desk: Desk, name: str) -> None:
 
 
 def refusal(desk: Desk, path: Path) -> str:
-    """Why a file is refused. Nothing of the engine may have changed."""
+    """Return the reason why a file is refused. Fails where anything of the engine has changed."""
     before = set(desk.engine.sessions)
     with pytest.raises(CheckpointRefused) as refused:
         restore(desk, str(path))
@@ -191,7 +191,7 @@ def test_a_session_is_replaced_only_on_purpose(stopped: Desk) -> None:
 
 @pytest.mark.parametrize("after", [0, 3, 40])
 def test_a_full_disk_leaves_nothing_behind(stopped: Desk, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
-    """Refused at the first record, among the arrays, and by the final flush."""
+    """The disk refuses at the first record, among the arrays, and at the final flush."""
     path = save(stopped, "before")
     there = set(path.parent.iterdir())
     writes = iter(range(10_000))

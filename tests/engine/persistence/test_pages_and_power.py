@@ -47,7 +47,7 @@ class Day:
         self.kept()
 
     def kept(self, *, but: str = "") -> None:
-        """`but`: it is about to be closed."""
+        """Note what is kept now; the session `but` is about to be closed."""
         written(self.desk)
         names = [name for name in self.desk.engine.sessions if name != but]
         on_disk = frozenset(name for name in names if self.desk.session(name).residence.state == "disk")
@@ -85,8 +85,8 @@ def key_of(desk: Desk, name: str) -> Key:
 
 @pytest.fixture(scope="module", params=["llama", "jamba"])
 def day(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
-    """Pages alone, and pages with states of recurrent layers. Recorded once, cut many times. The disk tier's file grows
-    in small steps, or each cut would copy much."""
+    """The sessions have pages alone, or pages with states of recurrent layers. The day is recorded once and cut many
+    times. The disk tier's file grows in small steps, or each cut would copy much."""
     with not_waited_for(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(disks, "GROWTH_BYTES", 1 << 20)
         root = tmp_path_factory.mktemp("alive")
@@ -101,8 +101,8 @@ def day(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def found_after(day: Day, cut: Cut, folder: Path) -> dict[str, str]:
-    """How exact each session is that the next engine finds, once its rows were wanted. That all it finds is right, and
-    nothing is missing."""
+    """Return how exact each session is that the next engine finds, once its rows were wanted. Fails where one is wrong
+    or missing."""
     other = day.other
     for slab in other.engine.slabs:
         slab.segments.poison = True
@@ -150,7 +150,7 @@ def test_whatever_is_left_of_the_pages_no_bit_is_wrong(
 
 
 def test_what_an_image_says_is_on_the_disk_is_there(day: Day, tmp_path: Path) -> None:
-    """At each moment that all images were written, with nothing that was not forced."""
+    """It holds at each moment at which all images were written, without any change that was not forced."""
     told = []
     for after, deed in enumerate(day.disk.deeds):
         if isinstance(deed, Said):
@@ -164,8 +164,8 @@ def test_what_an_image_says_is_on_the_disk_is_there(day: Day, tmp_path: Path) ->
 def test_pages_that_the_disk_only_says_it_has_are_made_again(
     day: Day, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So the test above would see pages that are named before they are forced; and even then no bit is wrong, and
-    no client is told of the second copy that fails."""
+    """The test above would therefore see pages that are named before they are forced; and even then no bit is wrong,
+    and no client is told of the second copy that fails."""
     monkeypatch.setattr(tiers, "BATCH_BYTES", 20_000)
     last = max(after for after, deed in enumerate(day.disk.deeds) if isinstance(deed, Said))
     on_disk = day.disk.deeds[last].what.on_disk

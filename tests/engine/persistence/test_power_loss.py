@@ -81,7 +81,7 @@ class Sitting:
 
 
 def image_of(name: str, uid: str, version: int, frames: tuple[FrameImage, ...]) -> SessionImage:
-    """Its first token says which of a session's images it is."""
+    """Return an image; its first token is its number among the session's images."""
     return SessionImage(
         name=name, owner=uid, paused=False, tokens=(version, *range(version)), committed=0, exactness="exact",
         frames=frames, lines=(), frame=None, line=None,
@@ -99,7 +99,7 @@ def frame_of(hidden: torch.Tensor) -> FrameImage:
 
 
 def equal(one: SessionImage, other: SessionImage) -> bool:
-    """To the last bit."""
+    """True if both are equal to the last bit."""
     plain = [msgspec.structs.replace(image, frames=()) for image in (one, other)]
     return plain[0] == plain[1] and all(
         torch.equal(a.hidden, b.hidden) for a, b in zip(one.frames, other.frames, strict=True)
@@ -135,7 +135,7 @@ class Office:
             self._now(replace(sitting, image=self._image(name, sitting.uid, sitting.image, fresh), state=state))
 
     def _image(self, name: str, uid: str, before: SessionImage | None, fresh: int) -> SessionImage:
-        """Two frames stay, some come."""
+        """Return an image in which two frames stay and some come."""
         version, frames = (0, ()) if before is None else (before.tokens[0] + 1, before.frames[-2:])
         new = [frame_of(torch.randn(1, 3, 40, generator=self.generator)) for _ in range(fresh)]
         self.images[uid, version] = image_of(name, uid, version, (*frames, *new))
@@ -160,7 +160,7 @@ class Office:
         self.journals[0]._wait()
 
     def neighbour(self, name: str) -> None:
-        """An engine that runs at the same time has a session as well; both are killed, one comes after them."""
+        """Give a session to an engine that runs at the same time; both are killed, and one comes after them."""
         if name not in self.sessions:
             mine, self.journals = self.journals, []
             self.journals = [open_journal(self.disk.root)]
@@ -180,7 +180,7 @@ class Office:
         self.begin()
 
     def end(self) -> None:
-        """The engine process is no more."""
+        """End the engine process."""
         for journal in self.journals:
             journal._thread.close()
             os.close(journal._locked._lock)
@@ -308,7 +308,7 @@ WORKDAY = [
 
 
 def test_a_cut_after_each_deed_of_a_day(tmp_path: Path) -> None:
-    """With none of the unforced changes, and with all of them."""
+    """The cut leaves none of the unforced changes, or all of them."""
     disk, office = played(tmp_path / "alive", WORKDAY)
     for after in range(len(disk.deeds) + 1):
         for kept in (0.0, 1.0):

@@ -46,7 +46,7 @@ def the_next(folder: Path) -> Desk:
 
 @contextmanager
 def nothing_forced(desk: Desk) -> Iterator[None]:
-    """The disk takes as long as it likes to confirm."""
+    """Let the disk confirm nothing."""
     kept, slow = desk.engine.persistence.journal, threading.Event()
     assert kept is not None
     kept._thread.start(slow.wait)
@@ -56,7 +56,7 @@ def nothing_forced(desk: Desk) -> Iterator[None]:
 
 @contextmanager
 def forced_later() -> Iterator[None]:
-    """The disk confirms nothing of any journal, also of one that is opened within, until this ends."""
+    """Let the disk confirm nothing of any journal until this ends, also of one that is opened within."""
     force, confirms = journals._force, threading.Event()
 
     def late(files: Any, pages: Any) -> None:
@@ -73,7 +73,7 @@ def forced_later() -> Iterator[None]:
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """Files that are there can be read and removed; nothing can be written to the journal."""
+    """Fill the disk: files can be read and removed, and nothing can be written to the journal."""
 
     def refused(descriptor: int, part: bytes, at: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -215,7 +215,7 @@ def test_an_ordered_end_keeps_what_had_left_while_the_disk_was_full(tmp_path: Pa
 
 
 def test_a_closed_session_is_gone_when_its_reply_goes_out(desk: Desk, tmp_path: Path) -> None:
-    """So is a session whose file is being replaced at that moment."""
+    """The same holds for a session whose file is being replaced at that moment."""
     for name in "ab":
         desk.open(name)
         desk.run(PROMPT, 2, name)

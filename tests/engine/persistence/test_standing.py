@@ -23,7 +23,7 @@ def office(folder: Path, family: str) -> Desk:
 
 
 def populated(folder: Path, family: str) -> Desk:
-    """The last one edited and steered, the others stopped in the midst of a line."""
+    """Make sessions, of which the last is edited and steered and the others are stopped in the midst of a line."""
     desk = office(folder, family)
     for name, work in zip(NAMES, (in_decode, in_decode, edited_and_steered), strict=True):
         desk.open()
@@ -39,7 +39,8 @@ def standing(desk: Desk) -> dict[str, tuple[str, bool]]:
 
 @pytest.mark.parametrize("family", ["llama", "mamba2"])
 def test_what_was_not_needed_between_a_kill_and_a_stop_is_as_it_was(family: str, tmp_path: Path) -> None:
-    """Killed, found, accepted by its user and armed anew without a pass, and stopped in order, twice."""
+    """The engine is killed; its sessions are found, accepted by their user and armed anew without a pass; it is stopped
+    in order, twice."""
     twin = populated(tmp_path / "alive", family)
     written(twin)
     folder = crashed(tmp_path / "alive", tmp_path / "dead")

@@ -217,7 +217,7 @@ def test_an_image_that_contradicts_itself_takes_nothing(
 def test_what_lines_have_kept_is_named_once_for_all_images(
     pair: tuple[Desk, Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else an image of a long line takes its engine a third of a second, at every breakpoint that is set."""
+    """An image of a long line would otherwise take its engine a third of a second, at every breakpoint that is set."""
     one, _ = pair
     one.open()
     one.run(tokens(16), new=100)

@@ -20,7 +20,7 @@ def made(family: str = "llama", **config: Any) -> Desk:
 
 
 def nothing_left(desk: Desk) -> bool:
-    """All places of the tiers are free when no session is there."""
+    """True if all places of the tiers are free when no session is there."""
     while desk.engine.tick() or desk.engine.tiers.moving:
         desk.engine.mailbox.wait(0.05)
     desk.engine.blobs.purge()

@@ -66,7 +66,7 @@ def note(desk: Desk, activity: Activity, name: str = "a") -> None:
 
 
 def settle(desk: Desk) -> None:
-    """Until nothing is under way, nor is any copy."""
+    """Tick until neither a job nor a copy is under way."""
     while desk.engine.tick() or desk.engine.tiers.moving:
         desk.engine.mailbox.wait(0.05)
     desk.settle()

@@ -82,7 +82,7 @@ def test_on_the_cpu_nothing_is_done() -> None:
 
 
 def test_the_process_gets_smaller_when_pages_leave_for_the_disk(tmp_path) -> None:
-    """And the pages come back with the bytes that left."""
+    """The pages come back with the bytes that left."""
     layer = LayerGeometry(cache_layer=0, kind="full", kv_heads=8, key_dim=128, value_dim=128, dtype=torch.float32)
     geometry = GroupGeometry.lay_out([layer], page_positions=256)
     slab = Slab(geometry, torch.device("cpu"), 256 << 20)

@@ -25,7 +25,7 @@ PAGES = 28
 
 
 def stopped_everywhere(desk: Desk, name: str = "a") -> list[torch.Tensor]:
-    """Stopped in the prompt after each layer but the last; the value at each of these stops."""
+    """Stop in the prompt after each layer but the last; return the value at each of these stops."""
     desk.open(name)
     for layer in range(desk.layers - 1):
         desk.stop_at(layer, name=name, once=True)
@@ -97,7 +97,7 @@ def test_going_back_fetches_a_stop_and_it_goes_on_bit_for_bit(roomy: Any) -> Non
 
 
 def sunk(desk: Desk, name: str = "a") -> int:
-    """How many of the oldest stops hold nothing on device and host."""
+    """Return how many of the oldest stops hold nothing on device and host."""
     stops, of = desk.session(name).history.stops, desk.engine.residency.older_stops.of
     there = [all("disk" in b.copies and "host" not in b.copies and not b.resident for b in of(s)) for s in stops]
     return there.index(False) if False in there else len(there)
@@ -300,7 +300,7 @@ def test_older_stops_leave_before_a_session_that_rests_does() -> None:
 
 
 def test_what_a_checkpoint_of_stops_that_are_away_copied_is_freed_with_the_session(tmp_path: Path) -> None:
-    """Freed at once, not when the collector of cycles runs: until then the tiers' places would be taken."""
+    """It is freed at once, not when the collector of cycles runs: until then the tiers' places would be taken."""
     desk = small(PAGES, data_folder=tmp_path)
     stopped_everywhere(desk)
     assert away(desk)

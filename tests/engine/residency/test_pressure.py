@@ -62,7 +62,7 @@ class Sampled(Budget):
 
 
 def test_fifty_sessions_on_a_third_of_what_they_need() -> None:
-    """All alive at once, each stopped in its prompt, then resumed out of order, several at a time."""
+    """All are alive at once; each is stopped in its prompt, then they are resumed out of order, several at a time."""
     pages = 80
     desk = small(pages)
     budget: Any = desk.engine.slabs[0].budget

@@ -41,7 +41,7 @@ def watched(family: str, room: int, **config: Any) -> Desk:
 
 
 def worked_with(desk: Desk, name: str, site: str, prompt: tuple[int, ...] = PROMPT) -> tuple[list[int], torch.Tensor]:
-    """Stopped under a rule and a watch, edited where that can be done, forked, gone back, run to the end."""
+    """Stop a session under a rule and a watch, edit it where that can be done, fork it, go back, run it to the end."""
     desk.open(name)
     desk.steer("resid_post.1", name=name)
     desk.ask(ask.Watch(session=name, site="resid_post.2"))

@@ -33,7 +33,7 @@ def family(each: Desk) -> Iterator[Desk]:
 @pytest.mark.parametrize("tiers", [("host",), ("disk",), ("host", "disk")])
 @pytest.mark.parametrize("where", ["resid_post.4", "attn_out.5", "resid_pre.0"])
 def test_stopped_swapped_resumed_is_as_never_left(family: Desk, where: str, tiers: tuple[str, ...]) -> None:
-    """Two alike, of which one leaves at every stop: in the prompt, in a decode step, edited, and when it is over."""
+    """Of two equal sessions one leaves at every stop: in the prompt, in a decode step, edited, and when it is over."""
     if family.engine.description.architecture.startswith("Mamba2") and where == "attn_out.5":
         where = "mlp_out.5" if any(p.point == "mlp_out" and p.layers for p in family.engine.anatomy.points()) else "6"
 

@@ -179,7 +179,7 @@ class Leaving(Caches):
 
     @rule(which=WHICH, stop=WHICH)
     def back(self, which, stop):
-        """To any stop that is kept, wherever it is; or nowhere, where it finds no room or a disk that lies."""
+        """Go back to any stop that is kept, wherever it is; or nowhere, where there is no room or the disk lies."""
         line = self.line(which)
         history = line.session.history
         if line.stops:

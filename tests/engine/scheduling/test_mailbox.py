@@ -26,6 +26,6 @@ print("woken")
 
 
 def test_a_signal_handler_may_wake_the_thread_that_waits() -> None:
-    """With a threading.Event for a bell one signal at the wrong moment hangs; this storm ends in RecursionError."""
+    """If the bell were a threading.Event, one signal at the wrong moment hangs; this storm ends in RecursionError."""
     ended = subprocess.run([sys.executable, "-c", STORM], capture_output=True, text=True, timeout=120, check=True)
     assert ended.stdout == "woken\n"

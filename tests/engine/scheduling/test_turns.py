@@ -74,7 +74,7 @@ def until(desk: Desk, *replies: list[Any]) -> None:
 
 
 def during(desk: Desk, layer: int, act: Callable[[], None], pass_: int = 0) -> None:
-    """Once, while that layer runs for the `pass_`-th time from now, as another thread would."""
+    """Act once, as another thread would, while that layer runs for the `pass_`-th time from now."""
     calls = 0
 
     def hook(*_: Any) -> None:

@@ -79,7 +79,7 @@ def finished(machine: HistoryMachine) -> list[Side]:
 
 
 def when(kind: Kind, count: int = 1) -> Callable[[Any], Any]:
-    """The rule needs so many sessions of that kind."""
+    """Return a precondition: the rule needs so many sessions of that kind."""
     return precondition(lambda machine: len(kind(machine)) >= count)
 
 
@@ -236,7 +236,7 @@ class HistoryMachine(RuleBasedStateMachine):
         side.pending, side.finished = None, False
 
     def _room(self, side: Side, by: str) -> int:
-        """How far a session can be taken back."""
+        """Return how far a session can be taken back."""
         session = self.desk.session(side.name)
         if by == "stop":
             present = session.history.present
@@ -248,13 +248,14 @@ class HistoryMachine(RuleBasedStateMachine):
         return len(session.generation.new_tokens(session.tokens))
 
     def _begins(self, twin: Twin) -> int:
-        """Length of the line when its last run began to draw tokens."""
+        """Return the length of the line when its last run began to draw tokens."""
         return sum(len(prompt) for prompt, _ in twin.runs) + sum(new for _, new in twin.runs[:-1])
 
     # --- what must hold ----------------------------------------------------------------------------------------------
 
     def _again(self, twin: Twin) -> Outcome:
-        """The same line on a fresh session, or by the plain model where nothing was edited and one run made it."""
+        """Generate the same line on a fresh session, or by the plain model where nothing was edited and one run made
+        it."""
         if len(twin.runs) == 1 and not twin.edits and twin.runs[0][1]:
             return generate(self.plain, *twin.runs[0])
         name = self.desk.open("twin")

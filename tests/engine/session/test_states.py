@@ -67,7 +67,7 @@ def reading(session: Session) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """The tensors in them are to be the same objects."""
+    """True if all are equal; the tensors among them have to be the same objects."""
     return all(x is y or x == y for x, y in zip(one, other, strict=True))
 
 

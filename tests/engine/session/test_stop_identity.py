@@ -95,7 +95,7 @@ def test_nothing_stands_while_it_runs(desk: Desk) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_no_two_readings_with_one_identity_differ(desk: Desk, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random moves of a session and its forks, while the clock goes forwards, stands and goes back."""
+    """A session and its forks move at random, while the clock goes forwards, stands and goes back."""
     chance = random.Random(seed)
     now = 10**15
     monkeypatch.setattr(sessions.time, "time_ns", lambda: now)

@@ -211,7 +211,7 @@ def test_values_that_are_no_numbers_are_found_by_the_recheck(
 
 
 def falls_back(reply: Any, expected: Tensor) -> None:
-    """The sweep gives every cell's exact value and says why."""
+    """Fail unless the sweep gives every cell's exact value and says why."""
     assert (reply.mode, reply.largest_difference, reply.rechecked) == ("exact", None, ())
     assert "every cell was computed alone" in reply.notes[-1]
     assert torch.equal(values(reply), expected)

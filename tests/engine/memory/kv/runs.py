@@ -97,7 +97,7 @@ class Pair:
         assert torch.equal(ours, theirs), f"at {self.cache.length}: {(ours - theirs).abs().max()}"
 
     def steps(self, ids: Tensor) -> None:
-        """Token by token."""
+        """Generate token by token."""
         for position in range(ids.shape[1]):
             self.step(ids[:, position : position + 1])
 

@@ -27,7 +27,8 @@ def decoder_layers(model: nn.Module) -> nn.ModuleList:
 
 @contextmanager
 def gates(model: nn.Module, shape: list[int | None], first: int, hidden: Tensor | None, stop: int) -> Iterator[None]:
-    """Layers before `first` hand their input on; layer `first` gets `hidden`; a pass leaves before layer `stop`."""
+    """Make a pass in which layers before `first` hand their input on; layer `first` gets `hidden`; a pass leaves before
+    layer `stop`."""
     layers = decoder_layers(model)
     plain = [layer.forward for layer in layers]
 

@@ -64,7 +64,7 @@ class Runtime:
         return SimpleNamespace(add_=add_)
 
     def may_be_copied(self, host: Tensor) -> bool:
-        """Within one registration, or outside of all."""
+        """True if the bytes lie within one registration, or outside of all."""
         begin, end = host.data_ptr(), host.data_ptr() + host.numel()
         met = [(a, n) for a, n in self.ranges.items() if a < end and begin < a + n]
         return not met or (len(met) == 1 and met[0][0] <= begin and end <= sum(met[0]))
@@ -115,7 +115,7 @@ def test_tiers_leave_nothing_registered(runtime: Runtime, tmp_path: Path) -> Non
 
 
 def test_a_refusal_registers_nothing_and_is_heard_here(runtime: Runtime, monkeypatch: Patch) -> None:
-    """Else the next kernel would fail, whosever it is."""
+    """An error left behind would fail the next kernel of any session."""
     monkeypatch.setattr(pinning, "PIECE_MOST", 4 * PAGE)
     monkeypatch.setattr(torch, "zeros", runtime.start_kernel)
     runtime.most = 9 * PAGE

@@ -43,7 +43,7 @@ def run(desk: Desk) -> Outcome:
 
 
 def blind(monkeypatch: Patch) -> None:
-    """Without the check of leases: do the bits tell?"""
+    """Take out the check of leases, so that the bits alone tell."""
 
     def give_back(ring: Ring, lease: Lease) -> None:
         for slot in ring._slots:
@@ -58,7 +58,7 @@ def test_without_a_fault_the_bits_are_right(desk: Desk, plain: Outcome) -> None:
 
 
 def reused_in_use(monkeypatch: Patch) -> None:
-    """The slot that is being computed with is filled."""
+    """Fill the slot that is being computed with."""
 
     def victim(ring: Ring, now: int, keep: Any) -> Slot:
         return next((slot for slot in ring._slots if slot.users), ring._slots[0])
@@ -67,7 +67,7 @@ def reused_in_use(monkeypatch: Patch) -> None:
 
 
 def loaded_for_ever(monkeypatch: Patch) -> None:
-    """A block that was loaded once counts as there, as in the system that this one succeeds."""
+    """Count a block that was loaded once as there, as in the system that this one succeeds."""
     once: dict[int, Slot] = {}
     holding = Ring._holding
 
@@ -81,7 +81,7 @@ def loaded_for_ever(monkeypatch: Patch) -> None:
 
 
 def stale_generation(monkeypatch: Patch) -> None:
-    """The lease of an earlier pass is used again."""
+    """Use the lease of an earlier pass again."""
     kept: dict[int, Lease] = {}
     take = Ring.take
 
@@ -134,7 +134,8 @@ def test_a_missing_wait_is_refused_at_load() -> None:
 
 
 def test_layers_in_text_order(desk: Desk, plain: Outcome) -> None:
-    """0, 1, 10, 11, 2: wrong layers come ahead. A missing layer is fetched, so the bits are right; the bytes tell."""
+    """The order is 0, 1, 10, 11, 2: wrong layers come ahead. A missing layer is fetched, so the bits are right; the
+    bytes tell."""
     deep = streamed_desk("llama", layers=12)
     deep.open()
     run(deep)

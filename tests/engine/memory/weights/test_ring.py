@@ -75,7 +75,7 @@ class RingMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.lease is not None)
     @rule()
     def go_on(self) -> None:
-        """To the next layer, which is there or on its way already."""
+        """Compute the next layer, which is there or on its way already."""
         assert self.lease is not None
         now, late = self.lease.block, self.ring.late
         self.give_back()

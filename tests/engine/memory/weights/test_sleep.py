@@ -214,7 +214,7 @@ print(json.dumps(measured))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the kernel by /proc")
 def test_the_process_really_gives_the_memory_back(tmp_path: Path) -> None:
-    """Of weights that are mapped from files, and of weights that were drawn."""
+    """It holds for weights that are mapped from files, and for weights that were drawn."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(

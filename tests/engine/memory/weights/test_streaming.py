@@ -31,7 +31,7 @@ def llama() -> Iterator[Desk]:
 
 @functools.lru_cache(maxsize=2)
 def tour(family: str, *, streams: bool, dtype: torch.dtype = torch.float32) -> list[Any]:
-    """Runs, stops, an edit, a step back and a fork, and all that comes of them."""
+    """Return the replies of runs, stops, an edit, a step back and a fork."""
     build = streamed_desk if streams else desk_of
     desk = build(family, dtype=dtype, layers=LAYERS)
     desk.close_all()
@@ -87,7 +87,8 @@ def test_a_pass_moves_exactly_the_streamed_bytes(streaming: tuple[int, ...] | No
 
 
 def test_a_stop_fetches_nothing_that_is_there(llama: Desk) -> None:
-    """Down to the stop and from there to the end: one pass over the weights, and the layer of the stop is not lost."""
+    """A run to the stop and from there to the end is one pass over the weights, and the layer of the stop is not
+    lost."""
     llama.open()
     llama.run(PROMPT, 1)
     llama.stop_at("resid_post.3", when="step == 0")
@@ -201,7 +202,8 @@ def test_the_books_say_what_was_moved_and_waited_for(llama: Desk) -> None:
 
 
 def test_every_copy_is_in_the_books_once(llama: Desk) -> None:
-    """By layer in the order of the pass, with bytes and times; the wait for a copy is known once it is over."""
+    """The log has the copies by layer in the order of the pass, with bytes and times; the wait for a copy is known once
+    it is over."""
     weights = streamed(llama)
     llama.open()
     llama.run(PROMPT, 1)
