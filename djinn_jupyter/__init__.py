@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.loading import engines as engines
     from djinn_jupyter.client.loading import load as load
     from djinn_jupyter.client.session import RemoteSession as RemoteSession
+    from djinn_jupyter.client.stops import BatchInterrupted as BatchInterrupted
     from djinn_jupyter.client.stops import Finished as Finished
     from djinn_jupyter.client.stops import Interrupted as Interrupted
     from djinn_jupyter.client.stops import Paused as Paused
     from djinn_jupyter.client.sweeping import sweep as sweep
+    from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
 
 _HOMES = {
@@ -42,6 +44,8 @@ _HOMES = {
     "Paused": "client.stops",
     "Finished": "client.stops",
     "Interrupted": "client.stops",
+    "BatchInterrupted": "client.stops",
+    "BatchEnded": "errors",
     "DjinnError": "errors",
 }
 

@@ -12,6 +12,7 @@ DjinnError
 │   ├── PromptTooLong        more tokens than the model has positions for
 │   └── NoTokenizer          text was given to a model saved without a tokenizer
 ├── SweepEnded               a sweep that ended before its last cell; it has the grid of the finished ones
+├── BatchEnded               some rows of a batch failed; it has the others
 ├── IllegalMove              the session is not in a state from which this verb is possible
 ├── SessionHeld              a live session that another kernel holds
 ├── SessionsWouldSuffer      a verb that hurts sessions of others, without --force
@@ -90,6 +91,14 @@ class SweepEnded(DjinnError):
     def __init__(self, message: str, grid: Any = None) -> None:
         super().__init__(message)
         self.grid = grid
+
+
+class BatchEnded(DjinnError):
+    """`rows` has, in order, the stop of each row, or the error that ended it."""
+
+    def __init__(self, message: str, rows: Any = ()) -> None:
+        super().__init__(message)
+        self.rows = rows
 
 
 class IllegalMove(DjinnError): ...

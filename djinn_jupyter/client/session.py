@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from djinn_jupyter.client.arrays import from_any, to_numpy, token_ids
+from djinn_jupyter.client.arrays import from_any, to_numpy
 from djinn_jupyter.client.attribution import Attribution
+from djinn_jupyter.client.batches import Batch, OnRow
 from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken, run_until_stop
+from djinn_jupyter.client.runs import Runs
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
-from djinn_jupyter.described import given_by_name, takes
 from djinn_jupyter.errors import DjinnError, InvalidEdit, UsageError, WireError
-from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
-    Sampling,
     SessionDescription,
     StopIdentity,
     Tier,
@@ -39,7 +39,7 @@ Kind = TypeVar("Kind")
 TOKENS_TOLD = 24
 
 
-class RemoteSession:
+class RemoteSession(Runs):
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 
@@ -50,48 +50,13 @@ class RemoteSession:
         self.changes = 0
         self._last: Paused | None = None
         self._finished: weakref.ref[Finished] | None = None
+        self._rows: list[RemoteSession] = []
 
     @property
     def label(self) -> str:
         return label(self.name)
 
     # ------------------------------------------------------------------------------------------------ running
-
-    @takes(GivenSampling)
-    def run(
-        self,
-        prompt: object = None,
-        *,
-        max_new_tokens: int = 20,
-        stop: str | Iterable[str] = (),
-        ignore_eos: bool = False,
-        extend: bool = False,
-        chat: bool = False,
-        free: bool = False,
-        on_token: OnToken | None = None,
-        **sampling: Unpack[GivenSampling],
-    ) -> Stop:
-        """Run a prompt (text or token ids) until a breakpoint or the end. `extend` continues the present tokens; the
-        prompt may then be omitted. `on_token` is called for each new token, in this thread. The sampling:
-        """
-        request = ask.Run(
-            session=self.name,
-            text=prompt if isinstance(prompt, str) else None,
-            tokens=None if prompt is None or isinstance(prompt, str) else token_ids(prompt),
-            max_new_tokens=max_new_tokens,
-            sampling=Sampling(**given_by_name(GivenSampling, sampling)),
-            stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            ignore_eos=ignore_eos,
-            chat=chat,
-            extend=extend,
-            free=free,
-        )
-        return self._move(request, on_token)
-
-    def resume(self, *, free: bool = False, on_token: OnToken | None = None, stop: StopIdentity | None = None) -> Stop:
-        """Go on from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
-        IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`."""
-        return self._move(ask.Resume(session=self.name, free=free, stop=stop), on_token)
 
     def step(
         self, count: int = 1, *, by: Literal["layer", "token", "point"] = "layer", stop: StopIdentity | None = None
@@ -341,6 +306,30 @@ class RemoteSession:
         if broken_in:
             raise Interrupted(stop)
         return stop
+
+    def arrived(self, reply: replies.Reply) -> Stop:
+        """Return the stop of a move that was begun by `depart`."""
+        return self._seen(reply)
+
+    def depart(self, request: ask.Request) -> Future[replies.Reply]:
+        """Send a request that moves the session, and wait for nothing."""
+        self._complete_finished()
+        self.moves += 1
+        self._last = None
+        return self._channel.ask(request)
+
+    def _batch(self, on_token: OnToken | None, on_row: OnRow | None) -> Batch:
+        """Return a new batch of this session; what was read of the rows before stays, and nothing more is."""
+        for row in self._rows:
+            row._complete_finished()
+            row.moves += 1
+        self._rows = []
+        return Batch(self, self._channel, on_token, on_row)
+
+    def row(self, number: int) -> RemoteSession:
+        """Return the handle of a row that a batch makes."""
+        self._rows.append(RemoteSession(self._channel, f"{self.label}/{number}"))
+        return self._rows[-1]
 
     def _seen(self, reply: replies.Reply) -> Stop:
         match reply:

@@ -6,12 +6,12 @@ Values, logits and lens are not in the reply; they are fetched on access, while 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, spell_top
-from djinn_jupyter.errors import IllegalMove
+from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleDescription, TopToken
 
@@ -160,6 +160,16 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, stop: Stop) -> None:
         self.stop = stop
         super().__init__(f"Session {stop.session.label!r} is intact. {stop!r}")
+
+
+class BatchInterrupted(KeyboardInterrupt):
+    """Raised after a KeyboardInterrupt during a batch. `rows` has, in order, the stop of each row: where it had ended
+    or was paused; its error; None where it had not begun."""
+
+    def __init__(self, rows: Sequence[Stop | DjinnError | None]) -> None:
+        self.rows = list(rows)
+        finished = sum(isinstance(row, Finished) for row in self.rows)
+        super().__init__(f"{finished} of {len(self.rows)} rows had finished; the others are intact where they stopped.")
 
 
 def _probabilities(logarithms: tuple[float | None, ...]) -> tuple[float | None, ...]:

@@ -180,7 +180,7 @@ class Lifecycle:
 
 
 def _run(session: RemoteSession, plan: arguments.Launch) -> Stop:
-    return session.run(
+    stop: Stop = session.run(
         plan.prompt if plan.tokens is None else list(plan.tokens),
         max_new_tokens=plan.max_new_tokens,
         stop=plan.stop,
@@ -189,3 +189,4 @@ def _run(session: RemoteSession, plan: arguments.Launch) -> Stop:
         free=plan.no_debug,
         **chosen(GivenSampling, plan),
     )
+    return stop

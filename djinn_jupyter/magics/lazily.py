@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from djinn_jupyter.client import stops, sweeping
+    from djinn_jupyter.client import batches, stops, sweeping
     from djinn_jupyter.client.engines import logs, naming, spelling, terminal
     from djinn_jupyter.widgets import live_memory, views
     from djinn_jupyter.wire import requests
@@ -19,6 +19,7 @@ else:
         def __getattr__(self, name: str) -> Any:
             return getattr(importlib.import_module(self._module), name)
 
+    batches = _Lazy("djinn_jupyter.client.batches")
     logs = _Lazy("djinn_jupyter.client.engines.logs")
     naming = _Lazy("djinn_jupyter.client.engines.naming")
     spelling = _Lazy("djinn_jupyter.client.engines.spelling")
@@ -29,4 +30,4 @@ else:
     requests = _Lazy("djinn_jupyter.wire.requests")
     views = _Lazy("djinn_jupyter.widgets.views")
 
-__all__ = ["live_memory", "logs", "naming", "requests", "spelling", "stops", "sweeping", "terminal", "views"]
+__all__ = ["batches", "live_memory", "logs", "naming", "requests", "spelling", "stops", "sweeping", "terminal", "views"]

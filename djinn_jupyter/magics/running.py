@@ -11,13 +11,19 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.described import add_flags, chosen
 from djinn_jupyter.errors import DjinnError, UsageError
-from djinn_jupyter.magics.lazily import views
+from djinn_jupyter.magics.batches import run_rows
+from djinn_jupyter.magics.lazily import batches, views
 from djinn_jupyter.magics.parsing import EFFECT, KEEP, SESSION, TOKEN, Group, given, option, read_prompt, unquoted, verb
 from djinn_jupyter.magics.showing import effect_asked, outcome_view, restored_by, sentence
 from djinn_jupyter.sampling import GivenSampling
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
+
+
+SAMPLES = option(
+    "--samples", type=int, metavar="N", help="run it N times at once, row i in session NAME/i, drawn with seed + i"
+)
 
 
 @magics_class
@@ -30,8 +36,9 @@ class RunningMagics(Group):
             "--stop", action="append", metavar="TEXT", type=unquoted, help="end where this text appears; repeatable"
         ),
         option("--chat", action="store_true", help="put the prompt into the model's chat template"),
-        option("--text-from", metavar="NAME", help="the text in this variable, instead of one on the line"),
-        option("--ids", metavar="NAME", help="a list of token ids in this variable, instead of a text"),
+        option("--text-from", metavar="NAME", help="the text in this variable, or the texts: then each is a row"),
+        option("--ids", metavar="NAME", help="a list of token ids in this variable, or a list of such lists"),
+        SAMPLES,
         option("--continue", dest="extend", action="store_true", help="go on from the present line of tokens"),
         option("--free", action="store_true", help="do not stop at breakpoints"),
         option("--ignore-eos", action="store_true", help="go on where the model would end its text"),
@@ -51,19 +58,12 @@ class RunningMagics(Group):
         prompt = self._prompt(args, cell)
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
-        self._move(
-            args,
-            session,
-            lambda on_token: session.run(
-                prompt,
-                chat=args.chat,
-                extend=args.extend,
-                free=args.free,
-                ignore_eos=args.ignore_eos,
-                on_token=on_token,
-                **options,
-            ),
-        )
+        options |= {"chat": args.chat, "extend": args.extend, "free": args.free, "ignore_eos": args.ignore_eos}
+        if args.samples is not None or batches.are_prompts(prompt):
+            options["samples"] = args.samples
+            run_rows(self.state, args, session, lambda on_row: session.run(prompt, on_row=on_row, **options))
+            return
+        self._move(args, session, lambda on_token: session.run(prompt, on_token=on_token, **options))
 
     def _prompt(self, args: argparse.Namespace, cell: str | None) -> Any:
         given_as = [p for p in (args.prompt or None, cell, args.text_from, args.ids) if p is not None]
@@ -79,14 +79,17 @@ class RunningMagics(Group):
             return self._text(args.text_from)
         return given_as[0].removesuffix("\n") if cell is not None else given_as[0]
 
-    def _text(self, name: str) -> str:
-        text = self.state.value(name)
-        if not isinstance(text, str):
+    def _text(self, name: str) -> str | list[str]:
+        text: str | list[str] = self.state.value(name)
+        listed = isinstance(text, list | tuple) and all(isinstance(one, str) for one in text)
+        if not isinstance(text, str) and not (text and listed):
             raise UsageError(f"{name} is no text but {type(text).__name__}; token ids are given with --ids.")
         return text
 
     @verb(
         option("--free", action="store_true", help="do not stop at breakpoints again"),
+        SAMPLES,
+        option("--seed", type=int, metavar="S", help="of the samples' drawing; default 0"),
         EFFECT,
         TOKEN,
         KEEP,
@@ -95,7 +98,13 @@ class RunningMagics(Group):
     def djinn_resume(self, args: Namespace) -> None:
         """Go on from the stop, with the edits made there, until the next breakpoint or the end."""
         session = self.state.session(args.session)
-        self._move(args, session, lambda on_token: session.resume(free=args.free, on_token=on_token))
+        if args.samples is None and args.seed is None:
+            self._move(args, session, lambda on_token: session.resume(free=args.free, on_token=on_token))
+            return
+        if args.samples is None:
+            raise UsageError("--seed belongs to --samples: a run that goes on draws as it began.")
+        options = given(samples=args.samples, seed=args.seed, free=args.free)
+        run_rows(self.state, args, session, lambda on_row: session.resume(on_row=on_row, **options))
 
     @verb(
         option("count", nargs="?", type=int, default=1, help="how many; default 1"),

@@ -12,7 +12,7 @@ from djinn_jupyter.widgets.spelling import amount, columns, plural, since
 from djinn_jupyter.widgets.theme import card, mono, part
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.widgets.watch import watch_line
-from djinn_jupyter.wire.names import notebook_shown
+from djinn_jupyter.wire.names import label, notebook_shown
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
     RuleDescription,
@@ -20,10 +20,12 @@ from djinn_jupyter.wire.nouns import (
     StopDescription,
     WatchDescription,
 )
+from djinn_jupyter.wire.replies import Finished, Paused
 from djinn_jupyter.wire.watches import spell_watch
 
 TableRows = Sequence[Sequence[str]]
 
+SHOWN_CHARACTERS = 60
 AT_TIMES = ("stopped at", "breaks", "rules")  # columns omitted from a narrow cell where they are empty
 
 
@@ -103,6 +105,41 @@ def _memory(s: SessionDescription) -> str:
     """Spell where its bytes are: `2.26 MiB on device, 141 KiB on host`."""
     here = f"{amount(bytes_where(s))} {PLACES[whereabouts(s)]}"
     return ", ".join(filter(None, (here, copies(s))))
+
+
+def rows_view(session: str, rows: Sequence[Paused | Finished | str | None]) -> View:
+    """List the rows of a session's batch: where each ended, the sentence of its error, or nothing where it runs."""
+    cells = [[f"{label(session)}/{number}", *_row(row)] for number, row in enumerate(rows)]
+    prompts = {row[1] for row in cells if row[1]}
+    head = ["session", "prompt", "new text", "new tokens", "ended"]
+    kept = [i for i, title in enumerate(head) if title != "prompt" or len(prompts) > 1]
+    return _listed(
+        "Rows",
+        [head[i] for i in kept],
+        [[row[i] for i in kept] for row in cells],
+        "no rows",
+        numeric=(kept.index(3),),
+        code=(kept.index(2),),
+        session=session,
+    )
+
+
+def _row(row: Paused | Finished | str | None) -> list[str]:
+    match row:
+        case Paused():
+            place = f"paused at {row.site}, step {row.step}"
+            return [cut(row.prompt_text), cut(row.new_text), str(len(row.log_probabilities)), place]
+        case Finished():
+            return [cut(row.prompt_text), cut(row.text), str(len(row.tokens)), row.reason]
+        case None:
+            return ["", "", "", "under way"]
+    return ["", "", "", f"failed: {row}"]
+
+
+def cut(text: str) -> str:
+    """Return the end of a text as one line, as long as fits a cell."""
+    line = " ".join(text.split("\n"))
+    return line if len(line) <= SHOWN_CHARACTERS else "..." + line[-SHOWN_CHARACTERS:]
 
 
 def history_view(stops: Sequence[StopDescription], present: int | None, *, session: str | None = None) -> View:

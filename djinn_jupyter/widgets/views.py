@@ -21,6 +21,7 @@ from djinn_jupyter.widgets.tables import (
     breakpoint_line,
     breakpoints_view,
     history_view,
+    rows_view,
     rules_view,
     sessions_view,
     watches_view,
@@ -37,7 +38,7 @@ __all__ = [
     "transfer_line", "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "grid_view",
     "history_view",
-    "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rules_view",
-    "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
+    "lens_grid_view", "lens_view", "loaded_view", "positions_shown", "progress_view", "result_view", "rows_view",
+    "rules_view", "running_view", "sessions_view", "snapshot_view", "status_view", "stop_view", "tree_view",
     "watch_view", "watches_view", "watching",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ COLDEST = 1e-30
 """The largest logit of float16, 65,504, times the largest penalty and divided by this, is 6.6e37,
 and float32 ends at 3.4e38."""
 MOST_PENALTY = 1e3
+Seed = Annotated[int, Meta(ge=-(2**63))]  # no message carries a number of 2**64 or more
 Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 

@@ -60,6 +60,7 @@ from djinn_jupyter.wire.limits import (
     NotebookPath,
     OneOrTwo,
     Positions,
+    Seed,
     Spelling,
     Text,
     Tokens,
@@ -156,15 +157,18 @@ class Close(OwnerRequest, frozen=True, tag="Close"): ...
 
 
 class Fork(StopRequest, frozen=True, tag="Fork"):
-    """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes."""
+    """Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
+    `seed` it draws from here on as a run that begins with that seed."""
 
     name: Name
+    seed: Seed | None = None
 
 
 class Run(SessionRequest, frozen=True, tag="Run"):
     """Run a prompt (text or token ids) until a stop or the end.
 
     A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
+    A line that was run for no new token is extended by none: its next token is drawn from the logits that it ended in.
     `free` ignores breakpoints.
     """
 

@@ -15,6 +15,7 @@ from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.footprint import tensors_of_stop
 from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.rewind import to_layer, to_token
+from djinn_jupyter.engine.session.run import draw_and_run
 from djinn_jupyter.engine.session.run import run as run_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.sampling import Sampler, make_sampler
@@ -44,9 +45,13 @@ class ExecutionRequests:
         kept = session.tokens if request.extend else []
         tokens = [*kept, *prompt]
         committed = session.cache.length if request.extend else 0
-        self._check_prompt(tokens, committed, request.extend)
+        before = _run_so_far(session) if request.extend and len(tokens) == committed else None
+        if before is None:
+            self._check_prompt(tokens, committed, request.extend)
         sampler = make_sampler(self._forward.model, request.sampling, len(tokens), self._forward.device)
         generation = self._generation(request, tokens, committed, sampler)
+        if before is not None:
+            return self._draw_on(session, generation.going_on(before), free=request.free)
         if request.extend:
             session.cache.reserve(committed, len(tokens))  # SlabFull here, while the line is still the old one
             if self._runtime.recurrent:
@@ -58,6 +63,15 @@ class ExecutionRequests:
         session.take_generation(generation, tokens, token_by_token=self._runtime.token_by_token)
         self._set_off(session, "run")
         return run_line(self._runtime, session, free=request.free)
+
+    def _draw_on(self, session: Session, generation: Generation, *, free: bool) -> Steps:
+        """Go on from the logits in which a prompt ended that was run for no new token: nothing is fed before a draw."""
+        logits_1V = session.logits_1V
+        assert logits_1V is not None
+        session.take_generation(generation, session.tokens, token_by_token=self._runtime.token_by_token)
+        session.keep_logits(logits_1V)
+        self._set_off(session, "run")
+        return draw_and_run(self._runtime, session, free=free)
 
     def _check_prompt(self, tokens: list[int], committed: int, extends: bool) -> None:
         if len(tokens) <= committed:
@@ -211,6 +225,11 @@ class ExecutionRequests:
         self._runtime.publish(
             SessionPaused(session=reply.session, stop=reply.stop, site=reply.site, step=reply.step, reason="back")
         )
+
+
+def _run_so_far(session: Session) -> Generation | None:
+    """Return the run whose next token can be drawn at once: all of its tokens have run, and their logits are here."""
+    return session.generation if session.logits_1V is not None and session.tokens else None
 
 
 def _fits_in_place_of(old: PagedCache, positions: int) -> bool:

@@ -104,6 +104,10 @@ class SessionRequests:
         parent = self._sessions.find(request.session)
         require_showable(request.name, "The name of a session")
         require_free(request.name, self._sessions)
+        if request.seed is not None and parent.generation is None:
+            raise UsageError(
+                f"Session {parent.name!r} has run nothing that could go on with a seed; run a prompt first."
+            )
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
         generations = GenerationCopies()
         child = Session(
@@ -130,6 +134,8 @@ class SessionRequests:
             forked_from=_origin(parent),
             rule_numbers_given=parent.rule_numbers_given,
         )
+        if request.seed is not None and child.generation is not None:
+            child.history.draw_with(child.generation.reseed(request.seed))
         self._life.begin(child)
         self._residency.accounted(child)
         return Opened(session=reports.describe(child), created=True)

@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+import msgspec
 import torch
 from torch import Tensor
 
@@ -50,6 +51,22 @@ class Generation:
             drawn=list(self.drawn),
             states=dict(self.states),
             log_probabilities=list(self.log_probabilities),
+        )
+
+    def reseed(self, seed: int) -> Tensor:
+        """Draw from here on as a run that begins with this seed. Return the generator's state."""
+        self.sampler = replace(self.sampler, sampling=msgspec.structs.replace(self.sampler.sampling, seed=seed))
+        self.sampler.generator.manual_seed(seed)
+        return self.sampler.generator.get_state()
+
+    def going_on(self, before: Generation) -> Generation:
+        """Return this one as if it had run the prompt itself that `before` ran for no new token."""
+        return replace(
+            self,
+            fed_from=before.fed_from,
+            layers_run=before.layers_run,
+            passes=before.passes,
+            states=dict(before.states),
         )
 
     def count_pass(self) -> None:

@@ -149,6 +149,11 @@ class History:
         stops = [replace(stop, generation=generation_of(stop.generation)) for stop in self.stops]
         return replace(self, stops=stops)
 
+    def draw_with(self, generator: Tensor) -> None:
+        """Draw from this state of the generator whenever the run goes on from the present stop."""
+        if self.present is not None:
+            self.stops[self.present] = replace(self.stops[self.present], generator=generator)
+
     def describe(self) -> tuple[StopDescription, ...]:
         return tuple(_describe(index, stop) for index, stop in enumerate(self.stops))
 

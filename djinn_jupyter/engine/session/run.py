@@ -42,11 +42,13 @@ def run(
     free: bool = False,
     targets: Iterable[Target] = (),
     reason: PauseReason = "step",
+    stream: Stream | None = None,
 ) -> Steps:
-    """Go on from `session.frame`. `reason` is the reported reason of a halt at one of `targets`."""
+    """Go on from `session.frame`. `reason` is the reported reason of a halt at one of `targets`; `stream` has the text
+    so far."""
     targets = tuple(targets)
     assert session.generation is not None
-    stream = runtime.tokenizer.stream(session.tokens)
+    stream = stream or runtime.tokenizer.stream(session.tokens)
     version, plan = -1, make_plan()
     rules: tuple[Rule, ...] = ()
     begun_under: tuple[Rule, ...] | None = None
@@ -87,6 +89,13 @@ def run(
                 yield None
 
 
+def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> Steps:
+    """Draw the next token from the kept logits of the last pass, and go on from there."""
+    stream = runtime.tokenizer.stream(session.tokens)
+    ended = _draw(runtime, session, stream)
+    return ended if ended is not None else (yield from run(runtime, session, free=free, stream=stream))
+
+
 def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: Stream) -> Reply | None:
     """Sample after a committed pass that reached the last token. Return the final reply where the run ended."""
     generation = session.generation
@@ -99,6 +108,13 @@ def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: 
         session.begin_pass(token_by_token=runtime.token_by_token)
         return None
     _keep_logits(session, outcome.logits_1V)
+    return _draw(runtime, session, stream)
+
+
+def _draw(runtime: Runtime, session: Session, stream: Stream) -> Reply | None:
+    """Sample, and stand before the next pass. Return the final reply where the run ended."""
+    generation = session.generation
+    assert generation is not None
     if generation.max_new_tokens > len(generation.new_tokens(session.tokens)):
         _sample(runtime, session, stream)
     ending = _ending(runtime, session)

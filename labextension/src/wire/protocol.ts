@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = '570b6af075d6a31c';
+export const PROTOCOL = '06e566d5ef8c2c78';

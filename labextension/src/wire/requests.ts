@@ -89,11 +89,15 @@ export interface Close {
   readonly for_notebook?: string | null;
 }
 
-/** Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. */
+/**
+ * Make a session `name` with the same tokens, stop and rules; pages are shared until one of the two writes. With a
+ * `seed` it draws from here on as a run that begins with that seed.
+ */
 export interface Fork {
   readonly request: 'Fork';
   readonly session: string;
   readonly name: string;
+  readonly seed?: number | null;
   readonly stop?: StopIdentity | null;
 }
 
@@ -101,6 +105,7 @@ export interface Fork {
  * Run a prompt (text or token ids) until a stop or the end.
  *
  * A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
+ * A line that was run for no new token is extended by none: its next token is drawn from the logits that it ended in.
  * `free` ignores breakpoints.
  */
 export interface Run {

@@ -1,0 +1,38 @@
+"""An engine in this process, reached as a client reaches one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from djinn_jupyter.client.engine import RemoteEngine
+from djinn_jupyter.engine.process.clients import ClientTable
+from djinn_jupyter.wire import protocol
+from djinn_jupyter.wire.replies import Welcome
+from tests.client.direct import DirectChannel
+from tests.engine.desk import ME, Desk
+
+
+@contextmanager
+def reached(desk: Desk, *holders: str) -> Iterator[list[RemoteEngine]]:
+    """Yield the engine as each of these holders reaches it (by default one); afterwards it has no session."""
+    clients = ClientTable(desk.engine, shut_down=lambda: None)
+    channels = [_channel(desk, clients, holder) for holder in holders or (ME.name,)]
+    desk.hears = lambda event: [channel.publish(event) for channel in channels] and None
+    try:
+        yield [RemoteEngine(channel) for channel in channels]
+    finally:
+        desk.hears = lambda event: None
+        desk.close_all()
+
+
+def _channel(desk: Desk, clients: ClientTable, holder: str) -> DirectChannel:
+    answers: list[Any] = []
+    peer = holder.encode()
+    clients.receive(peer, protocol.hello(holder=holder, user=ME.user), answers.append)
+    welcome = answers[0]
+    assert isinstance(welcome, Welcome)
+    return DirectChannel(
+        welcome, lambda request, answer: clients.receive(peer, request, answer), desk.engine.tick, holder=holder
+    )

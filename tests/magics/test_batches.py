@@ -1,0 +1,75 @@
+"""`%djinn_run` of many rows: a list of prompts, or samples of one; and samples of a stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from djinn_jupyter.errors import SlabFull
+from djinn_jupyter.wire import replies, requests
+from tests.magics.conftest import Notebook, last
+
+
+def test_samples_are_rows_in_one_table_and_kept(notebook: Notebook) -> None:
+    said = notebook.cell("%djinn_run --samples 3 --temperature 1 --seed 4 -o rows The capital of France is")
+    assert [row.session.name for row in notebook.shell.user_ns["rows"]] == ["paris/0", "paris/1", "paris/2"]
+    asked = last(notebook, requests.Run)
+    assert (asked.session, asked.sampling.seed, asked.extend, asked.text) == ("paris/2", 6, True, None)
+    assert [line.split()[0] for line in said.splitlines()[1:]] == ["paris/0", "paris/1", "paris/2"], said
+    assert "prompt" not in said
+    assert "paris/2" in notebook.html()
+
+
+def test_a_row_is_a_session_to_go_on_with(notebook: Notebook) -> None:
+    notebook.cell("%djinn_run --samples 2 hello")
+    notebook.cell("%djinn_use paris/1")
+    notebook.cell("%djinn_run --continue and on")
+    assert last(notebook, requests.Run).session == "paris/1"
+
+
+def test_a_list_of_texts_in_a_variable_is_run_as_rows(notebook: Notebook) -> None:
+    notebook.cell("texts = ['one', 'two']")
+    notebook.cell("%djinn_run --text-from texts --max-tokens 5 -o rows")
+    runs = [r for r in notebook.engine.channel.requests if isinstance(r, requests.Run)]
+    assert [(run.session, run.text, run.max_new_tokens) for run in runs] == [
+        ("paris/0", "one", 5),
+        ("paris/1", "two", 5),
+    ]
+    notebook.cell("ids = [[1, 2], [3]]\n%djinn_run --ids ids")
+    assert last(notebook, requests.Run).tokens == (3,)
+
+
+def test_samples_of_a_stop(stopped: Notebook) -> None:
+    stopped.cell("%djinn_resume --samples 2 --seed 7 -o rows")
+    forks = [r for r in stopped.engine.channel.requests if isinstance(r, requests.Fork)]
+    assert [(fork.name, fork.seed) for fork in forks] == [("paris/0", 7), ("paris/1", 8)]
+    assert all(fork.stop == stopped.engine.stops["work/paris.ipynb"].stop for fork in forks)
+    assert [type(row).__name__ for row in stopped.shell.user_ns["rows"]] == ["Finished", "Finished"]
+
+
+def test_a_row_that_fails_is_told_and_the_others_are_kept(notebook: Notebook, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish = notebook.engine._finish
+
+    def full(name: str) -> replies.Reply:
+        if name.endswith("/1"):
+            raise SlabFull("There is no room.")
+        return finish(name)
+
+    monkeypatch.setattr(notebook.engine, "_finish", full)
+    notebook.cell("texts = ['one', 'two', 'three']")
+    said = notebook.fails("%djinn_run --text-from texts -o rows")
+    assert said.startswith("1 of 3 rows failed, paris/1 first: There is no room.")
+    assert [type(row).__name__ for row in notebook.shell.user_ns["rows"]] == ["Finished", "SlabFull", "Finished"]
+    assert "failed: There is no room." in notebook.html()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("%djinn_run --samples 0 hi", "A batch has 1 to 4096 rows, not 0"),
+        ("%djinn_run --samples 2 --effect hi", "--effect measures one stop"),
+        ("%djinn_resume --seed 3", "--seed belongs to --samples"),
+        ("%djinn_resume --samples 2", "is not stopped"),
+    ],
+)
+def test_what_cannot_be_meant(notebook: Notebook, line: str, said: str) -> None:
+    assert said in notebook.fails(line)
