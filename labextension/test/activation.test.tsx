@@ -68,10 +68,10 @@ test('it shows the stop: place, edits, norms, heatmap, and what the lens reads a
   expect(screen.getByText('resid_post.1')).toBeTruthy();
   expect(screen.getByText('scale 0.9')).toBeTruthy();
   expect(screen.getByRole('img').getAttribute('aria-label')).toMatch(/2 positions by 8/);
-  expect(screen.getByText('3.000')).toBeTruthy();
+  expect(screen.getByText('3.00')).toBeTruthy();
   expect(screen.getByText('not finite')).toBeTruthy();
   expect(screen.getByText('\u00b7last')).toBeTruthy();
-  expect(screen.getByText('25.0 %')).toBeTruthy();
+  expect(screen.getByText('25 %')).toBeTruthy();
 });
 
 test('where there is no residual stream the lens is not asked for', async () => {
@@ -185,7 +185,7 @@ test('each edit of the stop is turned off and on, as long as the stop is the pre
   const { channel, has } = await stopped();
   const boxes = (): HTMLInputElement[] => screen.getAllByRole('checkbox');
   expect(boxes().map(({ checked }) => checked)).toEqual([true, false]);
-  expect(screen.getByText('10 % of the value')).toBeTruthy();
+  expect(screen.getByText('relative size 0.100')).toBeTruthy();
   expect(screen.getByText('off')).toBeTruthy();
   await settled(() => fireEvent.click(boxes()[1]));
   const asked = { request: 'EnableEdit', session: 'a', number: 2, enabled: true, stop: HERE };

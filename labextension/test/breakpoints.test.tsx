@@ -144,7 +144,7 @@ test('steering rules in force are listed with what they do, and can be ended', a
   } as const;
   await panel.has(session('a', { rules: [rule] }));
   expect(screen.getByText('scale 2 at resid_post.2')).toBeTruthy();
-  expect(screen.getByText('50 % of the value')).toBeTruthy();
+  expect(screen.getByText('relative size 0.500')).toBeTruthy();
   panel.channel.asked.length = 0;
   await settled(() => fireEvent.click(screen.getByLabelText('The rule at resid_post.2 is on')));
   const off = { request: 'EnableRule', session: 'a', number: 7, enabled: false };

@@ -1,46 +1,24 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from djinn_jupyter.widgets import spelling
 
+NUMBERS = json.loads((Path(__file__).parents[2] / "labextension" / "test" / "numbers.json").read_text())
+"""The sidebar's test reads them too."""
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (1, "1.00"),
-        (12.345, "12.3"),
-        (0.012345, "0.0123"),
-        (9.996, "10.0"),
-        (-3.14159, "-3.14"),
-        (1234.5, "1,230"),
-        (0.00001234, "1.23e-05"),
-        (1.5e12, "1.50e+12"),
-        (float("inf"), "inf"),
-        (None, "not measured"),
-    ],
-)
+
+@pytest.mark.parametrize(("value", "text"), [*NUMBERS["figures"], (float("inf"), "inf"), (None, "not measured")])
 def test_three_significant_digits(value: float | None, text: str) -> None:
     assert spelling.figure(value) == text
 
 
-@pytest.mark.parametrize(
-    ("probability", "text"),
-    [
-        (0, "0 %"),
-        (1e-9, "<0.1 %"),
-        (0.0012, "0.1 %"),
-        (0.034, "3.4 %"),
-        (0.0996, "10 %"),
-        (0.416, "42 %"),
-        (0.9949, "99 %"),
-        (0.99999, ">99 %"),
-        (1, "100 %"),
-    ],
-)
+@pytest.mark.parametrize(("probability", "text"), NUMBERS["shares"])
 def test_percent_never_claims_certainty(probability: float, text: str) -> None:
     assert spelling.percent(probability) == text
 

@@ -1,4 +1,4 @@
-/* Quantities as text; bytes the way the kernel's views spell them. */
+/* Quantities as text, the way the kernel's views spell them. */
 
 const UNITS = ['KiB', 'MiB', 'GiB', 'TiB'];
 const DIGITS = new Intl.NumberFormat('en-US', {
@@ -6,6 +6,9 @@ const DIGITS = new Intl.NumberFormat('en-US', {
   maximumSignificantDigits: 3,
   roundingMode: 'halfEven'
 });
+
+/** Enough places for every digit of a double near 1: its last bit is worth 2e-16, and a tie has no more digits. */
+const EXACT = 60;
 
 /** Bytes as `900 B`, `1.50 KiB`, `20.0 GiB`; from 1,000 of a unit on in the next one. */
 export function spellBytes(bytes: number): string {
@@ -29,21 +32,47 @@ export function spellSeconds(seconds: number): string {
   return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** `none` is what is said of a number that is not finite, which crosses as null. */
+/** A number with three digits, as the kernel's views spell it. `none` is what is said of one that is not finite, which
+ * crosses as null. */
 export function spellNumber(value: number | null, none: string): string {
   if (value === null) {
     return none;
   }
-  const size = Math.abs(value);
-  return size !== 0 && (size < 0.01 || size >= 10000)
-    ? value.toExponential(2)
-    : value.toPrecision(4);
+  const [digits, exponent] = Math.abs(value).toExponential(EXACT).split('e');
+  const short = halfEven(digits, 2, Number(exponent));
+  const signed = Math.sign(value) * short;
+  if (short === 0) {
+    return '0';
+  }
+  if (short < 1e-4 || short >= 1e9) {
+    return signed.toExponential(2).replace(/([+-])(\d)$/, '$10$2');
+  }
+  const places = Math.max(0, 2 - Number(short.toExponential().split('e')[1]));
+  return signed.toLocaleString('en-US', {
+    minimumFractionDigits: places,
+    maximumFractionDigits: places
+  });
 }
 
-/** A share, as a part of 100. */
+/** A probability as `42 %`, `3.1 %`, `<0.1 %`, `>99 %`, as the kernel's views spell it: an uncertain one is never 100 %. */
 export function spellShare(share: number): string {
-  const percent = 100 * share;
-  return `${percent >= 10 ? Math.round(percent) : Number(percent.toPrecision(2))} %`;
+  if (share < 0.0005) {
+    return share > 0 ? '<0.1 %' : '0 %';
+  }
+  if (share >= 0.995) {
+    return share < 1 ? '>99 %' : '100 %';
+  }
+  const short = halfEven(share.toFixed(EXACT), share < 0.0995 ? 3 : 2, 0);
+  return `${(100 * short).toFixed(short >= 0.0995 ? 0 : 1)} %`;
+}
+
+/** An exact decimal times a power of ten, rounded to so many of its places; a half goes to the even digit, as in Python,
+ * where `toFixed` rounds it up. */
+function halfEven(exact: string, places: number, exponent: number): number {
+  const cut = exact.indexOf('.') + 1 + places;
+  const [kept, rest] = [exact.slice(0, cut).replace('.', ''), exact.slice(cut)];
+  const up = /^50*$/.test(rest) ? Number(kept) % 2 : Number(rest[0] >= '5');
+  return Number(`${Number(kept) + up}e${exponent - places}`);
 }
 
 /** A token's text with what cannot be seen made visible. */

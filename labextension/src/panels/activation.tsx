@@ -8,7 +8,7 @@ import { reasonOf } from '../service/channel';
 import { Place, find } from '../models/live';
 import { same } from '../models/choice';
 import { IDjinn } from '../tokens';
-import { spellNumber, spellToken } from '../models/spell';
+import { spellNumber, spellShare, spellToken } from '../models/spell';
 import { LensRow, LiveEngine, LiveSession, Paused, Snapshot, StopIdentity } from '../wire';
 import { Edits } from './edits';
 import { Empty, Meter, Refused, useInSight } from './parts';
@@ -310,7 +310,7 @@ function Lens({ stop, past, position, service, trans }: LensProps): React.JSX.El
                 <td>
                   <Meter share={probability ?? 0} />
                 </td>
-                <td className="djinn-number">{((probability ?? 0) * 100).toFixed(1)} %</td>
+                <td className="djinn-number">{spellShare(probability ?? 0)}</td>
               </tr>
             ))}
           </tbody>

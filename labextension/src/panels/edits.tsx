@@ -4,7 +4,7 @@ import * as React from 'react';
 
 import { Place } from '../models/live';
 import { IDjinn } from '../tokens';
-import { spellShare } from '../models/spell';
+import { spellNumber } from '../models/spell';
 import { EditAtStop, Paused } from '../wire';
 import { Refused } from './parts';
 import { Trans } from './react';
@@ -52,9 +52,12 @@ export function Edits({ paused, place, past, service, trans }: EditsProps): Reac
 }
 
 function sizeOf({ enabled, relative_size: size }: EditAtStop, trans: Trans): string {
-  return !enabled
-    ? trans.__('off')
-    : size === null
-      ? ''
-      : trans.__('%1 of the value', spellShare(size));
+  return !enabled ? trans.__('off') : size === null ? '' : relativeSize(size, trans);
+}
+
+/** How much of a value a change made, as the kernel's views say it. */
+export function relativeSize(size: number, trans: Trans): string {
+  return size === 0
+    ? trans.__('changed nothing')
+    : trans.__('relative size %1', spellNumber(size, ''));
 }

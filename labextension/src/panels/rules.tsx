@@ -5,9 +5,9 @@ import * as React from 'react';
 
 import { Place } from '../models/live';
 import { IDjinn } from '../tokens';
-import { spellShare } from '../models/spell';
 import { RuleDescription } from '../wire';
 import { Action, Refused } from './parts';
+import { relativeSize } from './edits';
 import { Trans } from './react';
 
 interface RulesProps {
@@ -64,5 +64,5 @@ function strength(rule: RuleDescription, trans: Trans): string {
     ? passes_met > 0
       ? trans._n('%1 pass', '%1 passes', passes_met)
       : trans.__('not met yet')
-    : trans.__('%1 of the value', spellShare(size));
+    : relativeSize(size, trans);
 }

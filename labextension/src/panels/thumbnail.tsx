@@ -3,6 +3,7 @@
 import * as React from 'react';
 
 import { Pooled } from '../models/arrays';
+import { spellNumber } from '../models/spell';
 import { Trans, useTheme } from './react';
 
 interface ThumbnailProps {
@@ -32,7 +33,7 @@ export function Thumbnail({ pooled, label, trans }: ThumbnailProps): React.JSX.E
       <figcaption className="djinn-soft">
         <span className="djinn-swatch djinn-mod-below" /> {trans.__('below')}{' '}
         <span className="djinn-swatch djinn-mod-above" />{' '}
-        {trans.__('above zero, full at %1', pooled.limit.toPrecision(3))}
+        {trans.__('above zero, full at %1', spellNumber(pooled.limit, trans.__('not finite')))}
       </figcaption>
     </figure>
   );
