@@ -18,6 +18,7 @@ ALLOWED = {
     ("memory/weights/parameters.py", "parameter.data"),
     ("memory/weights/streamed.py", "layers[layer].forward"),
     ("model/hooks/gates.py", "layer.forward"),
+    ("model/hooks/head_columns.py", "head.forward"),
     ("model/loading/hub.py", "constants.HF_HUB_OFFLINE"),
     ("session/sampling.py", "config.do_sample"),
     ("session/sampling.py", "config.temperature"),

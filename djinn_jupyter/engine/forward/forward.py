@@ -6,7 +6,7 @@ cache in use, as `generate` does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from djinn_jupyter.engine.memory.weights.residence import Weights
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.gates import Gates, Leave
+from djinn_jupyter.engine.model.hooks.head_columns import head_columns
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
 from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
@@ -152,12 +153,14 @@ class Forward:
         return self.lens if tap.width == self.anatomy.hidden_size and tap.axes == "T D" else None
 
     @torch.inference_mode()
-    def lens(self, rows_nD: Tensor) -> Tensor:
+    def lens(self, rows_nD: Tensor, tokens: Sequence[int] | None = None) -> Tensor:
         """Return logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the
-        residual stream."""
+        residual stream; [n, tokens] where only some are wanted, for which the head computes no others. Whether a
+        family's epilogue allows that has to be tested."""
         crossing = EpilogueCrossing(self.layers, rows_nD[None].to(self.device))
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
-        with self.weights.passing(), self.gates.entered(crossing):
+        columns = nullcontext() if tokens is None else head_columns(self.model, tokens)
+        with self.weights.passing(), self.gates.entered(crossing), columns:
             logits: Tensor = self.model(tokens_1n, use_cache=False).logits
         return logits[0]
 

@@ -17,10 +17,11 @@ EXAMPLE = "logit(' Rome') - logit(' Paris')"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """`condition` reads nothing but the logits of tokens."""
+    """`condition` reads nothing but the logits of tokens: those of `tokens` alone, None where it needs all."""
 
     condition: conditions.Condition
     tokenizer: TokenText
+    tokens: tuple[int, ...] | None
 
     @classmethod
     def parse(cls, text: str, tokenizer: TokenText) -> Metric:
@@ -32,22 +33,27 @@ class Metric:
         condition.require_number()
         if not condition.names:
             raise InvalidCondition(f"The metric {text!r} reads no logit; write one such as {EXAMPLE}.")
-        return cls(condition=condition, tokenizer=tokenizer)
+        named = {tokenizer.token_id(text) for text in condition.tokens} | condition.token_ids
+        tokens = tuple(named) if condition.names == {"logit"} else None
+        return cls(condition=condition, tokenizer=tokenizer, tokens=tokens)
 
-    def of(self, logits_V: Tensor) -> float:
+    def of(self, logits: Tensor, tokens: tuple[int, ...] | None = None) -> float:
+        """Return its value from the logits of `tokens`, of all where that is None."""
         try:
-            return float(self.condition.value(_Row(logits_V, self.tokenizer)))
+            return float(self.condition.value(_Row(logits, self.tokenizer, tokens)))
         except OverflowError:
             raise InvalidCondition(f"The metric {self.condition.text[:40]!r} is too large for a number.") from None
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    logits_V: Tensor
+    logits: Tensor
     tokenizer: TokenText
+    tokens: tuple[int, ...] | None
 
     def read(self, name: str) -> Any:
         raise InvalidCondition(f"A metric knows no {name!r}.")
 
     def of_token(self, name: str, token: str | int) -> float:
-        return of_token(name, self.logits_V, self.tokenizer.token_id(token) if isinstance(token, str) else token)
+        number = self.tokenizer.token_id(token) if isinstance(token, str) else token
+        return of_token(name, self.logits, number if self.tokens is None else self.tokens.index(number))

@@ -29,7 +29,8 @@ from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.sweeps import Mode, SweepProgressed, Swept
 
 CHUNK_ROWS: Final = 4096
-RECHECKED: Final = 4  # cells of a fast sweep that are computed again alone
+RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone
+LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there
 TOLERANCE: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of the largest value, at least of 1
 COARSE: Final = 5e-2
 
@@ -57,6 +58,7 @@ class Found:
     computed: list[int] = field(default_factory=list)
     rechecked: list[int] = field(default_factory=list)
     largest: float | None = None
+    missed: int | None = None  # a cell that was left out wrongly
     notes: list[str] = field(default_factory=list)
 
 
@@ -107,20 +109,29 @@ class Sweeping:
             return
         yield from self._at_once(room, base, clean, cells, found)
         yield from self._recheck(base, clean, cells, found)
-        if found.largest is not None and found.largest > self._tolerance(found):
-            found.notes.append(
-                f"Cells computed together differed from the same computed alone by up to {found.largest:.2g}, more "
-                f"than {self._tolerance(found):.2g}: every cell was computed alone."
-            )
+        why = self._distrusted(found)
+        if why is not None:
+            found.notes.append(f"{why}: every cell was computed alone.")
             self.mode, found.largest, found.rechecked, self.done = "exact", None, [], 0
             found.computed.clear()
             yield from self._one_by_one(base, clean, cells, found)
+
+    def _distrusted(self, found: Found) -> str | None:
+        """Return why the recheck does not bear out the cells computed together, None where it does."""
+        if found.missed is not None:
+            return f"Cell {found.missed} was left out, and the edit changes something there"
+        if found.largest is None or found.largest <= self._tolerance(found):
+            return None
+        return (
+            f"Cells computed together differed from the same computed alone by up to {found.largest:.2g}, more than "
+            f"{self._tolerance(found):.2g}"
+        )
 
     # --- one by one ------------------------------------------------------------------------------------------------
 
     def _one_by_one(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
         for cell in cells:
-            raw = self._changed(base, clean, cell)
+            raw = self._changed(base, clean, cell, always=found.missed is not None)
             if raw is not None:
                 logits_V = yield from self.alone.logits(base, self._tap(cell), raw)
                 found.values[cell.number] = self.asked.metric.of(logits_V)
@@ -128,8 +139,9 @@ class Sweeping:
             self._tell([cell.number], found)
             yield None
 
-    def _changed(self, base: RunLine, clean: RunLine | None, cell: Cell) -> Tensor | None:
-        """Return the raw value at a cell's tap with the cell's edit in it; None where that changes no bit."""
+    def _changed(self, base: RunLine, clean: RunLine | None, cell: Cell, *, always: bool = False) -> Tensor | None:
+        """Return the raw value at a cell's tap with the cell's edit in it; None where that changes no bit, but
+        `always` for a recheck."""
         tap = self._tap(cell)
         raw = base.raw[tap.site]
         value = tap.read(raw)
@@ -139,7 +151,7 @@ class Sweeping:
         else:
             assert clean is not None
             part = edits.take(tap.read(clean.raw[tap.site]), cell.rows, cell.heads)
-        if torch.equal(part, before):
+        if not always and same_bits(part, before):
             return None
         return tap.write(raw, edits.put(value, part, cell.rows, cell.heads))
 
@@ -149,11 +161,12 @@ class Sweeping:
     # --- many at once ----------------------------------------------------------------------------------------------
 
     def _at_once(self, room: Room, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
-        front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.together.axes)
+        front = self.together.front(base)
         for _ in front.prepare():
             yield None
         yield from room.take(front.base.nbytes)
         chunk: list[Line] = []
+        rows = 0
         settled: list[int] = []
         for cell in cells:
             line = yield from self._line(base, clean, cell)
@@ -162,9 +175,10 @@ class Sweeping:
                 settled.append(cell.number)
                 continue
             chunk.append(line)
-            if sum(one.rows_nD.shape[0] for one in chunk) >= CHUNK_ROWS:
+            rows += line.rows_nD.shape[0]
+            if rows >= CHUNK_ROWS:
                 yield from self._run_chunk(room, front, chunk, found)
-                chunk = []
+                chunk, rows = [], 0
         if chunk:
             yield from self._run_chunk(room, front, chunk, found)
         self._tell(settled, found)
@@ -188,7 +202,7 @@ class Sweeping:
         """Compute lines together. While a layer runs, the rows before it and behind it are there, and joined keys."""
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
         yield from room.take(size)
-        values = yield from values_of(self.runtime, front, lines, self.asked.metric.of)
+        values = yield from values_of(self.together, front, lines, self.asked.metric)
         for number, value in values.items():
             found.values[number] = value
         found.computed += values
@@ -196,16 +210,19 @@ class Sweeping:
         room.give_back(size)
 
     def _recheck(self, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
-        """Compute some of the computed cells again, alone, and note by how much they differ."""
-        computed = sorted(found.computed)
-        chosen = random.Random(self.asked.seed).sample(computed, min(RECHECKED, len(computed)))
-        for number in chosen:
-            cell = cells[number]
-            raw = self._changed(base, clean, cell)
+        """Compute some of the cells again, alone, also of those left out, and note by how much they differ."""
+        draw, computed = random.Random(self.asked.seed), set(found.computed)
+        some = draw.sample(sorted(computed), min(RECHECKED, len(computed)))
+        left_out = sorted({cell.number for cell in cells} - computed)
+        for number in (*some, *draw.sample(left_out, min(LEFT_OUT, len(left_out)))):
+            raw = self._changed(base, clean, cells[number], always=True)
             assert raw is not None
-            exact = self.asked.metric.of((yield from self.alone.logits(base, self._tap(cell), raw)))
+            exact = self.asked.metric.of((yield from self.alone.logits(base, self._tap(cells[number]), raw)))
             difference = _difference(exact, found.values[number])
-            found.largest = difference if found.largest is None else max(found.largest, difference)
+            if number in computed:
+                found.largest = difference if found.largest is None else max(found.largest, difference)
+            elif difference:
+                found.missed = number
             found.rechecked.append(number)
             yield None
 
@@ -261,6 +278,10 @@ def _difference(one: float, other: float) -> float:
         return 0.0
     difference = abs(one - other)
     return math.inf if math.isnan(difference) else difference
+
+
+def same_bits(part: Tensor, before: Tensor) -> bool:
+    return torch.equal(part, before)
 
 
 def _first_other(rows_SD: Tensor, base_SD: Tensor) -> int | None:

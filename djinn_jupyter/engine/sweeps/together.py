@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Final
 
 import torch
@@ -12,12 +12,14 @@ from djinn_jupyter.engine.forward.forward import out_of_memory
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
+from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes
+from djinn_jupyter.engine.wavefront.packing import Packing
 from djinn_jupyter.engine.wavefront.shared_cache import why_not_shared
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
 
 LENGTH: Final = 9
-START: Final = 3
+STARTS: Final = (3, 6)
 ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
 COARSE: Final = 5e-2
 HEAD_ROWS: Final = 64
@@ -25,10 +27,13 @@ Looked = Generator[Blocked | None, None, None]
 
 
 class Together:
-    """Whether this model's layers can run many lines at once. Tested when the first sweep asks, on a short line."""
+    """Whether this model's layers can run many lines at once, lines of all starts in one call, and its head a few
+    columns alone. Tested when the first sweep asks, on a short line."""
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime, self.axes = runtime, ArgumentAxes()
+        self.packing: Packing | None = None
+        self.columns = False
         self._tested = False
         self._why_not: str | None = None
 
@@ -38,6 +43,17 @@ class Together:
             self._why_not = self._structure() or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
+
+    def front(self, base: RunLine) -> Wavefront:
+        return Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes, self.packing)
+
+    def logits(self, rows_nD: Tensor, tokens: Sequence[int] | None) -> Tensor:
+        """Return logits behind rows of the last layer: of `tokens` alone where they are few and the head allows it."""
+        forward = self.runtime.forward
+        if tokens is None or not self.columns:
+            rows_nV = forward.lens(rows_nD)
+            return rows_nV if tokens is None else rows_nV[:, list(tokens)]
+        return forward.lens(rows_nD, tokens)
 
     def _structure(self) -> str | None:
         forward = self.runtime.forward
@@ -50,56 +66,100 @@ class Together:
         return why_not_shared(forward.model.config)
 
     def _trial(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
-        """Compare a line among others (one of NaN) with the same line by itself and with a pass of its own."""
+        """Compare two lines among others (some of NaN) with the same lines by themselves and with passes of their own:
+        packed, and if that fails a start at a time."""
         size = self.runtime.description.vocab_size
         tokens = tuple(torch.randint(size, (LENGTH,), generator=torch.Generator().manual_seed(1)).tolist())
         base = yield from alone.run(tokens, (), residuals=True)
-        tap = alone.borders()[0]
-        changed = base.residuals[0].clone()
-        changed[0, START] *= -0.5
-        exact_V = yield from alone.logits(base, tap, changed)
-        rows = changed[0, START:]
+        changed, exact = [], []
+        for start in STARTS:
+            line = base.residuals[0].clone()
+            line[0, start] *= -0.5
+            changed.append(line)
+            exact.append((yield from alone.logits(base, alone.borders()[0], line)))
+        why: str | None = None
+        for packed in (True, False):
+            why = self._tried(base, changed, exact, packed=packed)
+            yield None
+            if why is None:
+                break
+        return why
+
+    def _tried(self, base: RunLine, changed: Sequence[Tensor], exact: Sequence[Tensor], *, packed: bool) -> str | None:
+        """Return what is wrong with such lines, None where nothing is; `packing` and `columns` are set then."""
         try:
-            one, among = self._behind(base, [rows]), self._behind(base, [torch.full_like(rows, torch.nan), rows, -rows])
-            logits = self.runtime.forward.lens(torch.stack([one[0], among[1]]))
+            self.packing = self._learned(base) if packed else None
+            rows = self._behind(base, changed)
+            logits = self.runtime.forward.lens(rows)
+            self.columns = False
         except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
             return f"its layers refuse several lines ({error})"
-        yield None
         most = ROUNDING.get(rows.dtype, COARSE)
-        if not all(_close(row_V, exact_V, most) for row_V in logits):
+        if not all(_close(row_V, exact_V, most) for row_V, exact_V in zip(logits, (*exact, *exact), strict=True)):
             return "its layers give a line other values among others than alone"
+        self.columns = self._columns_agree(rows, logits, most)
         return None
 
-    def _behind(self, base: RunLine, rows: Sequence[Tensor]) -> dict[int, Tensor]:
-        front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes)
-        for _ in front.prepare():
-            pass
+    def _learned(self, base: RunLine) -> Packing:
+        packing = Packing(self.runtime.forward)
+        self._prepared(base, None).learn(packing, STARTS[0])
+        return packing
+
+    def _columns_agree(self, rows_nD: Tensor, rows_nV: Tensor, most: float) -> bool:
+        """Return whether the head gives columns of its logits by themselves."""
+        tokens = (rows_nV.shape[1] - 1, 2)
+        try:
+            some = self.runtime.forward.lens(rows_nD, tokens)
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if out_of_memory(error):
+                raise
+            return False
+        return some.shape[1] == len(tokens) and _close(some, rows_nV[:, list(tokens)], most)
+
+    def _behind(self, base: RunLine, changed: Sequence[Tensor]) -> Tensor:
+        """Return the last rows of the changed lines among others, and then by themselves."""
+        lines = [Line(number=n, boundary=0, start=at, rows_nD=changed[n][0, at:]) for n, at in enumerate(STARTS)]
+        others = [
+            Line(number=one.number + by, boundary=0, start=one.start, rows_nD=rows)
+            for one in lines
+            for by, rows in ((-100, torch.full_like(one.rows_nD, torch.nan)), (100, -one.rows_nD))
+        ]
+        among = self._run(base, sorted([*others, *lines], key=lambda line: line.number))
+        single = [self._run(base, [line])[line.number] for line in lines]
+        return torch.stack([*(among[line.number] for line in lines), *single])
+
+    def _run(self, base: RunLine, lines: Sequence[Line]) -> dict[int, Tensor]:
         found: dict[int, Tensor] = {}
-        lines = [Line(number=n, boundary=0, start=START, rows_nD=one) for n, one in enumerate(rows)]
-        for found_or_none in front.run(lines):
+        for found_or_none in self._prepared(base, self.packing).run(lines):
             found = found_or_none or found
         return found
 
+    def _prepared(self, base: RunLine, packing: Packing | None) -> Wavefront:
+        front = Wavefront(self.runtime.forward, base.tokens, base.residuals, self.axes, packing)
+        for _ in front.prepare():
+            pass
+        return front
+
 
 def values_of(
-    runtime: Runtime, front: Wavefront, lines: Sequence[Line], metric: Callable[[Tensor], float]
+    together: Together, front: Wavefront, lines: Sequence[Line], metric: Metric
 ) -> Generator[None, None, dict[int, float]]:
-    """Return the metric of the logits [V] of each line's last position, by its number."""
+    """Return the metric at each line's last position, by its number."""
     behind: dict[int, Tensor] = {}
     for found in front.run(lines):
         if found is None:
             yield None
         else:
             behind = found
-    runtime.counters.count_layers(front.count())
+    together.runtime.counters.count_layers(front.count())
     numbers = list(behind)
     values: dict[int, float] = {}
     for first in range(0, len(numbers), HEAD_ROWS):
         some = numbers[first : first + HEAD_ROWS]
-        rows_nV = runtime.forward.lens(torch.stack([behind[number] for number in some]))
-        values.update((number, metric(row_V)) for number, row_V in zip(some, rows_nV, strict=True))
+        rows_nV = together.logits(torch.stack([behind[number] for number in some]), metric.tokens)
+        values.update((number, metric.of(row_V, metric.tokens)) for number, row_V in zip(some, rows_nV, strict=True))
         yield None
     return values
 

@@ -29,12 +29,12 @@ class ArgumentAxes:
 
     def of(self, one: list[Arguments], two: Any) -> Axes:
         """Return the axes in the arguments `one`; `two` returns the same for two lines, where they are not known."""
-        structure = tuple((path, tensor.ndim) for path, tensor in _tensors(one, ()))
+        structure = tuple((path, tensor.ndim) for path, tensor in tensors_by_path(one, ()))
         if structure not in self._known:
-            doubled = dict(_tensors(two(), ()))
+            doubled = dict(tensors_by_path(two(), ()))
             self._known[structure] = {
                 path: axis
-                for path, tensor in _tensors(one, ())
+                for path, tensor in tensors_by_path(one, ())
                 if (axis := _grown(tensor, doubled.get(path, tensor))) is not None
             }
         return self._known[structure]
@@ -42,18 +42,27 @@ class ArgumentAxes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerCalls:
-    """Calls layers for lines with rows from `cache.start` on."""
+    """Calls layers for lines with `length` rows from `cache.start` on."""
 
     forward: Forward
     cache: SharedCache
+    length: int
     arguments: list[Arguments]
+    tensors: list[dict[Path, Tensor]]  # among each layer's arguments
     axes: Axes
 
     @classmethod
     def of(cls, forward: Forward, tokens: tuple[int, ...], cache: SharedCache, axes: ArgumentAxes) -> LayerCalls:
         one = forward.layer_arguments(tokens, cache.start, cache, lines=1)
         found = axes.of(one, lambda: forward.layer_arguments(tokens, cache.start, cache, lines=2))
-        return cls(forward=forward, cache=cache, arguments=one, axes=found)
+        return cls(
+            forward=forward,
+            cache=cache,
+            length=len(tokens) - cache.start,
+            arguments=one,
+            tensors=[dict(tensors_by_path(given, ())) for given in one],
+            axes=found,
+        )
 
     def call(self, layer: int, hidden_BnD: Tensor) -> Tensor:
         """Return the hidden states of all lines after `layer`."""
@@ -63,16 +72,22 @@ class LayerCalls:
         after: Tensor = form.unwrap(self.forward.anatomy.layers[layer](*args, **kwargs))
         return after
 
+    def tensor(self, layer: int, path: Path, lines: int) -> Tensor | None:
+        """Return one of a layer's arguments for so many lines, None where the layer is given none."""
+        value = self.tensors[layer].get(path)
+        repeated: Tensor | None = _repeated(value, (layer, *path), self.axes, lines)
+        return repeated
 
-def _tensors(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
+
+def tensors_by_path(value: Any, path: Path) -> Iterator[tuple[Path, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, Mapping):
         for key, part in value.items():
-            yield from _tensors(part, (*path, key))
+            yield from tensors_by_path(part, (*path, key))
     elif isinstance(value, tuple | list):
         for index, part in enumerate(value):
-            yield from _tensors(part, (*path, index))
+            yield from tensors_by_path(part, (*path, index))
 
 
 def _grown(one: Tensor, two: Tensor) -> int | None:

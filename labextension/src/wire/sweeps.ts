@@ -12,9 +12,10 @@ export type Mode = 'fast' | 'exact';
 /**
  * `values` is float64, with an axis for each of `over`, whose places are `layers`, `positions` and `heads`; `texts`
  * are the corrupted line's tokens. `computed` cells were computed; in the others the edit changes nothing, and their
- * value is `corrupted`, the metric of the line without an edit. `clean` is that of the clean line. Of the computed
- * cells those numbered `rechecked` (row by row) were computed again alone; `largest_difference` is what they differed
- * by, None where each was computed alone anyway, and `mode` says so.
+ * value is `corrupted`, the metric of the line without an edit. `clean` is that of the clean line. Cells numbered
+ * `rechecked` (row by row) were computed again alone, one of them where the edit changes nothing;
+ * `largest_difference` is what the computed ones differed by, None where each was computed alone anyway, and `mode`
+ * says so.
  */
 export interface Swept {
   readonly reply: 'Swept';

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.sweeps import sweep as sweeps
 from djinn_jupyter.engine.sweeps.workspace import Room
 from djinn_jupyter.engine.system.arrays import to_tensor
-from djinn_jupyter.engine.wavefront import shared_cache, wavefront
+from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.wavefront import CallSize, Wavefront
 from djinn_jupyter.errors import (
     OutOfDeviceMemory,
@@ -81,7 +81,39 @@ def test_exact_has_the_bits_of_plain_hooks_and_fast_is_as_near_as_it_says(family
     assert (together.mode, together.notes) == ("fast", ())
     assert (values(together) - plain).abs().max() < 2e-5
     assert 0 <= together.largest_difference < 2e-5
-    assert len(together.rechecked) == sweeps.RECHECKED
+    assert len(together.rechecked) == sweeps.RECHECKED + sweeps.LEFT_OUT
+    desk.close_all()
+
+
+@pytest.mark.parametrize(("family", "packs"), [("gemma3_text", True), ("gpt2", True), ("bloom", False)])
+def test_lines_of_all_starts_share_a_call_where_attention_is_looked_up(
+    family: str, packs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(family, layers=LAYERS)
+    calls: list[int] = []
+    call = Wavefront._called
+    monkeypatch.setattr(
+        Wavefront, "_called", lambda self, layer, some: calls.append(len(some)) or call(self, layer, some)
+    )
+    monkeypatch.setattr(CallSize, "note", lambda *call: None)  # a slow machine would run lines singly
+    assert swept(desk).mode == "fast"
+    assert (max(calls) > 2) == packs
+    desk.close_all()
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "granite"])  # plain, soft-capped, scaled
+def test_a_metric_of_a_few_tokens_needs_their_columns_of_the_head_alone(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(family, layers=LAYERS)
+    asked: list[int] = []
+    lens = Forward.lens
+    monkeypatch.setattr(Forward, "lens", lambda self, *rows: asked.append(len(rows)) or lens(self, *rows))
+    few, all_of_them = swept(desk), values(swept(desk, mode="exact"))
+    assert asked[-1] == 2
+    assert (values(few) - all_of_them).abs().max() < 2e-5
+    swept(desk, metric=f"prob({A}) - prob({B})")
+    assert asked[-1] == 1
     desk.close_all()
 
 
@@ -106,8 +138,8 @@ def test_a_family_with_recurrent_states_is_computed_a_cell_at_a_time_and_says_so
 
 def test_a_family_whose_lines_touch_each_other_is_found_and_computed_a_cell_at_a_time() -> None:
     model = build("llama", layers=LAYERS)
-    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output + output.mean(0, keepdim=True))
     desk = build_desk(model)
+    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output + output.mean((0, 1)))
     reply = swept(desk)
     assert reply.mode == "exact"
     assert "other values among others than alone" in reply.notes[0]
@@ -162,59 +194,6 @@ def test_cells_that_the_edit_leaves_as_they_are_are_not_computed(desk: Desk, mon
     assert run == [sum(12 - start for start in after) * sum(range(LAYERS))]
     assert (values(reply)[:, :5] == reply.corrupted).all()
     assert values(reply)[-1, -1] == pytest.approx(reply.clean, abs=2e-5)
-
-
-# --- planted faults --------------------------------------------------------------------------------------------------
-
-
-def test_a_line_that_reads_anothers_keys_is_found_by_the_recheck(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = values(swept(desk, mode="exact"))
-    swept(desk)  # the family is known to share passes: what breaks from here on the first test cannot see
-    joined = shared_cache.SharedLayer._joined
-
-    def crossed(self: Any, own: Any) -> Any:
-        keys, kept = joined(self, own)
-        return keys.roll(1, 0), kept
-
-    monkeypatch.setattr(shared_cache.SharedLayer, "_joined", crossed)
-    monkeypatch.setattr(CallSize, "note", lambda *call: None)  # a slow machine would run lines singly
-    falls_back(swept(desk), expected)
-
-
-def test_values_written_to_other_cells_are_found_by_the_recheck(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = values(swept(desk, mode="exact"))
-    values_of = sweeps.values_of
-
-    def shifted(*args: Any) -> Any:
-        found = yield from values_of(*args)
-        numbers = list(found)
-        return dict(zip(numbers, [found[n] for n in numbers[1:] + numbers[:1]], strict=True))
-
-    monkeypatch.setattr(sweeps, "values_of", shifted)
-    falls_back(swept(desk), expected)
-
-
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
-def test_values_that_are_no_numbers_are_found_by_the_recheck(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch, wrong: float
-) -> None:
-    expected = values(swept(desk, mode="exact"))
-    values_of = sweeps.values_of
-
-    def overflowing(*args: Any) -> Any:
-        found = yield from values_of(*args)
-        spoiled = random.Random(0).sample(sorted(found), sweeps.RECHECKED)[-1]  # one of the four that are rechecked
-        return {**found, spoiled: wrong}
-
-    monkeypatch.setattr(sweeps, "values_of", overflowing)
-    falls_back(swept(desk), expected)
-
-
-def falls_back(reply: Any, expected: Tensor) -> None:
-    """Fail unless the sweep gives every cell's exact value and says why."""
-    assert (reply.mode, reply.largest_difference, reply.rechecked) == ("exact", None, ())
-    assert "every cell was computed alone" in reply.notes[-1]
-    assert torch.equal(values(reply), expected)
 
 
 # --- beside others ---------------------------------------------------------------------------------------------------
@@ -331,9 +310,9 @@ def test_keys_joined_for_a_call_are_bounded_and_masks_are_not_kept(desk: Desk, m
         begin(self, *args)
         fronts.append(self)
 
-    def called(self: Any, layer: int, start: int, rows: Tensor, last: bool) -> Tensor:
-        lines.append(rows.shape[0])
-        return call(self, layer, start, rows, last)
+    def called(self: Any, layer: int, some: Any) -> Any:
+        lines.append(sum(rows.shape[0] for _, rows in some))
+        return call(self, layer, some)
 
     monkeypatch.setattr(Wavefront, "__init__", begun)
     monkeypatch.setattr(Wavefront, "_called", called)

@@ -1,0 +1,278 @@
+"""Lines of several starts in one call of a layer: their rows lie one after the other, and attention runs a start at a
+time.
+
+All of a layer but attention computes a row from that row. So the layer gets the rows of all lines as if they were one
+line's, with its arguments by row laid out alike, and in the place of the attention function that transformers looks up
+one of ours, which calls the model's own for the lines of each start with the arguments that the model made for these.
+Which argument attention gets as its mask is learned from a call of each layer. Whether all this holds for a model is
+not known here: who packs has to test it.
+
+Shapes: B lines of a start, n rows of each, R rows of all lines, H heads, D features.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from transformers import Cache
+
+from djinn_jupyter.engine.forward.forward import Forward
+from djinn_jupyter.engine.model.hooks.gates import Leave
+from djinn_jupyter.engine.wavefront.layer_calls import LayerCalls, Path
+from djinn_jupyter.engine.wavefront.shared_cache import Rows, SharedCache
+
+Attention = Callable[..., Any]
+TABLE: Final = "ALL_ATTENTION_FUNCTIONS"  # as modeling files of transformers name it
+EAGER: Final = "eager_attention_forward"
+
+
+class NotPacked(RuntimeError):
+    """A layer does something with packed rows that this module does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Portion:
+    """The lines of one start in a call: the arguments for their rows, the rows, and the lines' own keys and values
+    between the base's end `until` and these rows."""
+
+    calls: LayerCalls
+    rows_BnD: Tensor
+    before: Rows | None = None
+    until: int = 0
+
+    @property
+    def lines(self) -> int:
+        return self.rows_BnD.shape[0]
+
+    @property
+    def length(self) -> int:
+        return self.rows_BnD.shape[1]
+
+    @property
+    def rows(self) -> int:
+        return self.lines * self.length
+
+
+class Packing:
+    """Packed calls of one model's layers. `masks` has the path of the mask among each layer's arguments, None where
+    attention gets none; `axes` the axes that count rows, of the arguments that have one."""
+
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+        self.places = [_places(layer) for layer in forward.anatomy.layers]
+        self.masks: list[Path | None] = []
+        self.axes: list[dict[Path, int]] = []
+
+    def learn(self, several: LayerCalls, single: LayerCalls, hidden_1nD: Tensor) -> None:
+        """Learn the layers' arguments from those for `several` rows behind a start, which are hidden_1nD, and those for
+        a `single` row. Each layer is called up to its attention. Raises NotPacked where it cannot be packed."""
+        layers = range(self.forward.layers)
+        self.masks = [self._mask_of(layer, several, hidden_1nD) for layer in layers]
+        self.axes = [_row_axes(several.tensors[layer], single.tensors[layer], several.length) for layer in layers]
+
+    def _mask_of(self, layer: int, calls: LayerCalls, hidden_1nD: Tensor) -> Path | None:
+        met: list[Any] = []
+
+        def note(module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, **given: Any) -> Any:
+            met.append(mask)
+            raise Leave
+
+        with suppress(Leave), attention_as(self.places[layer], note):
+            calls.call(layer, hidden_1nD)
+        if len(met) != 1:
+            raise NotPacked(f"layer {layer} does not call the attention function once")
+        if met[0] is None:
+            return None
+        path = next((path for path, one in calls.tensors[layer].items() if one is met[0]), None)
+        if path is None:
+            raise NotPacked(f"layer {layer} makes a mask of its own")
+        return path
+
+    def call(self, layer: int, portions: Sequence[Portion]) -> list[Tensor]:
+        """Return the hidden states [B, n, D] of each portion's lines after `layer`."""
+        call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=False))
+        after = call.run()
+        return [rows[0].reshape(one.rows_BnD.shape) for rows, one in _split(after, 1, portions)]
+
+    def caught(self, layer: int, portions: Sequence[Portion]) -> list[Rows]:
+        """Run `layer` up to its cache's update. Return the keys and values [B, H, n, D] of each portion's lines."""
+        call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=True))
+        with suppress(Leave):
+            call.run()
+        if call.cache.caught is None:
+            raise NotPacked(f"layer {layer} did not update its cache")
+        keys, values = call.cache.caught
+        return [
+            (_of_lines(key, one), _of_lines(value, one))
+            for (key, one), (value, _) in zip(_split(keys, 2, portions), _split(values, 2, portions), strict=True)
+        ]
+
+
+class _PackedCache(Cache):
+    """Returns the rows that it is given: those below them are joined where attention runs."""
+
+    def __init__(self, catching: bool) -> None:
+        super().__init__(layers=[])
+        self.catching = catching
+        self.caught: Rows | None = None
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Rows:
+        if self.catching:
+            self.caught = key_states, value_states
+            raise Leave
+        return key_states, value_states
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _PackedCall:
+    """One call. `packed` has the path of each argument that is laid out by row, by the tensor's identity."""
+
+    packing: Packing
+    layer: int
+    portions: Sequence[Portion]
+    cache: _PackedCache
+    packed: dict[int, Path] = field(default_factory=dict)
+    kept: list[Tensor] = field(default_factory=list)  # so that no identity is given twice
+
+    @property
+    def mask(self) -> Path | None:
+        return self.packing.masks[self.layer]
+
+    def run(self) -> Tensor:
+        forward = self.packing.forward
+        args, kwargs = self._laid_out(self.portions[0].calls.arguments[self.layer], ())
+        form, module = forward.anatomy.forms[self.layer], forward.anatomy.layers[self.layer]
+        rows = torch.cat([one.rows_BnD.reshape(1, one.rows, -1) for one in self.portions], 1)
+        args, kwargs = form.put(args, kwargs, rows)
+        with attention_as(self.packing.places[self.layer], self._attend):
+            return form.unwrap(module(*args, **kwargs))
+
+    def _laid_out(self, value: Any, path: Path) -> Any:
+        """Return the first portion's arguments with those by row laid out for all; no mask, and our cache."""
+        if path and path == self.mask:
+            return None
+        if isinstance(value, Tensor):
+            axis = self.packing.axes[self.layer].get(path)
+            return value if axis is None else self._by_row(path, axis)
+        if isinstance(value, SharedCache):
+            return self.cache
+        if isinstance(value, dict):
+            return {key: self._laid_out(part, (*path, key)) for key, part in value.items()}
+        if type(value) in (tuple, list):
+            return type(value)(self._laid_out(part, (*path, index)) for index, part in enumerate(value))
+        return value
+
+    def _by_row(self, path: Path, axis: int) -> Tensor:
+        parts = []
+        for one in self.portions:
+            value = one.calls.tensors[self.layer][path]
+            parts.append(value.repeat(*(one.lines if at == axis else 1 for at in range(value.ndim))))
+        packed = torch.cat(parts, axis)
+        self.packed[id(packed)] = path
+        self.kept.append(packed)
+        return packed
+
+    def _attend(
+        self, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any, *, own: Attention, **rest: Any
+    ) -> Any:
+        """Run the model's `own` attention for the lines of each portion."""
+        if mask is not None:
+            raise NotPacked(f"layer {self.layer} makes a mask of its own")
+        parts = (_split(rows, 2, self.portions) for rows in (query, key, value))
+        found = [
+            self._attended(one, module, (_of_lines(q, one), _of_lines(k, one), _of_lines(v, one)), own, rest)
+            for (q, one), (k, _), (v, _) in zip(*parts, strict=True)
+        ]
+        return torch.cat(found, 1), None
+
+    def _attended(
+        self, one: Portion, module: Any, qkv: tuple[Tensor, Tensor, Tensor], own: Attention, rest: Mapping[str, Any]
+    ) -> Tensor:
+        view = one.calls.cache.layer(self.packing.forward.anatomy.cache_layers_of(self.layer)[0])
+        with nullcontext() if one.before is None else view.following(one.before, one.until):
+            keys, values = view.update(*qkv[1:])
+        mask = None if self.mask is None else one.calls.tensor(self.layer, self.mask, one.lines)
+        given = {name: self._given(name, part, one) for name, part in rest.items()}
+        after: Tensor = own(module, qkv[0], keys, values, mask, **given)[0]
+        return after.reshape(1, one.rows, *after.shape[2:])
+
+    def _given(self, name: str, value: Any, portion: Portion) -> Any:
+        """Return an argument of attention as it is for a portion."""
+        if not isinstance(value, Tensor):
+            return value
+        if id(value) in self.packed:
+            return portion.calls.tensor(self.layer, self.packed[id(value)], portion.lines)
+        if sum(one.rows for one in self.portions) in value.shape:
+            raise NotPacked(f"attention of layer {self.layer} is given {name!r} by row")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Place:
+    """Where a layer's modules look up their attention function `own`: a table of transformers, and its key there."""
+
+    table: Any
+    key: str
+    own: Attention
+    listed: bool  # False where the modeling file's own function is the default
+
+
+def _places(layer: Any) -> list[Place]:
+    found: dict[tuple[int, str], Place] = {}
+    for file in {type(module).__module__: sys.modules[type(module).__module__] for module in layer.modules()}.values():
+        table: Any = getattr(file, TABLE, {})
+        for key in _implementations(layer) if table else ():
+            own = table.get(key, getattr(file, EAGER, None))
+            if own is not None:
+                found.setdefault((id(table), key), Place(table=table, key=key, own=own, listed=key in table))
+    return list(found.values())
+
+
+@contextmanager
+def attention_as(places: Sequence[Place], attend: Attention) -> Iterator[None]:
+    """Put `attend` in the place of the attention function inside this block; it gets the one that it replaces as `own`.
+    Raises NotPacked where there is none."""
+    if not places:
+        raise NotPacked("its layers look up no attention function")
+    try:
+        for place in places:
+            place.table[place.key] = partial(attend, own=place.own)
+        yield
+    finally:
+        for place in places:
+            del place.table[place.key]
+            if place.listed and place.table.get(place.key) is not place.own:
+                place.table[place.key] = place.own  # it was the modeling file's own entry
+
+
+def _implementations(layer: Any) -> set[str]:
+    configs = (getattr(module, "config", None) for module in layer.modules())
+    return {str(config._attn_implementation) for config in configs if config is not None}
+
+
+def _row_axes(several: Mapping[Path, Tensor], single: Mapping[Path, Tensor], rows: int) -> dict[Path, int]:
+    """Return the axes that count rows: as long as there are `several`, and 1 for a `single` one."""
+    return {
+        path: axis
+        for path, tensor in several.items()
+        if path in single and tensor.ndim == single[path].ndim
+        for axis in range(tensor.ndim)
+        if (tensor.shape[axis], single[path].shape[axis]) == (rows, 1)
+    }
+
+
+def _split(rows: Tensor, axis: int, portions: Sequence[Portion]) -> list[tuple[Tensor, Portion]]:
+    return list(zip(rows.split([one.rows for one in portions], axis), portions, strict=True))
+
+
+def _of_lines(rows_1HRD: Tensor, portion: Portion) -> Tensor:
+    """Return [1, H, B n, D] as [B, H, n, D]."""
+    heads, width = rows_1HRD.shape[1], rows_1HRD.shape[3]
+    return rows_1HRD[0].reshape(heads, portion.lines, portion.length, width).transpose(0, 1)
