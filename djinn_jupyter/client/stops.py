@@ -14,6 +14,7 @@ from djinn_jupyter.client.views import Effect, Lens, Snapshot, spell_top
 from djinn_jupyter.errors import DjinnError, IllegalMove
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason, RuleDescription, TopToken
+from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +91,7 @@ class Paused:
     def _require_present(self) -> None:
         if self.session.moves != self._move:
             raise IllegalMove(
-                f"Session {self.session.label!r} has moved on from {self.site} (step {self.step}): "
+                f"Session {in_quotes(self.session.label)} has moved on from {self.site} (step {self.step}): "
                 "what was not fetched then is gone; go back with back()."
             )
 
@@ -140,7 +141,8 @@ class Finished:
         if self._logits is None:
             if self.session.moves != self._move:
                 raise IllegalMove(
-                    f"Session {self.session.label!r} has moved on: the logits of this run were not fetched then."
+                    f"Session {in_quotes(self.session.label)} has moved on: the logits of this run were not "
+                    "fetched then."
                 )
             self._logits = self.session.logits()
         return self._logits
@@ -159,7 +161,7 @@ class Interrupted(KeyboardInterrupt):
 
     def __init__(self, stop: Stop) -> None:
         self.stop = stop
-        super().__init__(f"Session {stop.session.label!r} is intact. {stop!r}")
+        super().__init__(f"Session {in_quotes(stop.session.label)} is intact. {stop!r}")
 
 
 class BatchInterrupted(KeyboardInterrupt):

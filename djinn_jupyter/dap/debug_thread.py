@@ -12,6 +12,7 @@ from djinn_jupyter.dap.protocol import Request
 from djinn_jupyter.dap.values import Look
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
+from djinn_jupyter.wire.texts import in_quotes
 
 MoveName = Literal["run", "continue", "step", "back"]
 
@@ -67,9 +68,11 @@ class DebugThread:
 
     def require_stopped(self) -> None:
         if self.move is not None or self.state == "running":
-            raise IllegalMove(f"Session {self.session.label!r} is running; pause it first.")
+            raise IllegalMove(f"Session {in_quotes(self.session.label)} is running; pause it first.")
         if self.state != "paused":
-            raise IllegalMove(f"Session {self.session.label!r} stands at no stop: its run is over or has not begun.")
+            raise IllegalMove(
+                f"Session {in_quotes(self.session.label)} stands at no stop: its run is over or has not begun."
+            )
 
 
 def state_of(session: SessionDescription) -> Literal["idle", "running", "paused"]:

@@ -18,6 +18,7 @@ from djinn_jupyter.dap.reports import Reports
 from djinn_jupyter.dap.work_queue import WorkQueue
 from djinn_jupyter.errors import DjinnError, IllegalMove, UsageError
 from djinn_jupyter.wire.nouns import StopIdentity
+from djinn_jupyter.wire.texts import in_quotes
 
 Verb = Callable[[RemoteSession, StopIdentity | None], Stop]  # given the session and the stop that the editor shows
 ACCEPTED: Final[dict[str, dict[str, Any]]] = {
@@ -64,7 +65,7 @@ class Execution:
     def pause(self, given: OfThread, request: Request) -> Body:
         session = self._debuggee.thread(given.thread_id).session
         if not session.pause():
-            raise IllegalMove(f"Session {session.label!r} is not running, so there is nothing to pause.")
+            raise IllegalMove(f"Session {in_quotes(session.label)} is not running, so there is nothing to pause.")
         return {}
 
     def _go_on(self, given: OfThread, request: Request, name: MoveName, verb: Verb) -> None:
@@ -80,7 +81,7 @@ class Execution:
     def set_off(self, thread: DebugThread, request: Request | None, name: MoveName, verb: Verb) -> None:
         """Start a move and return at once. IllegalMove while another move is in progress."""
         if thread.move is not None:
-            raise IllegalMove(f"Session {thread.session.label!r} is running; pause it first.")
+            raise IllegalMove(f"Session {in_quotes(thread.session.label)} is running; pause it first.")
         move, seen = Move(name=name, request=request), thread.seen
         thread.move = move
         self._queue.run_beside(lambda: verb(thread.session, seen), lambda outcome: self._replied(thread, move, outcome))

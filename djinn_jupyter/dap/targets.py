@@ -17,6 +17,7 @@ from djinn_jupyter.errors import EngineUnavailable, UnknownSession, UsageError
 from djinn_jupyter.options import GivenOptions
 from djinn_jupyter.wire.names import label, told_apart
 from djinn_jupyter.wire.registry import Entry
+from djinn_jupyter.wire.texts import in_quotes
 
 Target = tuple[RemoteEngine, ModelTree, RemoteSession]
 
@@ -26,7 +27,9 @@ def launched(plan: arguments.Launch, progress: Callable[[str], None]) -> Target:
     engine = loading.load(plan.model, **chosen(GivenOptions, plan), progress=progress)
     name = plan.session or f"dap-{uuid.uuid4().hex[:8]}"
     if not plan.fresh and name in {one.name for one in engine.sessions()}:
-        raise UsageError(f"There is a session {name!r} already: attach to it, or launch with `fresh` to begin it anew.")
+        raise UsageError(
+            f"There is a session {in_quotes(name)} already: attach to it, or launch with `fresh` to begin it anew."
+        )
     return (
         engine,
         ModelTree(engine.description, engine.modules()),

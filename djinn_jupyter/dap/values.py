@@ -18,6 +18,7 @@ from djinn_jupyter.dap.summaries import Values
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.sites import Site, parse_site, spell_selector
+from djinn_jupyter.wire.texts import in_quotes
 
 FETCHED_ENTRIES = 2**22
 
@@ -62,7 +63,9 @@ class Look:
         """Raise IllegalMove where a value is not of the stop shown: an event will tell the editor of the present
         one."""
         if read_from != self.identity:
-            raise IllegalMove(f"Session {self.session.label!r} has moved on or was edited; ask for its present stop.")
+            raise IllegalMove(
+                f"Session {in_quotes(self.session.label)} has moved on or was edited; ask for its present stop."
+            )
 
     def _positions(self) -> tuple[int, ...] | None:
         entries = 1

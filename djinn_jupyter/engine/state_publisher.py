@@ -32,6 +32,7 @@ from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire.holdings import ProcessMemory
 from djinn_jupyter.wire.nouns import EngineStatistics, SessionDescription, WeightsStatistics
+from djinn_jupyter.wire.texts import in_quotes
 
 PERIOD: Final = 0.2
 PATIENCE: Final = 10.0  # seconds; of a reader, should the engine break off between a reply and its publication
@@ -124,7 +125,7 @@ class StatePublisher:
             if name in before:
                 self._described[name] = before[name]
             if name in stale or name not in before:
-                with self._faults.during(f"it described session {name!r}"):
+                with self._faults.during(f"it described session {in_quotes(name)}"):
                     self._described[name] = self._describe(session)
         if self.due:  # asking the system costs as much as answering a request
             self._published = time.monotonic()

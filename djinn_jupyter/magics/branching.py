@@ -11,6 +11,7 @@ from djinn_jupyter.errors import UnknownSession, UsageError
 from djinn_jupyter.magics.lazily import naming, views
 from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
 from djinn_jupyter.magics.showing import line_of, residuals_of_both
+from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
@@ -46,13 +47,15 @@ class BranchingMagics(Group):
     def _end(self, name: str, *, but: RemoteSession, force: bool) -> None:
         """Close the session of that full name. One of another notebook is refused, unless `force`."""
         if name == but.name:
-            raise UsageError(f"Session {but.label!r} cannot be forked into itself; choose another name.")
+            raise UsageError(f"Session {in_quotes(but.label)} cannot be forked into itself; choose another name.")
         names = {one.name for one in self.state.engine.sessions()}
         if name not in names:
             return
         others = [full for full in names - {name} if naming.label(full) == naming.label(name)]
         if others:
-            raise UsageError(f"{name!r} is also what {others[0]} is shown by; choose another name for the fork.")
+            raise UsageError(
+                f"{in_quotes(name)} is also what {others[0]} is shown by; choose another name for the fork."
+            )
         former = self.state.reach(name)
         former.close(force=force)
         self.state.drop(former)

@@ -12,6 +12,7 @@ from IPython.core.magic import magics_class
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import views
 from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.wire.texts import in_quotes
 
 DRAWN_SECONDS = 0.25
 PROMPTS = option(
@@ -82,5 +83,5 @@ def prompts_of(group: Group, name: str) -> object:
         return there
     path = Path(name).expanduser()
     if not path.is_file():
-        raise UsageError(f"There is neither a variable nor a file {name!r} with prompts.")
+        raise UsageError(f"There is neither a variable nor a file {in_quotes(name)} with prompts.")
     return path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from djinn_jupyter.errors import DjinnError, UnknownSession, UsageError
 from djinn_jupyter.magics.lazily import naming, requests
 from djinn_jupyter.magics.screen import Screen
+from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -77,10 +78,10 @@ class KernelState:
         matching = [name] if name in known else [one for one in known if name in (shown[one], naming.label(one))]
         if len(matching) > 1:
             meant = " or ".join(sorted(shown[one] for one in matching))
-            raise UnknownSession(f"{name!r} may be {meant}; write it with its folder.")
+            raise UnknownSession(f"{in_quotes(name)} may be {meant}; write it with its folder.")
         if not matching:
             there = ", ".join(sorted(shown.values())) or "none"
-            raise UnknownSession(f"There is no session {name!r}. There are: {there}.")
+            raise UnknownSession(f"There is no session {in_quotes(name)}. There are: {there}.")
         return known[matching[0]]
 
     def reach(self, name: str | None) -> RemoteSession:

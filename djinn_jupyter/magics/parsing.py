@@ -17,6 +17,7 @@ from IPython.core.magic_arguments import MagicArgumentParser, argument, magic_ar
 from djinn_jupyter.client.edit_words import unquoted as unquoted
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.magics.lazily import naming, spelling
+from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
     from djinn_jupyter.magics.kernel_state import KernelState
@@ -30,7 +31,7 @@ _DESTS = {
     "top": "k",
 }  # parameters of Python that an option has another name for
 _PARAMETER = re.compile(r"^\w+(?=: )|\b[a-z]+(?:_[a-z]+)+\b")
-_NOTEBOOK = re.compile(r"'(?P<name>[^'\n]*\.ipynb)'")
+_NOTEBOOK = re.compile(r"(?P<quote>[\"'])(?P<name>(?:(?!(?P=quote)).)*\.ipynb)(?P=quote)")
 _QUOTED = re.compile(r"(?s)^(?P<quote>[\"'])(?P<text>.*?)(?P=quote)(?P<rest>(?:\s.*)?)$")
 
 
@@ -159,7 +160,7 @@ def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
     session by the name that it is shown by."""
     options = _by_parameter(parser)
     said = _PARAMETER.sub(lambda found: options.get(found[0], found[0]), said)
-    return _NOTEBOOK.sub(lambda found: repr(naming.label(found["name"])), said)
+    return _NOTEBOOK.sub(lambda found: in_quotes(naming.label(found["name"])), said)
 
 
 def _in_words(said: str) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from djinn_jupyter.errors import IllegalMove, UsageError
 from djinn_jupyter.magics.lazily import naming, stops, views
+from djinn_jupyter.wire.texts import in_quotes
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.session import RemoteSession
@@ -124,7 +125,9 @@ def line_of(state: KernelState, name: str) -> Line:
     except IllegalMove:
         outcome = state.outcomes.get(session.name)
     if not isinstance(outcome, stops.Finished):
-        raise UsageError(f"Session {session.label!r} neither stands at a stop nor has finished a run in this notebook.")
+        raise UsageError(
+            f"Session {in_quotes(session.label)} neither stands at a stop nor has finished a run in this notebook."
+        )
     return _finished_line(session.name, outcome)
 
 

@@ -27,7 +27,7 @@ from djinn_jupyter.errors import MalformedMessage, MessageTooLarge, NotEncodable
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.replies import Event, Failed, Reply
 from djinn_jupyter.wire.requests import Request
-from djinn_jupyter.wire.texts import sendable
+from djinn_jupyter.wire.texts import in_quotes, sendable
 
 MAX_ENVELOPE_BYTES: Final = 64 * 2**20
 MAX_ARRAY_BYTES: Final = 4 * 2**30
@@ -227,5 +227,5 @@ def decode_event(frames: Sequence[Frame]) -> Event | None:
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise MalformedMessage(f"Not an event of this protocol: {error}.") from None
     if topic != topic_of(event.session):
-        raise MalformedMessage(f"An event of session {event.session!r} came under another topic.")
+        raise MalformedMessage(f"An event of session {in_quotes(event.session)} came under another topic.")
     return event

@@ -28,6 +28,12 @@ def shown(text: str) -> str:
     return "".join(c if unshown(c) is None else c.encode("unicode_escape").decode() for c in text)
 
 
+def in_quotes(text: str) -> str:
+    """Return a name in quotes, as sentences have it: as it is shown, with a backslash as one backslash."""
+    quote = '"' if "'" in text and '"' not in text else "'"
+    return f"{quote}{shown(text)}{quote}"
+
+
 def faults_line(count: int, last: str | None) -> str:
     """Return the sentence on errors inside an engine that belonged to no request and did not end it."""
     met = "1 error" if count == 1 else f"{count:,} errors"

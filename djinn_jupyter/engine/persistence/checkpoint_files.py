@@ -44,7 +44,7 @@ from djinn_jupyter.engine.system.fsync import force, force_names, make_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed, UnknownCheckpoint, UsageError
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.nouns import CheckpointDescription
-from djinn_jupyter.wire.texts import sendable, shown
+from djinn_jupyter.wire.texts import in_quotes, sendable, shown
 
 SUFFIX: Final = ".djinn"
 LONGEST_NAME: Final = 100
@@ -87,8 +87,8 @@ class CheckpointFolder:
         strange = {c for c in name if c in '/\\:*?"<>|' or not c.isprintable()}
         if strange or name.startswith(".") or len(name.encode()) > LONGEST_NAME or name != name.strip():
             raise UsageError(
-                f"{name!r} cannot be the name of a checkpoint: up to {LONGEST_NAME} bytes, not beginning with a dot, "
-                "without slashes and other characters that file systems refuse."
+                f"{in_quotes(name)} cannot be the name of a checkpoint: up to {LONGEST_NAME} bytes, not "
+                "beginning with a dot, without slashes and other characters that file systems refuse."
             )
         return self.folder / f"{name}{SUFFIX}"
 
@@ -103,12 +103,14 @@ class CheckpointFolder:
             return files[wanted]
         if not self.file_of(wanted).is_file():
             names = ", ".join(sorted(files)) or "none"
-            raise UnknownCheckpoint(f"There is no checkpoint {name!r}; there are: {names}.")
+            raise UnknownCheckpoint(f"There is no checkpoint {in_quotes(name)}; there are: {names}.")
         return self.file_of(wanted)
 
     def require_free(self, name: str) -> None:
         if self.file_of(name).exists():
-            raise UsageError(f"There is a checkpoint {name!r} already; choose another name, or replace it (--replace).")
+            raise UsageError(
+                f"There is a checkpoint {in_quotes(name)} already; choose another name, or replace it (--replace)."
+            )
 
     def _files(self) -> Iterable[Path]:
         return self.folder.glob(f"*{SUFFIX}")
@@ -137,7 +139,7 @@ class CheckpointFolder:
         path = self.file_of(name)
         body, arrays = TensorTable(self.device).encode(image)
         label = msgspec.msgpack.encode(Label(checkpoint=entry, model=self.identity))
-        with _storage(f"The checkpoint {name!r} could not be written to {self.folder}"):
+        with _storage(f"The checkpoint {in_quotes(name)} could not be written to {self.folder}"):
             make_folder(self.folder)
             self._clear()
             with _aside(path) as (file, aside):
@@ -189,7 +191,7 @@ class CheckpointFolder:
         path = self.find(name)
         if path.parent != self.folder:
             raise UsageError(f"{path} lies outside {self.folder}; delete it yourself.")
-        with _storage(f"The checkpoint {name!r} could not be deleted"):
+        with _storage(f"The checkpoint {in_quotes(name)} could not be deleted"):
             path.unlink()
 
 
@@ -246,9 +248,9 @@ def _file_at(name: str) -> Path:
         path = Path(name).expanduser()
         there = path.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # path too long, with a null, of an unknown user
-        raise UnknownCheckpoint(f"There is no file {shown(name)!r}: {str(error).rstrip('.')}.") from None
+        raise UnknownCheckpoint(f"There is no file {in_quotes(name)}: {str(error).rstrip('.')}.") from None
     if not path.is_absolute():
-        raise UsageError(f"{name!r} is neither the name of a checkpoint nor a full path.")
+        raise UsageError(f"{in_quotes(name)} is neither the name of a checkpoint nor a full path.")
     if not there:
         raise UnknownCheckpoint(f"There is no file {path}.")
     return path
@@ -305,7 +307,9 @@ def _to_disk(file: BinaryIO) -> None:
 
 
 def _put_in_place(aside: Path, path: Path, name: str, *, replace: bool) -> None:
-    taken = UsageError(f"There is a checkpoint {name!r} already; choose another name, or replace it (--replace).")
+    taken = UsageError(
+        f"There is a checkpoint {in_quotes(name)} already; choose another name, or replace it (--replace)."
+    )
     if not replace:
         try:
             os.link(aside, path)  # unlike a rename it fails where the name is taken

@@ -16,13 +16,14 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import DjinnError
 from djinn_jupyter.wire.replies import Failed
+from djinn_jupyter.wire.texts import in_quotes
 
 log = logging.getLogger(__name__)
 
 SHUTDOWN_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.1
 _ENDED: Final = (
-    "The engine was stopped while session {!r} ran; the next one of the model brings it back as far as it came."
+    "The engine was stopped while session {} ran; the next one of the model brings it back as far as it came."
 )
 
 
@@ -66,7 +67,7 @@ class OrderlyShutdown:
         job.session.break_off()
         self._sessions.changed(job.session.name)
         if job.for_request is not None:
-            job.for_request.reply(Failed(code="EngineUnavailable", message=_ENDED.format(job.session.name)))
+            job.for_request.reply(Failed(code="EngineUnavailable", message=_ENDED.format(in_quotes(job.session.name))))
 
     def _next(self, tried: set[str]) -> Session | None:
         staying = by_last_use(s for s in self._sessions.values() if s.name not in tried and _may_go(s))

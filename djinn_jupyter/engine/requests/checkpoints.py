@@ -35,6 +35,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import NOTEBOOK, require_showable
 from djinn_jupyter.wire.nouns import CheckpointDescription
 from djinn_jupyter.wire.replies import CheckpointSaved, Described, Opened
+from djinn_jupyter.wire.texts import in_quotes
 
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
@@ -169,10 +170,11 @@ class CheckpointRequests:
             return
         if not request.replace:
             raise UsageError(
-                f"There is a session {there.name!r} already; restore under another name, or replace it (--replace)."
+                f"There is a session {in_quotes(there.name)} already; restore under another name, or replace "
+                "it (--replace)."
             )
         if there.work == "run":
-            raise IllegalMove(f"Session {there.name!r} is running; pause it before it is replaced.")
+            raise IllegalMove(f"Session {in_quotes(there.name)} is running; pause it before it is replaced.")
 
     @handles(ask.AcceptRecomputed, while_running=True)
     def accept_recomputed(self, request: ask.AcceptRecomputed, holder: Holder) -> Described:

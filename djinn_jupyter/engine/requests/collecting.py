@@ -21,6 +21,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.texts import in_quotes
 
 FORMAT: Final = 1
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -85,7 +86,7 @@ def require_empty(session: Session, verb: str) -> Session:
     """Return the session. Raises IllegalMove where it has a line of its own, which a pass here would overwrite."""
     if session.state != "idle" or session.tokens or session.rules or session.watches:
         raise IllegalMove(
-            f"Session {session.name!r} has a line of its own; {verb} in an empty one, as engine.{verb} opens."
+            f"Session {in_quotes(session.name)} has a line of its own; {verb} in an empty one, as engine.{verb} opens."
         )
     return session
 

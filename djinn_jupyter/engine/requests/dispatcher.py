@@ -24,6 +24,7 @@ from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.errors import IllegalMove, SlabFull
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Pausing, Reply
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class Dispatcher:
@@ -109,7 +110,7 @@ class Dispatcher:
         if queued is None or queued.tokens is None:
             return False
         queued.tokens.withdraw()
-        message = f"Session {session.name!r} was paused before its prompt was tokenized; run it again."
+        message = f"Session {in_quotes(session.name)} was paused before its prompt was tokenized; run it again."
         self._fail(queued, session, IllegalMove(message))
         return True
 
@@ -160,7 +161,7 @@ class Dispatcher:
         if session is not None and isinstance(request, ask.StopRequest) and request.stop is not None:
             session.check_stop(request.stop)
         if session is not None and session.work is not None and not needs.while_running:
-            raise IllegalMove(f"Session {session.name!r} is running; pause it first.")
+            raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it first.")
         request = queued.take_tokens(self._stateless.with_tokens(queued))
         if needs.wakes_weights:
             self._runtime.forward.weights.wake()  # before the handler changes anything: it may find no room

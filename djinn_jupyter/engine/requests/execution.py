@@ -26,6 +26,7 @@ from djinn_jupyter.errors import IllegalMove, NoTokenizer, PromptTooLong, SlabFu
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Paused, Pausing, SessionPaused, SessionRunning
 from djinn_jupyter.wire.sites import Site
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class ExecutionRequests:
@@ -39,7 +40,8 @@ class ExecutionRequests:
         session.check_move("run")
         if request.extend and session.state == "paused":
             raise IllegalMove(
-                f"Session {session.name!r} is stopped inside a pass; resume it to the end before extending its line."
+                f"Session {in_quotes(session.name)} is stopped inside a pass; resume it to the end before "
+                "extending its line."
             )
         prompt = list(request.tokens or ())
         kept = session.tokens if request.extend else []

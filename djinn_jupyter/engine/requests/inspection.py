@@ -22,7 +22,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Snapshot
 from djinn_jupyter.wire.replies import Effect, Evaluated, History, Inspected, LensRead, Logits, Paused, WatchRead
 from djinn_jupyter.wire.sites import Site, parse_site
-from djinn_jupyter.wire.texts import sendable
+from djinn_jupyter.wire.texts import in_quotes, sendable
 
 LENS_ROWS = 64
 
@@ -185,9 +185,11 @@ def _site(spelling: str | None, session: Session) -> Site:
 
 def _last_logits(session: Session) -> Tensor:
     if session.logits_1V is None:
-        raise UsageError(f"Session {session.name!r} has finished no pass yet, so there are no logits; run a prompt.")
+        raise UsageError(
+            f"Session {in_quotes(session.name)} has finished no pass yet, so there are no logits; run a prompt."
+        )
     if session.state != "idle":
         raise IllegalMove(
-            f"Session {session.name!r} is {session.state}; its logits are there when the pass is through."
+            f"Session {in_quotes(session.name)} is {session.state}; its logits are there when the pass is through."
         )
     return session.logits_1V[0]

@@ -37,6 +37,7 @@ from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.nouns import StopIdentity
 from djinn_jupyter.wire.replies import BreakpointSet, Cleared, Edited, Paused, SessionEdited, Steered, Watching
 from djinn_jupyter.wire.sites import Site, parse_site
+from djinn_jupyter.wire.texts import in_quotes
 from djinn_jupyter.wire.watches import spell_watch
 
 
@@ -119,7 +120,7 @@ class EditRequests:
         """Return the value of another session's stopped pass, in the shape of the part to be replaced."""
         source = self._sessions.find(edit.session)
         if source.work == "run":
-            raise InvalidEdit(f"Session {edit.session!r} is running; pause it where its value is to be taken.")
+            raise InvalidEdit(f"Session {in_quotes(edit.session)} is running; pause it where its value is to be taken.")
         yield from self._present(source)
         source.residence.hold()
         try:
@@ -133,7 +134,7 @@ class EditRequests:
             self._residency.need(session)
             yield from self._residency.settled(session)
         if self._sessions.find(session.name) is not session or not session.residence.present:
-            raise session.residence.error or UnknownSession(f"Session {session.name!r} was closed meanwhile.")
+            raise session.residence.error or UnknownSession(f"Session {in_quotes(session.name)} was closed meanwhile.")
 
     def _value_there(
         self, source: Session, edit: PatchFrom, site: Site, positions: tuple[int, ...]

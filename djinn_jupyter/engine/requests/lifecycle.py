@@ -12,6 +12,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.system.faults import Faults
 from djinn_jupyter.wire.replies import Event, Failed, Reply, SessionClosed, SessionOpened
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class Lifecycle:
@@ -37,14 +38,14 @@ class Lifecycle:
         """Remove a session and free its pages. Return the number of pages it held."""
         job = self._scheduler.job_of(session)
         if job is not None:
-            with self._faults.during(f"it ended the work of {session.name!r}"):
+            with self._faults.during(f"it ended the work of {in_quotes(session.name)}"):
                 job.steps.close()
             self._scheduler.remove(job)
             if job.for_request is not None:
-                closed = Failed(code="IllegalMove", message=f"Session {session.name!r} was closed.")
+                closed = Failed(code="IllegalMove", message=f"Session {in_quotes(session.name)} was closed.")
                 self._answers.add(job.for_request, closed)
         self.answer_waiting(
-            session, Failed(code="UnknownSession", message=f"Session {session.name!r} was closed meanwhile.")
+            session, Failed(code="UnknownSession", message=f"Session {in_quotes(session.name)} was closed meanwhile.")
         )
         pages = session.cache.statistics().pages
         session.cache.free()
@@ -67,5 +68,5 @@ class Lifecycle:
 
     def break_off(self, session: Session) -> None:
         """End the session's run; it does not go on."""
-        with self._faults.during(f"it broke off the run of {session.name!r}"):
+        with self._faults.during(f"it broke off the run of {in_quotes(session.name)}"):
             session.break_off()

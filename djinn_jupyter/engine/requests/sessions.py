@@ -22,6 +22,7 @@ from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import NOTEBOOK, label, require_showable, told_apart
 from djinn_jupyter.wire.nouns import Origin
 from djinn_jupyter.wire.replies import Closed, Described, Detached, Opened
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class SessionRequests:
@@ -54,7 +55,7 @@ class SessionRequests:
         if held and not (request.join or (request.fresh and request.force)):
             shown = told_apart(self._sessions)[session.name]
             raise SessionHeld(
-                f"Session {shown!r} {whose(session)}; to enter it all the same, add --join "
+                f"Session {in_quotes(shown)} {whose(session)}; to enter it all the same, add --join "
                 f"(%djinn_use {shown} --join, or %djinn_load; in Python join=True), or use another name."
             )
         if request.fresh:
@@ -77,7 +78,7 @@ class SessionRequests:
     def _forget(self, session: Session) -> Session:
         """Replace a session by a new one of the same name, and return that; refused while it runs."""
         if session.state == "running":
-            raise IllegalMove(f"Session {session.name!r} is running; pause it before it is made fresh.")
+            raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it is made fresh.")
         fresh = self._empty(
             session.name, session.owner, session.holder, session.holder_notebook, temporary=session.temporary
         )
@@ -106,7 +107,7 @@ class SessionRequests:
         require_free(request.name, self._sessions)
         if request.seed is not None and parent.generation is None:
             raise UsageError(
-                f"Session {parent.name!r} has run nothing that could go on with a seed; run a prompt first."
+                f"Session {in_quotes(parent.name)} has run nothing that could go on with a seed; run a prompt first."
             )
         self._residency.set_aside_now(parent.cache.recurrent_bytes)
         generations = GenerationCopies()
@@ -146,7 +147,7 @@ def require_free(name: str, names: Collection[str]) -> None:
     there = name if name in names else next((one for one in names if label(one) == label(name)), None)
     if there is not None:
         full = "" if there == name else f" (in full {there})"
-        raise UsageError(f"There is a session {label(name)!r} already{full}; choose another name or close it.")
+        raise UsageError(f"There is a session {in_quotes(label(name))} already{full}; choose another name or close it.")
 
 
 def _origin(parent: Session) -> Origin:

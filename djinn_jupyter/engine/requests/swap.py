@@ -13,6 +13,7 @@ from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Noted, Swapped
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class SwapRequests:
@@ -24,7 +25,7 @@ class SwapRequests:
         session = self._sessions.find(request.session)
         self._residency.require_tier(request.tier)
         if session.state == "running":
-            raise IllegalMove(f"Session {session.name!r} is running; pause it before it leaves the device.")
+            raise IllegalMove(f"Session {in_quotes(session.name)} is running; pause it before it leaves the device.")
         yield from self._residency.settled(session)
         before = session.residence.last_transfer
         self._residency.swap_out(session, request.tier)

@@ -19,6 +19,7 @@ from djinn_jupyter.errors import IllegalMove, InvalidEdit, PromptTooLong, UsageE
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.sweeps import Line
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class SweepRequests:
@@ -31,7 +32,7 @@ class SweepRequests:
         session = self._sessions.find(request.session)
         if session.state != "idle" or session.tokens or session.rules or session.watches:
             raise IllegalMove(
-                f"Session {session.name!r} has a line of its own; sweep in an empty one, as dj.sweep opens."
+                f"Session {in_quotes(session.name)} has a line of its own; sweep in an empty one, as dj.sweep opens."
             )
         asked = self._checked(request)
         return Sweeping(self._runtime, session, asked, self._together).steps(self._workspace)
@@ -74,7 +75,7 @@ class SweepRequests:
             return self._checked_tokens(line), ()
         session = self._sessions.find(line)
         if not session.tokens:
-            raise UsageError(f"Session {line!r} has no tokens yet; run a prompt in it, or give the text.")
+            raise UsageError(f"Session {in_quotes(line)} has no tokens yet; run a prompt in it, or give the text.")
         return self._checked_tokens(tuple(session.tokens)), _notes_on(session)
 
     def _checked_tokens(self, tokens: tuple[int, ...]) -> tuple[int, ...]:
@@ -90,4 +91,6 @@ class SweepRequests:
 def _notes_on(session: Session) -> tuple[str, ...]:
     if not session.rules_in_force and not session.edits_in_force:
         return ()
-    return (f"The rules and edits of session {session.name!r} are no part of the sweep: it runs the tokens alone.",)
+    return (
+        f"The rules and edits of session {in_quotes(session.name)} are no part of the sweep: it runs the tokens alone.",
+    )

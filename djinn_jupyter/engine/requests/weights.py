@@ -9,6 +9,7 @@ from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Copies, WeightsMoved
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class WeightRequests:
@@ -21,7 +22,7 @@ class WeightRequests:
         could not come back."""
         busy = [session.name for session in self._sessions.values() if session.work is not None]
         if busy:
-            raise IllegalMove(f"Session {busy[0]!r} is running and needs the weights; pause it first.")
+            raise IllegalMove(f"Session {in_quotes(busy[0])} is running and needs the weights; pause it first.")
         seconds = self._weights.sleep()
         return WeightsMoved(weights=self._weights.statistics(), seconds=seconds)
 

@@ -22,6 +22,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.system.faults import in_short
 from djinn_jupyter.errors import DjinnError, IllegalMove, SlabFull, StorageFailed, TierFull
 from djinn_jupyter.wire.nouns import Tier, Transfer
+from djinn_jupyter.wire.texts import in_quotes
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Swapping:
         here = session.residence
         if session.state == "running" or here.busy or here.state in ("storing", "loading") or here.moving:
             why = "running" if session.state == "running" else "held" if here.busy else here.state
-            raise IllegalMove(f"Session {session.name!r} is {why} and cannot leave the device now.")
+            raise IllegalMove(f"Session {in_quotes(session.name)} is {why} and cannot leave the device now.")
         if here.state == "resident":
             session.cache.flush()
             here.move("leave", session.name)
@@ -265,7 +266,9 @@ class Swapping:
     def _store_further_down(self, session: Session, moving: Swap) -> None:
         """Store on the disk because the host is full. Raises TierFull where there is no disk tier."""
         if self.tiers.disk is None:
-            raise TierFull(f"The host tier has no room for session {session.name!r}, and there is no disk tier.")
+            raise TierFull(
+                f"The host tier has no room for session {in_quotes(session.name)}, and there is no disk tier."
+            )
         moving.go_to_disk()
         self._take_away(session, moving, "disk")
 
@@ -370,6 +373,6 @@ def _has_to_go(item: Item, goal: Tier) -> bool:
 def _unforeseen(session: Session, error: Exception) -> DjinnError:
     """Return the error for requests that wait for the session."""
     return DjinnError(
-        f"Session {session.name!r} could not be moved: the engine met an error it does not know ({in_short(error)}); "
-        "see %djinn_log."
+        f"Session {in_quotes(session.name)} could not be moved: the engine met an error it does not know "
+        f"({in_short(error)}); see %djinn_log."
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from djinn_jupyter.wire.names import NOTEBOOK, notebook_shown
-from djinn_jupyter.wire.texts import shown
+from djinn_jupyter.wire.texts import in_quotes, shown
 
 
 class Owned(Protocol):
@@ -21,6 +21,13 @@ class Owned(Protocol):
     def notebook(self) -> str | None: ...
 
 
+class HeldSession(Owned, Protocol):
+    """A session that also knows the notebook of its holder, which may have entered a session of another notebook."""
+
+    @property
+    def holder_notebook(self) -> str | None: ...
+
+
 def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
     """Return whether it belongs to another than the kernel or process `holder`, which speaks for that notebook."""
     if session.notebook is not None:
@@ -28,19 +35,24 @@ def is_anothers(session: Owned, holder: str, notebook: str | None) -> bool:
     return session.holder not in (None, holder)
 
 
-def whose(session: Owned) -> str:
-    """Say whose it is: a notebook's, named with its folder, or that of a kernel or process without one."""
-    if session.notebook is None:
-        return f"is open in another kernel ({shown(session.holder or '')})"
-    path = notebook_shown(session.notebook)
-    return f"is open in the notebook {path}" if session.holder is not None else f"belongs to the notebook {path}"
+def whose(session: HeldSession) -> str:
+    """Say whose it is: a notebook's, named with its folder, or that of a kernel or process without one; where another
+    than the owner has it open, both."""
+    said = []
+    if session.notebook is not None and session.notebook != session.holder_notebook:
+        said.append(f"belongs to the notebook {notebook_shown(session.notebook)}")
+    if session.holder_notebook is not None:
+        said.append(f"is open in the notebook {notebook_shown(session.holder_notebook)}")
+    elif session.holder is not None:
+        said.append(f"is open in another kernel ({shown(session.holder)})")
+    return " and ".join(said)
 
 
-def refusal(session: Owned, label: str, deed: str) -> str:
+def refusal(session: HeldSession, label: str, deed: str) -> str:
     """Return the sentence that refuses `deed` to others; `label` is the session's name as it is shown."""
     return (
-        f"Session {label!r} {whose(session)}; to {deed} all the same, add --force (in Python force=True), or work "
-        "on a fork of it (%djinn_fork)."
+        f"Session {in_quotes(label)} {whose(session)}; to {deed} all the same, add --force "
+        "(in Python force=True), or work on a fork of it (%djinn_fork)."
     )
 
 

@@ -23,6 +23,7 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.errors import IllegalMove, UnknownSite
+from djinn_jupyter.wire.texts import in_quotes
 
 Exactness = Literal["exact", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
 
@@ -73,7 +74,7 @@ def stopped_frame(session: Session) -> Frame:
     """Return the frame of a paused session. Raises IllegalMove where no pass is stopped."""
     if session.state != "paused" or session.frame is None:
         raise IllegalMove(
-            f"Session {session.name!r} is {session.state}: no forward pass is stopped. "
+            f"Session {in_quotes(session.name)} is {session.state}: no forward pass is stopped. "
             "Set a breakpoint and run a prompt."
         )
     return session.frame

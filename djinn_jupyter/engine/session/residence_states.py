@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from djinn_jupyter.engine.session.transitions import follow
 from djinn_jupyter.wire.nouns import Residency
+from djinn_jupyter.wire.texts import in_quotes
 
 Move = Literal["leave", "call_back", "reach_host", "reach_disk", "sink", "come", "arrive", "begin_anew"]
 
@@ -35,4 +36,4 @@ MOVES: Final[dict[tuple[Residency, Move], Residency]] = {
 def after(state: Residency, move: Move, name: str) -> Residency:
     """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
     none."""
-    return follow(MOVES, state, move, f"Session {name!r} is {state} and cannot {move.replace('_', ' ')}.")
+    return follow(MOVES, state, move, f"Session {in_quotes(name)} is {state} and cannot {move.replace('_', ' ')}.")

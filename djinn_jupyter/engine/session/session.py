@@ -25,6 +25,7 @@ from djinn_jupyter.engine.session.stop_edits import StopEdit
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import Exactness, Origin, SessionState, StopIdentity
+from djinn_jupyter.wire.texts import in_quotes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -147,10 +148,10 @@ class Session:
         name = label(self.name)
         if self.stop == seen.number and self.frame is not None:
             raise IllegalMove(
-                f"Session {name!r} was edited meanwhile: the stop you see is gone. Look again, then go on."
+                f"Session {in_quotes(name)} was edited meanwhile: the stop you see is gone. Look again, then go on."
             )
         now = f"stands at {self._place}" if self._place is not None else f"is {self.state}"
-        raise IllegalMove(f"Session {name!r} has moved on meanwhile and {now}: the stop you see is gone.")
+        raise IllegalMove(f"Session {in_quotes(name)} has moved on meanwhile and {now}: the stop you see is gone.")
 
     @property
     def _place(self) -> str | None:

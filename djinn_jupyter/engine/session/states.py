@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from djinn_jupyter.engine.session.transitions import follow
 from djinn_jupyter.wire.nouns import SessionState
+from djinn_jupyter.wire.texts import in_quotes
 
 Move = Literal["run", "go_on", "stop", "finish", "fail", "go_back", "rerun", "close"]
 
@@ -43,4 +44,4 @@ def after(state: SessionState, move: Move, name: str) -> SessionState:
     """Return the state that `move` leads to from `state`. Raises IllegalMove, naming the session, where the table has
     none."""
     why = _REMEDY.get((state, move), f"it is {state}")
-    return follow(MOVES, state, move, f"Session {name!r} cannot {move.replace('_', ' ')}: {why}.")
+    return follow(MOVES, state, move, f"Session {in_quotes(name)} cannot {move.replace('_', ' ')}: {why}.")

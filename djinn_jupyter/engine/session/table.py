@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from djinn_jupyter.engine.memory.offload.storages import Blobs
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.errors import UnknownSession
+from djinn_jupyter.wire.texts import in_quotes
 
 
 class SessionTable(Mapping[str, Session]):
@@ -33,7 +34,7 @@ class SessionTable(Mapping[str, Session]):
         found = self._sessions.get(name)
         if found is None:
             known = ", ".join(self._sessions) or "none"
-            raise UnknownSession(f"There is no session {name!r}; there are: {known}.")
+            raise UnknownSession(f"There is no session {in_quotes(name)}; there are: {known}.")
         return found
 
     def add(self, session: Session) -> None:

@@ -14,6 +14,7 @@ import msgspec
 
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.experiments.configuration.section import Section, keys_of
+from djinn_jupyter.wire.texts import in_quotes
 
 Kind = TypeVar("Kind", bound=Section)
 DEEPEST: Final = 64
@@ -72,7 +73,9 @@ def _text_of(path: str) -> str:
     if path in shipped():
         text: str = (_files() / path).read_text()
         return text
-    raise UsageError(f"There is no configuration file {path!r}; give a path, or one of {', '.join(shipped())}.")
+    raise UsageError(
+        f"There is no configuration file {in_quotes(path)}; give a path, or one of {', '.join(shipped())}."
+    )
 
 
 def decode_yaml(text: str, source: str) -> Any:

@@ -13,7 +13,7 @@ from djinn_jupyter.engine.requests.needs import RequestNeeds
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.startup.assemble import HANDLED_BY
-from djinn_jupyter.errors import SessionsWouldSuffer
+from djinn_jupyter.errors import SessionHeld, SessionsWouldSuffer
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import Failed
 from tests.engine.cases import OF_A_SESSION, Case
@@ -180,8 +180,13 @@ def test_a_recovered_session_waits_for_its_notebook(desk: Desk) -> None:
     session.detach()
     session.keep_for(PARIS)
     desk.engine.ask(ask.Open(session="a"), OTHER)  # entering it does not make it one's own
-    with pytest.raises(SessionsWouldSuffer, match=r"is open in the notebook trips/paris.ipynb"):
+    both = r"'a' belongs to the notebook trips/paris.ipynb and is open in the notebook trips/rome.ipynb; to close it"
+    with pytest.raises(SessionsWouldSuffer, match=both):
         desk.engine.ask(ask.Close(session="a"), OTHER)
+    with pytest.raises(
+        SessionHeld, match=r"belongs to the notebook trips/paris.ipynb and is open in the notebook trips/"
+    ):
+        desk.engine.ask(ask.Open(session="a"), OWNER)
     desk.engine.ask(ask.Detach(session="a"), OTHER)
     with pytest.raises(SessionsWouldSuffer, match=r"'a' belongs to the notebook trips/paris.ipynb; to close it"):
         desk.engine.ask(ask.Close(session="a"), OTHER)
