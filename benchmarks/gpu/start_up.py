@@ -31,6 +31,7 @@ import json, sys
 import torch
 from transformers import AutoModelForCausalLM
 torch.set_num_threads(int(sys.argv[3]))
+torch.backends.cuda.enable_cudnn_sdp(False)
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype="auto").eval().to(sys.argv[2])
 with torch.inference_mode():
     logits = model(torch.tensor([json.loads(sys.argv[4])], device=sys.argv[2]), use_cache=True, logits_to_keep=1).logits

@@ -14,6 +14,7 @@ from djinn_jupyter.experiments.baselines.weights import device_for
 def load(folder: str, shape: dict[str, int], threads: int) -> GPT2LMHeadModel:
     """Return the model of a folder, on the device; draw it and save it in the folder if it is not there."""
     torch.set_num_threads(threads)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as in the engine: both sides attend by the same kernels
     if not (Path(folder) / "config.json").is_file():
         _draw(shape).save_pretrained(folder)
     model: Any = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32)

@@ -38,6 +38,7 @@ from djinn_jupyter.engine.startup.weight_plan import (
 )
 from djinn_jupyter.engine.system.device import own_and_mapped
 from djinn_jupyter.engine.system.device_limit import impose, make_current
+from djinn_jupyter.engine.system.repeatable import leave_out_cudnn_attention
 from djinn_jupyter.errors import ModelDoesNotFit, ModelRefused, WireError
 from djinn_jupyter.wire.codec import encode
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -95,6 +96,7 @@ def build_engine(
     runtime: int | None = None,
 ) -> Engine:
     """Return the engine of a model that is in memory already; its weights are settled here where they are not."""
+    leave_out_cudnn_attention()
     where = torch.device(loaded.device)
     settled = settled or settle(config, loaded, progress)
     weights = settled.weights
