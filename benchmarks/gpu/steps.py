@@ -29,6 +29,7 @@ def _of_a_gpu(name: str, learns: str) -> Step:
 
 STEPS: Final = (
     _of_a_gpu("link", "doctor, driver and clocks; copies, pinned and not"),
+    _of_a_gpu("attention", "which kernels of attention give the same bits each time"),
     _of_a_gpu(
         "exactness",
         "bits of every family in each dtype and attention: stop, fork, edit, resume, swap, checkpoint, journal",

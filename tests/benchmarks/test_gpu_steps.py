@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks.environments import NotRun
-from benchmarks.gpu import evaluation, interleavings, large_ring, races, ring, sessions, shapes, start_up
+from benchmarks.gpu import attention, evaluation, interleavings, large_ring, races, ring, sessions, shapes, start_up
 from benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU, main
 from benchmarks.results import Result
 from benchmarks.setting import Setting
@@ -39,6 +40,14 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
 def value_of(found: Result, name: str) -> float | None:
     (figure,) = [figure for figure in found.figures if name in figure.name]
     return None if figure.value is None else figure.value.median
+
+
+def test_kernels_of_attention_are_counted_by_the_bits_that_they_repeat(
+    tiny: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert value_of(attention.run(tiny), "math attention in float32") == 1.0
+    monkeypatch.setattr(attention, "_by", lambda backend, query, keys, values: torch.rand(1))
+    assert value_of(attention.run(tiny), "math attention in float32") == 0.0
 
 
 @pytest.mark.alone

@@ -6,10 +6,10 @@ import torch
 
 
 def leave_out_cudnn_attention() -> None:
-    """Let scaled_dot_product_attention use flash, memory-efficient and math kernels only, all of which repeat their bits.
+    """Let scaled_dot_product_attention use flash, memory-efficient and math kernels only, which repeat their bits.
 
-    cuDNN's, which torch prefers on Hopper, does not: for one query over a thousand keys in half precision, plain
-    `generate` gave the same bits twice in 2 of 9 steps (H100, torch 2.11, cuDNN 9.19; decision 190). It also builds a
-    plan for each length that is new, 60 ms a token.
+    cuDNN's, which torch prefers on Hopper, does not repeat them: for one query over a thousand keys in half precision,
+    plain `generate` gave the same bits twice in 2 of 9 steps (H100, torch 2.11, cuDNN 9.19; decision 178). It also
+    builds a plan for each length that is new, which takes longer than the pass.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)

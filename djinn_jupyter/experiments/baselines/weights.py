@@ -33,7 +33,7 @@ class Asked:
     random_weights: bool = False
 
     def read(self) -> Any:
-        """Return the model in eval mode, on the host. Both sides attend by the same kernels: those that the engine allows."""
+        """Return the model in eval mode, on the host. It attends by the kernels that the engine allows."""
         torch.backends.cuda.enable_cudnn_sdp(False)
         if self.threads is not None:
             torch.set_num_threads(self.threads)
