@@ -6,14 +6,16 @@ import itertools
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from djinn_jupyter.client.arrays import from_numpy, to_numpy
+from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.replies import Swept
+from djinn_jupyter.wire.sweeps import Mode
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,16 +92,28 @@ class Grid:
         }
         return tuple(named[axis] for axis in self.over)
 
-    def to_pandas(self) -> Any:
-        """Return a table with a row for each cell: its place along each axis, its token and its value."""
+    def statistics(self, *, confidence: float = 0.95, resamples: int = 9999, seed: int = 0) -> PairStatistics:
+        """Return what the pairs say of each cell: mean, standard error, bootstrap interval and p-value of the change
+        from the corrupted lines. Raises UsageError where there are fewer than two pairs."""
+        if not self.paired:
+            raise UsageError("Statistics are over pairs: give two or more pairs of lines, as lists.")
+        return statistics_of(self.values, self.corrupted, confidence, resamples, seed)
+
+    def to_pandas(self, by: Literal["pair", "cell"] = "pair") -> Any:
+        """Return a table with a row for each cell: its place along each axis, its token and its value. With pairs it
+        has a row for each cell of each pair; `by` "cell" makes it one for each cell, with the statistics over pairs."""
         try:
             frame = import_module("pandas").DataFrame  # only where the user has it: no dependency
         except ImportError:
             raise MissingDependency("to_pandas needs pandas: pip install pandas.") from None
-        return frame(self.columns())
+        return frame(self.columns(by))
 
-    def columns(self) -> dict[str, list[Any]]:
+    def columns(self, by: Literal["pair", "cell"] = "pair") -> dict[str, list[Any]]:
         """Return the same table as lists by column: one for each axis, `token` where positions are one, `value`."""
+        if by == "cell":
+            places = zip(*itertools.product(*self.places()[1:]), strict=True)
+            statistics = self.statistics().columns()
+            return {axis: list(at) for axis, at in zip(self.over[1:], places, strict=True)} | statistics
         cells = [dict(zip(self.over, place, strict=True)) for place in itertools.product(*self.places())]
         table: dict[str, list[Any]] = {axis: [cell[axis] for cell in cells] for axis in self.over}
         if "position" in self.over and all(one.texts for one in self.replies):
@@ -144,6 +158,8 @@ def unfinished(
     site: str,
     over: Sequence[Any],
     metric: str,
+    mode: Mode,
+    seed: int,
     note: str,
 ) -> Grid:
     """Return the grid of a sweep that ended early: the finished `cells` by number, NaN for the others."""
@@ -156,7 +172,7 @@ def unfinished(
     made = Swept(
         site=site, over=tuple(over), layers=places.get("layer", ()), positions=places.get("position", ()),
         heads=places.get("head", ()), texts=(), metric=metric, edit="unfinished", corrupted=corrupted, clean=None,
-        values=from_numpy(values.reshape(shape)), mode="fast", seed=0, computed=len(cells), rechecked=(),
+        values=from_numpy(values.reshape(shape)), mode=mode, seed=seed, computed=len(cells), rechecked=(),
         largest_difference=None, tolerance=0.0, notes=(note,),
     )  # fmt: skip
     return Grid([made])

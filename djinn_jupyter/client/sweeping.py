@@ -188,5 +188,7 @@ class _Sweep:
             site=asked.site,
             over=asked.over,
             metric=asked.metric,
+            mode=asked.mode,
+            seed=asked.seed,
             note=note,
         )

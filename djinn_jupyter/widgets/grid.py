@@ -20,25 +20,29 @@ from djinn_jupyter.widgets.view import View
 
 ROWS, COLUMNS = 64, 96
 PLAIN_COLUMNS = 16
+JUDGED = 8
+STRONGEST = "largest mean changes over pairs"
 
 
 def grid_view(grid: Grid, *, hover: bool = False) -> View:
     values, rows, names = _matrix(grid)
     base = float(np.mean(grid.corrupted))
-    shown, cut = values[:ROWS, :COLUMNS], values.shape[0] > ROWS or values.shape[1] > COLUMNS
-    notes = [
-        *grid.notes,
-        *([f"the first {shown.shape[0]} x {shown.shape[1]} of {values.shape[0]} x {values.shape[1]}"] if cut else []),
-    ]
+    some_rows, some_columns = _ends(len(rows), ROWS), _ends(len(names), COLUMNS)
+    notes = [*grid.notes, *_cut("rows", some_rows, len(rows)), *_cut("columns", some_columns, len(names))]
+    values = values[np.ix_(some_rows, some_columns)]
+    rows, names = [rows[at] for at in some_rows], [names[at] for at in some_columns]
+    judged = _judged(grid)
     html = card(
-        part(_picture(shown, base, rows, names), name=_legend(grid, base)),
-        part(folded(_figures(shown, rows, names))),
+        part(_picture(values, base, rows, names), name=_legend(grid, base)),
+        part(folded(_figures(values, rows, names))),
+        part(table(judged[0], judged[1:], numeric=range(1, 6)), name=STRONGEST) if judged else None,
         facts(_facts(grid)),
         part(*(div("dj-note", note) for note in notes)) if notes else None,
         title=mono(grid.metric),
         beside=f"{grid.edit} at {grid.site}, over {', '.join(grid.over)}",
     )
-    return View(plain=_plain(grid, shown, rows, names, notes), html=html, hover=_hovering(grid) if hover else None)
+    plain = _plain(grid, values, rows, names, judged, notes)
+    return View(plain=plain, html=html, hover=_hovering(grid) if hover else None)
 
 
 def _matrix(grid: Grid) -> tuple[NDArray[np.float64], list[str], list[tuple[int, str]]]:
@@ -114,13 +118,49 @@ def _facts(grid: Grid) -> list[tuple[str, str]]:
 
 
 def _plain(
-    grid: Grid, values: NDArray[Any], rows: Sequence[str], names: Sequence[tuple[int, str]], notes: Sequence[str]
+    grid: Grid,
+    values: NDArray[Any],
+    rows: Sequence[str],
+    names: Sequence[tuple[int, str]],
+    judged: Sequence[Sequence[str]],
+    notes: Sequence[str],
 ) -> str:
-    head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in names[:PLAIN_COLUMNS])]
-    lines = [[name, *(_told(v) for v in line[:PLAIN_COLUMNS])] for name, line in zip(rows, values, strict=False)]
-    more = [f"and {len(names) - PLAIN_COLUMNS} columns more"] if len(names) > PLAIN_COLUMNS else []
+    some = _ends(len(names), PLAIN_COLUMNS)
+    head = ["", *(f"{at} {text!r}" if text else str(at) for at, text in (names[n] for n in some))]
+    lines = [[name, *(_told(v) for v in line[some])] for name, line in zip(rows, values, strict=True)]
+    told = [STRONGEST, columns(judged[1:], judged[0])] if judged else []
     said = [f"{name}: {value}" for name, value in _facts(grid)]
-    return "\n".join([repr(grid), columns(lines, head), *more, *said, *notes])
+    return "\n".join([repr(grid), columns(lines, head), *_cut("columns", some, len(names)), *told, *said, *notes])
+
+
+def _judged(grid: Grid) -> list[list[str]]:
+    """Return a table of the cells with the largest mean changes, its head first; empty without several pairs."""
+    if len(grid.replies) < 2 or not grid.paired:
+        return []
+    found = grid.statistics()
+    change = np.nan_to_num(np.abs(found.change.reshape(-1)))
+    head = ["", "change", "standard error", f"{found.confidence:.0%} interval", "p", "pairs"]
+    lines = []
+    for number in np.argsort(-change, kind="stable")[:JUDGED]:
+        place = np.unravel_index(number, found.change.shape)
+        name = ", ".join(f"{axis} {at[i]}" for axis, at, i in zip(grid.over[1:], grid.places()[1:], place, strict=True))
+        at = {key: column[number] for key, column in found.columns().items()}
+        interval = f"{figure(at['low'])} to {figure(at['high'])}"
+        lines.append([name, figure(at["change"]), figure(at["standard_error"], 2), interval, figure(at["p"], 2)])
+        lines[-1].append(str(at["pairs"]))
+    return [head, *lines] if change.any() else []
+
+
+def _ends(count: int, most: int) -> list[int]:
+    """Return the first and the last of so many places, where they are more than can be drawn."""
+    if count <= most:
+        return list(range(count))
+    return [*range(most // 2), *range(count - most // 2, count)]
+
+
+def _cut(what: str, some: Sequence[int], count: int) -> list[str]:
+    half = len(some) // 2
+    return [] if len(some) == count else [f"the first {half} and the last {half} of {count} {what}"]
 
 
 def _hovering(grid: Grid) -> Any:

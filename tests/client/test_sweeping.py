@@ -90,6 +90,22 @@ def test_pairs_have_a_first_axis(engine: RemoteEngine) -> None:
         assert (grid.corrupted[number], grid.clean[number]) == (alone.corrupted, alone.clean)
 
 
+def test_pairs_have_statistics_of_each_cell(engine: RemoteEngine) -> None:
+    lines = [CORRUPTED, (9, 8, 7, 41, 22), (9, 8, 7, 51, 22)]
+    grid = swept(engine, clean=[CLEAN] * 3, corrupted=lines)
+    found = grid.statistics(seed=3)
+    changes = grid.values - grid.corrupted[:, None, None]
+    assert np.allclose(found.change, changes.mean(0))
+    assert (found.p[:, :3] == 1).all()  # nothing changes there
+    assert (found.low <= found.change).all()
+    table = grid.columns(by="cell")
+    assert list(table) == [*OVER, "mean", "change", "standard_error", "low", "high", "p", "pairs"]
+    assert {name: column[7] for name, column in table.items()}["change"] == found.change[1, 2]
+    assert set(table["pairs"]) == {3}
+    with pytest.raises(UsageError, match="two or more pairs"):
+        swept(engine).statistics()
+
+
 def test_its_table_has_a_row_for_each_cell(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = swept(engine)
     table = grid.columns()
@@ -126,6 +142,7 @@ def test_a_session_closed_in_mid_sweep_leaves_the_finished_cells(engine: RemoteE
     assert isinstance(grid, dj.Grid)
     known = ~np.isnan(grid.values)
     assert 9 <= known.sum() < known.size
+    assert grid.mode == "exact"
     assert np.array_equal(grid.values[known], whole.values[known])
 
 

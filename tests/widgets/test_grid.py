@@ -31,12 +31,16 @@ def test_pairs_are_drawn_as_their_mean() -> None:
     view = grid_view(Grid([one, other], paired=True))
     assert 'title="5.88"' in view.html  # of 6.75 and 5
     assert "orange above -2.00" in view.html
+    assert "largest mean changes over pairs" in view.html
+    [strongest] = [line for line in view.plain.splitlines() if line.startswith("layer 7, position 4")]
+    assert strongest.split()[4:] == ["7.88", "1.9", "6.00", "to", "9.75", "0.50", "2"]
 
 
 def test_cells_without_a_value_are_left_empty_and_the_others_have_their_colours() -> None:
     cells = {0: -3.0, 1: 1.5, 2: -4.0}
     over = ("layer", "position")
-    grid = unfinished((8, 5), cells, corrupted=-3.0, site="z", over=over, metric="logit(5)", note="It ended.")
+    told = {"site": "z", "over": over, "metric": "logit(5)", "mode": "exact", "seed": 0, "note": "It ended."}
+    grid = unfinished((8, 5), cells, corrupted=-3.0, **told)
     view = grid_view(grid)
     assert view.html.count("not computed") == 37
     shades = re.findall(r"background:rgba\(([\d,]+),([\d.]+)\)", view.html)
@@ -60,7 +64,8 @@ def test_three_axes_and_large_grids_stay_a_matrix_of_bounded_size() -> None:
     )
     view = grid_view(Grid([wide]), hover=True)
     assert view.html.count('class="dj-cell"') == 8 * COLUMNS
-    assert f"the first 8 x {COLUMNS} of 8 x 200" in view.plain
+    assert f"the first {COLUMNS // 2} and the last {COLUMNS // 2} of 200 columns" in view.plain
+    assert ">199" in view.html
     assert view.figure() is not None
 
 

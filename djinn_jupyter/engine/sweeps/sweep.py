@@ -29,6 +29,7 @@ from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.sweeps import Mode, SweepProgressed, Swept
 
 CHUNK_ROWS: Final = 4096
+COMPARED: Final = 4 * 2**20  # bytes of values edited and compared in one slice, about a millisecond
 RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone
 LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there
 TOLERANCE: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of the largest value, at least of 1
@@ -168,9 +169,13 @@ class Sweeping:
         chunk: list[Line] = []
         rows = 0
         settled: list[int] = []
+        compared = 0
         for cell in cells:
             line = yield from self._line(base, clean, cell)
-            yield None
+            compared += base.raw[self._tap(cell).site].nbytes
+            if compared > COMPARED or self._tap(cell).boundary is None:  # inside a layer, that layer has run
+                compared = 0
+                yield None
             if line is None:
                 settled.append(cell.number)
                 continue
