@@ -21,6 +21,7 @@ from djinn_jupyter.wire import (
     readings,
     replies,
     requests,
+    scoring,
     sweeps,
     watches,
 )
@@ -67,6 +68,7 @@ def wire_ts() -> dict[str, str]:
         ],
         "attribution": [*_interfaces(attribution)],
         "sweeps": [*_aliases(sweeps), *_interfaces(sweeps, but=replies.EventBase)],
+        "scoring": [*_aliases(scoring), *_interfaces(scoring)],
         "collecting": [*_aliases(collecting), *_interfaces(collecting, but=replies.EventBase)],
         "replies": [
             *_interfaces(replies, but=replies.EventBase),

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from djinn_jupyter.client import collecting
+from djinn_jupyter.client import collecting, scoring
 from djinn_jupyter.client.activations import Activations
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.collecting import OnCollected
@@ -16,6 +16,7 @@ from djinn_jupyter.client.engines.naming import default_session_name
 from djinn_jupyter.client.engines.registry import is_alive
 from djinn_jupyter.client.memory_trace import MemoryTrace
 from djinn_jupyter.client.positions import Positions
+from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
@@ -154,6 +155,11 @@ class RemoteEngine:
             shard_prompts=shard_prompts,
             on_progress=on_progress,
         )
+
+    def loss(self, prompts: object) -> Losses:
+        """Return the loss of each token of the prompts (texts, token ids or a pathlib.Path, as in `collect`), and their
+        mean and perplexity. Each prompt runs in a pass of its own."""
+        return scoring.loss_of(self.channel, prompts)
 
     def modules(self) -> tuple[ModuleDescription, ...]:
         return ask_for(self.channel, ask.ListModules(), replies.Modules).modules

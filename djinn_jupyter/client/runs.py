@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ class Runs:
     """What a session's handle can run."""
 
     name: str
+    _logits: Literal["last", "all"]
 
     def _move(self, request: ask.Request, on_token: OnToken | None = None) -> Stop:
         raise NotImplementedError
@@ -52,12 +53,14 @@ class Runs:
         chat: bool = False,
         free: bool = False,
         samples: int | None = None,
+        logits: Literal["last", "all"] = "last",
         on_token: OnToken | None = None,
         on_row: OnRow | None = None,
         **sampling: Any,
     ) -> Stop | list[Stop]:
         """Run a prompt (text or token ids) until a breakpoint or the end. `extend` continues the present tokens; the
-        prompt may then be omitted. `on_token` is called for each new token, in this thread.
+        prompt may then be omitted. `on_token` is called for each new token, in this thread. With `logits` "all" the
+        `logits` of the Finished have a row for each position, from one pass over the line.
 
         A list of prompts, or `samples` of one, run at once, row i in a session of its own, "<session>/i", with this
         one's breakpoints and rules and with seed + i: the result is a list of stops. Rows of an earlier batch end.
@@ -77,7 +80,10 @@ class Runs:
         if samples is None and not are_prompts(prompt):
             if on_row is not None:
                 raise UsageError("on_row is told of the rows of a batch; give a list of prompts, or samples.")
+            self._logits = logits
             return self._move(_with_prompt(request, prompt), on_token)
+        if logits == "all":
+            raise UsageError("Logits of all positions are those of one prompt; leave them out of a batch.")
         prompts = [_with_prompt(request, one) for one in _prompts(prompt)]
         return self._batch(on_token, on_row).run(prompts, 1 if samples is None else samples)
 

@@ -16,6 +16,7 @@ from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.rules import SteeringRule
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.runs import Runs
+from djinn_jupyter.client.scoring import ScoredSession
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
 from djinn_jupyter.errors import DjinnError, InvalidEdit, UsageError, WireError
@@ -39,15 +40,15 @@ Kind = TypeVar("Kind")
 TOKENS_TOLD = 24
 
 
-class RemoteSession(Runs):
+class RemoteSession(Runs, ScoredSession):
     """A session of an engine. `moves` and `changes` count this client's moves and edits: a Paused or Finished compares
     them to find out that the session has moved on."""
 
     def __init__(self, channel: Channel, name: str) -> None:
-        self._channel = channel
-        self.name = name
+        super().__init__(channel, name)
         self.moves = 0
         self.changes = 0
+        self._logits: Literal["last", "all"] = "last"
         self._last: Paused | None = None
         self._finished: weakref.ref[Finished] | None = None
         self._rows: list[RemoteSession] = []
@@ -336,8 +337,10 @@ class RemoteSession(Runs):
             case replies.Paused():
                 return self._paused(reply)
             case replies.Finished():
-                finished = Finished(self, reply, self.moves)
+                finished = Finished(self, reply, self.moves, self._logits)
                 self._finished = weakref.ref(finished)
+                if self._logits == "all":  # now, while the rules are those of the run
+                    self._complete_finished()
                 return finished
             case _:
                 raise WireError(f"The engine answered a run with {type(reply).__name__}.")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from djinn_jupyter.client.influences import influence_lines
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, spell_top
@@ -39,6 +39,8 @@ class StoppedSession(Protocol):
     def effect(self, top: int = ..., *, tokens: Iterable[str | int] = ...) -> Effect: ...
 
     def logits(self) -> np.ndarray[Any, Any]: ...
+
+    def all_logits(self) -> np.ndarray[Any, Any]: ...
 
 
 class Paused:
@@ -108,9 +110,11 @@ class Paused:
 class Finished:
     """A run that reached its end. `tokens` are the new ids, `top` the most probable next tokens."""
 
-    def __init__(self, session: StoppedSession, reply: replies.Finished, move: int) -> None:
+    def __init__(
+        self, session: StoppedSession, reply: replies.Finished, move: int, logits: Literal["last", "all"] = "last"
+    ) -> None:
         self.session, self.reply = session, reply
-        self._move = move
+        self._move, self._wanted = move, logits
         self._logits: np.ndarray[Any, Any] | None = None
         self.reason: FinishReason = reply.reason
         self.detail = reply.detail
@@ -133,7 +137,8 @@ class Finished:
 
     @property
     def logits(self) -> np.ndarray[Any, Any]:
-        """The logits at the last position, fp32 [vocabulary]."""
+        """The logits at the last position, fp32 [vocabulary]; at all, [positions, vocabulary], where the run was asked
+        for those."""
         return self.fetch_logits()
 
     def fetch_logits(self) -> np.ndarray[Any, Any]:
@@ -144,7 +149,7 @@ class Finished:
                     f"Session {in_quotes(self.session.label)} has moved on: the logits of this run were not "
                     "fetched then."
                 )
-            self._logits = self.session.logits()
+            self._logits = self.session.all_logits() if self._wanted == "all" else self.session.logits()
         return self._logits
 
     def __repr__(self) -> str:

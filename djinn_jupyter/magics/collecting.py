@@ -11,7 +11,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import KEEP, Group, option, verb
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
 from djinn_jupyter.wire.texts import in_quotes
 
 DRAWN_SECONDS = 0.25
@@ -55,6 +55,28 @@ class CollectingMagics(Group):
             ) from None
         self.state.keep(args.keep, acts)
         self.state.screen.say(views.collected_lines(acts))
+
+    @verb(
+        PROMPTS,
+        option("--text-from", metavar="NAME", help="the text in this variable, under the rules of the session"),
+        KEEP,
+        SESSION,
+    )
+    def djinn_loss(self, args: Namespace) -> None:
+        """Measure the loss of each token and the perplexity of the present line, or of other prompts.
+        The session's steering rules hold."""
+        session = self.state.session(args.session)
+        if args.prompts is not None and args.text_from is not None:
+            raise UsageError("Give the text once: as --prompts or as --text-from.")
+        prompts: object = None
+        if args.prompts is not None:
+            prompts = prompts_of(self, args.prompts)
+        elif args.text_from is not None:
+            prompts = [self.state.value(args.text_from)]
+        losses = session.loss(prompts)
+        self.state.keep(args.keep, losses)
+        rules = [str(rule) for rule in session.rules() if rule.enabled]
+        self.state.screen.say(views.loss_lines(losses, rules))
 
 
 class Progress:

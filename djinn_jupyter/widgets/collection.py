@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from djinn_jupyter.client.activations import Activations
+from djinn_jupyter.client.scoring import Losses
 from djinn_jupyter.widgets.spelling import amount, plural
 from djinn_jupyter.widgets.theme import card
 from djinn_jupyter.widgets.view import View
@@ -14,6 +17,11 @@ def collected_lines(acts: Activations) -> str:
     sites = [f"{site}  {list(acts[site].shape)} {acts[site].dtype.name}" for site in acts.sites]
     files = f"{plural(len(acts), 'prompt')} in {plural(len(acts.shards), 'shard')}, {amount(size)}: {acts.folder.name}"
     return "\n".join([*sites, files])
+
+
+def loss_lines(losses: Losses, rules: Sequence[str]) -> str:
+    """Return the mean and the perplexity, with the rules that held."""
+    return "\n".join([repr(losses), *(f"under rule {rule}" for rule in rules)])
 
 
 def progress_line_view(line: str) -> View:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from djinn_jupyter.widgets.attribution import attribution_view
-from djinn_jupyter.widgets.collection import collected_lines, progress_line_view
+from djinn_jupyter.widgets.collection import collected_lines, loss_lines, progress_line_view
 from djinn_jupyter.widgets.diff import Line, diff_view
 from djinn_jupyter.widgets.dose import dose_response_view
 from djinn_jupyter.widgets.effect import edit_view
@@ -33,7 +33,7 @@ from djinn_jupyter.widgets.weights import sleep_line
 
 __all__ = [
     "Line", "Look", "View",
-    "armed", "attribution_view", "checkpoints_view", "collected_lines", "progress_line_view",
+    "armed", "attribution_view", "checkpoints_view", "collected_lines", "loss_lines", "progress_line_view",
     "memory_view", "sleep_line", "saved_line", "swapped_line",
     "transfer_line", "broken_off_view",
     "breakpoint_line", "breakpoints_view", "diff_view", "dose_response_view", "edit_view", "grid_view",

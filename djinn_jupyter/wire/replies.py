@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.wire import attribution, collecting, sweeps, watches
+from djinn_jupyter.wire import attribution, collecting, scoring, sweeps, watches
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.event_base import EventBase as EventBase
 from djinn_jupyter.wire.nouns import (
@@ -30,6 +30,7 @@ from djinn_jupyter.wire.reply_base import ReplyBase as ReplyBase
 Attributed = attribution.Attributed
 Collected = collecting.Collected
 CollectionProgressed = collecting.CollectionProgressed
+Scored = scoring.Scored
 Swept = sweeps.Swept
 SweepProgressed = sweeps.SweepProgressed
 Watching = watches.Watching
@@ -306,6 +307,7 @@ Reply = (
     | Attributed
     | Swept
     | Collected
+    | Scored
     | Evaluated
     | Watching
     | WatchRead

@@ -26,6 +26,7 @@
     Lens                        LensRead
     Attribute                   Attributed
     Sweep                       Swept
+    Score                       Scored
     Collect                     Collected, when the shard is on the disk
     Evaluate                    Evaluated
     Watch / Unwatch / ReadWatch Watching / Cleared / WatchRead
@@ -52,7 +53,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from djinn_jupyter.wire import collecting, interventions, sweeps, watches
+from djinn_jupyter.wire import collecting, interventions, scoring, sweeps, watches
 from djinn_jupyter.wire.limits import (
     Chosen,
     Count,
@@ -80,6 +81,7 @@ MeasureEffect = interventions.MeasureEffect
 RevertEdits = interventions.RevertEdits
 Steer = interventions.Steer
 Unsteer = interventions.Unsteer
+Score = scoring.Score
 Sweep = sweeps.Sweep
 ReadWatch = watches.ReadWatch
 Unwatch = watches.Unwatch
@@ -372,6 +374,7 @@ Request = (
     | Attribute
     | Sweep
     | Collect
+    | Score
     | Evaluate
     | Watch
     | Unwatch

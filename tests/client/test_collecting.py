@@ -219,3 +219,28 @@ def test_a_json_file_has_texts_ids_or_objects(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(one) for one in mixed))
     expected = ["a text", [1, 2], "b", "c", [3]]
     assert list(given_prompts(tmp_path / "p.json")) == list(given_prompts(tmp_path / "p.jsonl")) == expected
+
+
+def test_losses_and_logits_of_all_positions(engine: RemoteEngine) -> None:
+    losses = engine.loss(PROMPTS)
+    assert (len(losses), [len(one) for one in losses]) == (3, [4, 1, 3])
+    assert losses.loss == pytest.approx(np.concatenate(list(losses)).mean())
+    assert losses.perplexity == pytest.approx(np.exp(losses.loss))
+    session = engine.session("mine")
+    finished = session.run(PROMPTS[0], max_new_tokens=0, logits="all")
+    logits = torch.from_numpy(finished.logits)
+    assert logits.shape[0] == 5
+    expected = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(PROMPTS[0][1:]), reduction="none")
+    assert np.array_equal(losses[0], expected.numpy())
+    assert np.array_equal(session.loss()[0], losses[0])
+    assert np.array_equal(session.loss([PROMPTS[2]])[0], losses[2])
+    session.steer("resid_post.1", dj.zero())
+    assert not np.array_equal(session.loss()[0], losses[0])
+    assert np.array_equal(finished.logits, logits.numpy())
+    assert np.array_equal(engine.loss([PROMPTS[0]])[0], losses[0])
+    assert session.run(PROMPTS[0], max_new_tokens=0).logits.shape == (logits.shape[1],)
+    assert [one.name for one in engine.sessions()] == ["mine"]
+    with pytest.raises(UsageError, match=r"Prompt 0 .* has one token"):
+        engine.loss([[5]])
+    with pytest.raises(UsageError, match="There are no prompts"):
+        engine.loss([])

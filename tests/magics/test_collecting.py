@@ -63,3 +63,18 @@ def test_an_interrupt_says_that_the_same_line_goes_on(
 def test_what_cannot_be_meant_is_one_line(notebook: Notebook, line: str, said: str) -> None:
     notebook.shell.user_ns |= {"prompts": [[1]], "empty": [], "blank": [[1], []], "text": "a prompt"}
     assert said in notebook.fails(f"%djinn_collect {line}")
+
+
+def test_the_loss_of_the_line_and_of_prompts_is_said_with_the_rules_that_held(notebook: Notebook) -> None:
+    said = notebook.cell("%djinn_loss -o losses")
+    asked = last(notebook, requests.Score)
+    assert (asked.prompts, asked.rules_of, asked.what) == (("work/paris.ipynb",), "work/paris.ipynb", "loss")
+    assert "Loss 0.5000 a token, perplexity 1.649: 4 tokens of 1 prompt" in said
+    assert notebook.shell.user_ns["losses"][0].tolist() == [0.5] * 4
+    notebook.shell.user_ns |= {"prompts": [[1, 2, 3], [4, 5]], "text": "a text"}
+    assert "3 tokens of 2 prompts" in notebook.cell("%djinn_loss --prompts prompts")
+    notebook.cell("%djinn_loss --text-from text")
+    assert last(notebook, requests.Tokenize).text == "a text"
+    assert "Give the text once" in notebook.fails("%djinn_loss --prompts prompts --text-from text")
+    notebook.shell.user_ns["prompts"] = [[1, 2], [3]]
+    assert "Prompt 1 (counted from 0) has one token" in notebook.fails("%djinn_loss --prompts prompts")

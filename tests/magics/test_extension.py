@@ -11,8 +11,9 @@ import pytest
 from djinn_jupyter.magics import unload_ipython_extension
 from tests.magics.conftest import Notebook
 
-NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step back
-resume fork tree sessions use close diff swap sleep nap sweep collect checkpoint restore accept vram debugger""".split()
+NAMES = """load unload stop status log run break breaks clear where inspect lens watch edit steer unsteer step
+back resume fork tree sessions use close diff swap sleep nap sweep collect loss checkpoint restore accept
+vram debugger""".split()
 HEAVY = ("torch", "numpy", "plotly", "ipywidgets", "zmq.asyncio", "msgspec")
 
 

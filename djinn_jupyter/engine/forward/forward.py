@@ -1,8 +1,8 @@
 """Run the model's own forward, entered from a frame and left at a tap or a layer boundary.
 
 Each entry sets the state that other sessions may have changed (cache lengths, states, rotary buffers, experts) and
-removes its hooks in `finally`. One session at a time, one compute stream; logits of the last position only, with the
-cache in use, as `generate` does."""
+removes its hooks in `finally`. One session at a time, one compute stream; logits of the last position only, unless
+the plan says otherwise, with the cache in use, as `generate` does."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Forward:
             ) from None
         cache.commit(end)
         journal.clear()
-        return Completed(logits_1V=logits[:, -1], layers_run=crossing.layers_run)
+        return Completed(logits_1TV=logits, layers_run=crossing.layers_run)
 
     def _put_back(self, frame: Frame, cache: PagedCache, journal: Journal) -> None:
         """Restore the cache and the journal to the state in which this frame can be entered."""
@@ -121,7 +121,8 @@ class Forward:
     def _call(self, frame: Frame, crossing: PassCrossing, cache: PagedCache) -> Tensor:
         tokens_1T = torch.tensor([frame.tokens], device=self.device)
         arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
-        arguments.update(self.anatomy.keep_last)
+        if not crossing.plan.all_logits:
+            arguments.update(self.anatomy.keep_last)
         if self._takes_positions:  # as `generate` passes them; Bamba derives wrong ones by itself
             arguments["position_ids"] = torch.tensor([frame.positions], device=self.device)
 

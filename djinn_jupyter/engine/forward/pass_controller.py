@@ -57,10 +57,16 @@ class Yielded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The pass is complete and committed. `logits_1V` are those of its last position, in the model's dtype."""
+    """The pass is complete and committed. `logits_1TV`, in the model's dtype, are those of its last position, or of
+    all where its plan says so."""
 
-    logits_1V: Tensor
+    logits_1TV: Tensor
     layers_run: int
+
+    @property
+    def logits_1V(self) -> Tensor:
+        """The logits of the last position."""
+        return self.logits_1TV[:, -1]
 
 
 Outcome = Halted | Yielded | Completed

@@ -58,6 +58,7 @@ class Plan:
     inside: tuple[TapPlan, ...]
     counted: bool = True
     yields: Callable[[], bool] | None = None
+    all_logits: bool = False  # of all positions of the pass, in place of the last one's
 
     def stages(self) -> frozenset[int]:
         """Return the stages that have a place inside them."""
@@ -89,6 +90,7 @@ def make_plan(
     halts: Iterable[Halt] = (),
     counted: bool = True,
     yields: Callable[[], bool] | None = None,
+    all_logits: bool = False,
 ) -> Plan:
     """Return a plan with one place per tap."""
     rules, observers, halts = tuple(rules), tuple(observers), tuple(halts)
@@ -111,4 +113,4 @@ def make_plan(
         assert place.tap.boundary is not None
         boundaries[place.tap.boundary] = (*boundaries.get(place.tap.boundary, ()), place)
     inside = tuple(p for p in places if p.tap.boundary is None)
-    return Plan(boundaries=boundaries, inside=inside, counted=counted, yields=yields)
+    return Plan(boundaries=boundaries, inside=inside, counted=counted, yields=yields, all_logits=all_logits)

@@ -1,4 +1,4 @@
-"""Collections: check the request and begin the job. The session of a collection is empty: only its memory is used."""
+"""Collections and scores: check the request and begin the job. Its session is empty: only its memory is used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import torch
 
 from djinn_jupyter.engine.collecting.collection import Asked, Collecting, UntilDone
 from djinn_jupyter.engine.collecting.places import Places, rows_of
+from djinn_jupyter.engine.collecting.scoring import logits_of, loss_of
 from djinn_jupyter.engine.collecting.shard_file import Note, shard_path
+from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.persistence.persistence import Persistence
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -19,8 +21,10 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.sweeps.workspace import Workspace
+from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.replies import Scored
 from djinn_jupyter.wire.texts import in_quotes
 
 FORMAT: Final = 1
@@ -80,6 +84,47 @@ class CollectionRequests:
             "prompts": len(request.prompts),
             "last": request.last,
         }
+
+
+class ScoreRequests:
+    def __init__(self, sessions: SessionTable, runtime: Runtime) -> None:
+        self._sessions, self._runtime = sessions, runtime
+
+    @handles(ask.Score, wakes_weights=True, changes=False)
+    def score(self, request: ask.Score, holder: Holder) -> Steps:
+        session = require_empty(self._sessions.find(request.session), "score")
+        prompts = [self._tokens(line, request.first + index) for index, line in enumerate(request.prompts)]
+        rules = () if request.rules_of is None else self._sessions.find(request.rules_of).rules_in_force
+        return self._steps(session, prompts, rules, request.what)
+
+    def _tokens(self, line: tuple[int, ...] | str, number: int) -> tuple[int, ...]:
+        if isinstance(line, str):
+            line = fed_tokens(self._sessions.find(line))
+        require_line(self._runtime, line, number)
+        return line
+
+    def _steps(self, session: Session, prompts: list[tuple[int, ...]], rules: tuple[Rule, ...], what: str) -> Steps:
+        found = []
+        for tokens in prompts:
+            logits_TV = yield from logits_of(self._runtime, session, tokens, rules)
+            found.append(logits_TV.float().to("cpu") if what == "logits" else loss_of(logits_TV, tokens))
+            yield None
+        return Scored(tokens=tuple(prompts), values=to_array(torch.cat(found)))
+
+
+def fed_tokens(session: Session) -> tuple[int, ...]:
+    """Return the tokens of a session's line that have been fed. Raises UsageError where a pass of their own is not what
+    the session computed."""
+    if session.edits_in_force:
+        raise UsageError(
+            f"Session {in_quotes(session.name)} has edits made at stops, which are no part of a pass over its tokens; "
+            "give the text itself, or make the edit a rule (steer)."
+        )
+    if not session.committed:
+        raise UsageError(
+            f"Session {in_quotes(session.name)} has finished no pass yet; run a prompt in it, or give the text."
+        )
+    return tuple(session.tokens[: session.committed])
 
 
 def require_empty(session: Session, verb: str) -> Session:

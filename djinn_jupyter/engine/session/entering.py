@@ -32,8 +32,9 @@ def entered(
     sessions, and where none can be, the session's oldest stops are dropped for what its pass keeps. Raises SlabFull
     where that is not enough."""
     forward, space = runtime.forward, runtime.space
+    logits = len(frame.tokens) if plan.all_logits else 1
     hidden = len(frame.tokens) * _row_bytes(runtime) if plan.halts else 0
-    room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache), expected=hidden)
+    room = space.pass_room(cache.owner, always=_left_by_every_pass(runtime, cache, logits), expected=hidden)
     while True:
         try:
             room.open()
@@ -49,8 +50,8 @@ def entered(
         yield blocked
 
 
-def _left_by_every_pass(runtime: Runtime, cache: PagedCache) -> int:
-    """Return the bytes of logits and states, counted also where a pass stops before it has them."""
+def _left_by_every_pass(runtime: Runtime, cache: PagedCache, positions: int) -> int:
+    """Return the bytes of the logits of so many positions and of states, also where a pass stops before it has them."""
     generator = GENERATOR_BYTES if runtime.forward.device.type == "cpu" else 0
-    logits = runtime.description.vocab_size * LOGIT_BYTES
+    logits = positions * runtime.description.vocab_size * LOGIT_BYTES
     return generator + logits + STATES * max(runtime.forward.geometry.recurrent_state_bytes, cache.recurrent_bytes)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import Completed, Halted, Yielded
-from djinn_jupyter.engine.forward.plan import Observer, Target
+from djinn_jupyter.engine.forward.plan import Observer, Plan, Target
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.entering import entered
 from djinn_jupyter.engine.session.plans import side_plan_of
@@ -48,6 +48,13 @@ def replay(
     """Run on from `frame` until a target or the end of the pass. `ruled` is False where the frame's overrides already
     hold what the rules made."""
     plan = side_plan_of(session, targets, runtime.should_yield, ruled=ruled, observers=observers)
+    return (yield from passed(runtime, session, frame, plan))
+
+
+def passed(
+    runtime: Runtime, session: Session, frame: Frame, plan: Plan
+) -> Generator[Blocked | None, None, Halted | Completed]:
+    """Run on from `frame` under a plan, giving way where that says so."""
     while True:
         outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
         runtime.counters.count_layers(outcome.layers_run)

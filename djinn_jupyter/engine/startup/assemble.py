@@ -32,7 +32,7 @@ from djinn_jupyter.engine.promises import Promises
 from djinn_jupyter.engine.requests.answers import Answers
 from djinn_jupyter.engine.requests.attribution import AttributionRequests
 from djinn_jupyter.engine.requests.checkpoints import CheckpointRequests
-from djinn_jupyter.engine.requests.collecting import CollectionRequests
+from djinn_jupyter.engine.requests.collecting import CollectionRequests, ScoreRequests
 from djinn_jupyter.engine.requests.dispatcher import Dispatcher
 from djinn_jupyter.engine.requests.ended_moves import EndedMoves
 from djinn_jupyter.engine.requests.execution import ExecutionRequests
@@ -81,6 +81,7 @@ HANDLED_BY: Final = (
     AttributionRequests,
     SweepRequests,
     CollectionRequests,
+    ScoreRequests,
     TreeRequests,
     SwapRequests,
     WeightRequests,
@@ -254,6 +255,7 @@ class _Assembly:
             AttributionRequests(sessions, runtime),
             SweepRequests(sessions, runtime, Workspace(self.budget, "sweeps")),
             CollectionRequests(sessions, runtime, Workspace(self.budget, "collections"), self.persistence, until),
+            ScoreRequests(sessions, runtime),
             TreeRequests(sessions, runtime),
             SwapRequests(sessions, residency),
             WeightRequests(sessions, self.weights),

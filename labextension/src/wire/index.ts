@@ -10,6 +10,7 @@ export * from './watches';
 export * from './requests';
 export * from './attribution';
 export * from './sweeps';
+export * from './scoring';
 export * from './collecting';
 export * from './replies';
 export * from './events';

@@ -1,4 +1,4 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
 /** The digest of the messages that this page knows; the server's has to be the same. */
-export const PROTOCOL = '06e566d5ef8c2c78';
+export const PROTOCOL = 'db54207f30d4bfce';

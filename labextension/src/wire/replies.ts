@@ -43,6 +43,10 @@ import {
 } from './sweeps';
 
 import {
+  Scored,
+} from './scoring';
+
+import {
   Collected,
 } from './collecting';
 
@@ -376,6 +380,7 @@ export type WireReply =
   | Attributed
   | Swept
   | Collected
+  | Scored
   | Evaluated
   | Watching
   | WatchRead

@@ -1,0 +1,40 @@
+"""The logits of all positions of a prompt, in a pass of its own, and the loss of its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from djinn_jupyter.engine.forward.frame import Frame
+from djinn_jupyter.engine.forward.pass_controller import Completed
+from djinn_jupyter.engine.forward.plan import make_plan
+from djinn_jupyter.engine.interventions.steering import Rule
+from djinn_jupyter.engine.session import queries
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.steps import Blocked
+
+LOSS_ROWS: Final = 256  # of logits that are fp32 at a time
+
+
+def logits_of(
+    runtime: Runtime, session: Session, tokens: tuple[int, ...], rules: tuple[Rule, ...]
+) -> Generator[Blocked | None, None, Tensor]:
+    """Return the logits [T, V] of all positions, in the model's dtype, where `rules` hold."""
+    plan = make_plan(rules=rules, counted=False, yields=runtime.should_yield, all_logits=True)
+    with queries.isolated(session):
+        outcome = yield from queries.passed(runtime, session, Frame(tokens=tokens, committed=0, step=0), plan)
+    assert isinstance(outcome, Completed)
+    return outcome.logits_1TV[0]
+
+
+@torch.inference_mode()
+def loss_of(logits_TV: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """Return the negative log-likelihood [T - 1], fp32 on the host, of each token but the first."""
+    targets = torch.tensor(tokens[1:], device=logits_TV.device)
+    pieces = zip(logits_TV[:-1].split(LOSS_ROWS), targets.split(LOSS_ROWS), strict=True)
+    return torch.cat([cross_entropy(rows.float(), wanted, reduction="none") for rows, wanted in pieces]).to("cpu")

@@ -1,0 +1,34 @@
+"""Scores of prompts: the loss of each token, and the logits of all positions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.limits import MOST_TOKENS, Name
+from djinn_jupyter.wire.reply_base import ReplyBase
+from djinn_jupyter.wire.request_base import SessionRequest
+
+ScoredLine = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
+
+
+class Score(SessionRequest, frozen=True, tag="Score"):
+    """Run each prompt in a pass of its own and return the `loss` of its tokens, or the `logits` of its positions. A
+    prompt is its tokens, or the name of a session: the tokens that it has fed. The steering rules of session `rules_of`
+    hold. The session itself must be empty; closing it ends the request. `first` is the number of the first prompt, for
+    errors."""
+
+    prompts: Annotated[tuple[ScoredLine, ...], Meta(min_length=1, max_length=65_536)]
+    what: Literal["loss", "logits"] = "loss"
+    rules_of: Name | None = None
+    first: Annotated[int, Meta(ge=0, le=2**53)] = 0
+
+
+class Scored(ReplyBase, frozen=True, tag="Scored"):
+    """`tokens` of each prompt. `values`, fp32, of all prompts one after the other: the negative log-likelihood of each
+    token but the first, or logits [positions, vocabulary]."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    values: Array

@@ -1,0 +1,104 @@
+"""Losses and logits of all positions are those of the plain model, to the bit; rules of a session hold in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from djinn_jupyter.engine.collecting import scoring
+from djinn_jupyter.engine.system.arrays import to_tensor
+from djinn_jupyter.errors import IllegalMove, PromptTooLong, SlabFull, UsageError
+from djinn_jupyter.wire import replies as told
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Scale
+from tests.device import DEVICE
+from tests.engine.collecting.test_collections import LAYERS, PROMPTS
+from tests.engine.desk import Desk, desk_of
+from tests.engine.plain import plain_of
+
+FAMILIES = ("llama", "gpt2", "gemma2", "bloom", "mixtral", "mamba2", "gemma3_text")
+
+
+def scored(desk: Desk, **fields: Any) -> Any:
+    desk.open("s")
+    reply = desk.ask(ask.Score(session="s", **{"prompts": PROMPTS, **fields}))
+    assert isinstance(reply, told.Scored), reply
+    return to_tensor(reply.values)
+
+
+def plain_logits(model: Any, prompt: tuple[int, ...]) -> torch.Tensor:
+    with torch.inference_mode():
+        return model(torch.tensor([prompt], device=DEVICE), use_cache=True).logits[0].float().cpu()
+
+
+def plain_loss(model: Any, prompt: tuple[int, ...]) -> torch.Tensor:
+    return cross_entropy(plain_logits(model, prompt)[:-1], torch.tensor(prompt[1:]), reduction="none")
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [*((family, torch.float32) for family in FAMILIES), *((f, torch.bfloat16) for f in ("llama", "gemma2"))],
+)
+def test_losses_and_logits_have_the_bits_of_the_plain_model(
+    family: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "LOSS_ROWS", 5)
+    desk, model = desk_of(family, dtype, layers=LAYERS), plain_of(family, dtype, layers=LAYERS)
+    assert torch.equal(scored(desk), torch.cat([plain_loss(model, prompt) for prompt in PROMPTS]))
+    logits = scored(desk, what="logits")
+    assert torch.equal(logits, torch.cat([plain_logits(model, prompt) for prompt in PROMPTS]))
+    desk.close_all()
+
+
+def test_the_rules_of_a_session_hold() -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("ruled")
+    desk.steer("resid_post.1", Scale(factor=0.5), name="ruled")
+    desk.run(PROMPTS[0], 0, name="ruled")
+    last = desk.logits("ruled")
+    ruled = scored(desk, prompts=("ruled",), what="logits", rules_of="ruled")
+    assert (ruled[-1] - last).abs().max() < 1e-5  # the head of all rows sums in another order than of one
+    assert torch.equal(ruled, scored(desk, prompts=PROMPTS[:1], what="logits", rules_of="ruled"))
+    assert not torch.equal(ruled, scored(desk, prompts=PROMPTS[:1], what="logits"))
+    assert torch.equal(desk.logits("ruled"), last)
+    desk.close_all()
+
+
+def test_a_line_with_edits_made_at_its_stops_is_refused() -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    with pytest.raises(UsageError, match="has finished no pass yet"):
+        scored(desk, prompts=("a",))
+    desk.stop_at("resid_post.1")
+    desk.run(PROMPTS[0], 0)
+    desk.edit(Scale(factor=0.5))
+    desk.resume(free=True)
+    with pytest.raises(UsageError, match="edits made at stops"):
+        scored(desk, prompts=("a",))
+    with pytest.raises(IllegalMove, match="score in an empty one"):
+        desk.ask(ask.Score(session="a", prompts=PROMPTS))
+    desk.close_all()
+
+
+def test_what_cannot_be_scored_is_refused_by_its_number() -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    with pytest.raises(UsageError, match=r"Prompt 9 .* token id 128"):
+        scored(desk, prompts=((1, 128),), first=9)
+    with pytest.raises(PromptTooLong, match=r"Prompt 0 .* has 700 tokens"):
+        scored(desk, prompts=(PROMPTS[0] * 100,))
+    desk.close_all()
+
+
+def test_logits_of_all_positions_have_their_room_in_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("s")
+    budget = desk.engine.budget
+    monkeypatch.setattr(budget, "limit", budget.taken + 40_000)
+    desk.ask(ask.Score(session="s", prompts=PROMPTS))  # 12 positions of 128 logits: 6 KiB
+    with pytest.raises(SlabFull):
+        desk.ask(ask.Score(session="s", prompts=(PROMPTS[2] * 8,)))  # 96 positions: 48 KiB
+    monkeypatch.undo()
+    desk.close_all()
