@@ -33,6 +33,7 @@ from tests.family_parts import (
     VOCAB,
     Overrides,
     every,
+    nemotron_h,
     sliding,
 )
 from tests.more_families import SERVED, UNSERVED
@@ -152,15 +153,7 @@ _SPECIAL: dict[str, Overrides] = {
         "layer_types": every(n, 4, "attention", "mamba"),
     },
     "nemotron": lambda n: {},
-    "nemotron_h": lambda n: {
-        "layers_block_type": (["mamba", "mlp", "attention", "mlp"] * n)[:n],
-        "mamba_num_heads": 8,
-        "mamba_head_dim": 8,
-        "ssm_state_size": 8,
-        "n_groups": 2,
-        "chunk_size": 8,
-        "use_mamba_kernels": False,
-    },
+    "nemotron_h": nemotron_h,
     "glm": lambda n: {"partial_rotary_factor": 0.5},
     "glm4": lambda n: {"partial_rotary_factor": 0.5},
     "helium": lambda n: {},

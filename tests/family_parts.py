@@ -33,6 +33,17 @@ MAMBA = {
     "mamba_d_head": 8,
     "mamba_n_groups": 2,
 }
+MINIMAX3 = {
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "rotary_dim": 4,
+    "dense_intermediate_size": 48,
+    "shared_intermediate_size": 24,
+    "index_n_heads": 2,
+    "index_head_dim": 8,
+    "index_block_size": 4,
+    "index_topk_blocks": 2,
+}
 GATED_DELTA = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
@@ -73,3 +84,15 @@ def sparse(layers: int, dense: int = 2) -> dict[str, Any]:
 
 
 Overrides = Callable[[int], dict[str, Any]]
+
+
+def nemotron_h(n: int) -> dict[str, Any]:
+    return {
+        "layers_block_type": (["mamba", "mlp", "attention", "mlp"] * n)[:n],
+        "mamba_num_heads": 8,
+        "mamba_head_dim": 8,
+        "ssm_state_size": 8,
+        "n_groups": 2,
+        "chunk_size": 8,
+        "use_mamba_kernels": False,
+    }

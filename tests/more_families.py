@@ -11,6 +11,7 @@ from tests.family_parts import (
     HIDDEN,
     INDEXED,
     LATENT,
+    MINIMAX3,
     MOE,
     POSITIONS,
     ROUTED,
@@ -31,16 +32,6 @@ _KIMI = {
     "linear_num_heads": 4,
 }
 _GEMMA4 = {"head_dim": 8, "vocab_size_per_layer_input": VOCAB, "hidden_size_per_layer_input": 8}
-_MINIMAX3 = {
-    **_EXPERTS,
-    "rotary_dim": 4,
-    "dense_intermediate_size": 48,
-    "shared_intermediate_size": 24,
-    "index_n_heads": 2,
-    "index_head_dim": 8,
-    "index_block_size": 4,
-    "index_topk_blocks": 2,
-}
 _COMPRESSED = {
     **ROUTED,
     **INDEXED,
@@ -125,7 +116,7 @@ SERVED: dict[str, Overrides] = {
     },
     "glm4_moe_lite": lambda n: {**LATENT, **ROUTED, **sparse(n)},
     "minimax_m2": lambda n: {**_EXPERTS, "rotary_dim": 4},
-    "minimax_m3_vl_text": lambda n: {**_MINIMAX3},
+    "minimax_m3_vl_text": lambda n: {**MINIMAX3},
     "longcat_flash": lambda n: {
         **LATENT,
         "num_layers": n,
@@ -234,7 +225,7 @@ SERVED: dict[str, Overrides] = {
         "layer_types": (["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"] * n)[:n],
         "sliding_window": 2,
     },
-    "minimax_m3_vl_text:sparse": lambda n: {**_MINIMAX3, **_mixed(n, "full_attention", "minimax_m3_sparse")},
+    "minimax_m3_vl_text:sparse": lambda n: {**MINIMAX3, **_mixed(n, "full_attention", "minimax_m3_sparse")},
 }
 
 UNSERVED: dict[str, Overrides] = {

@@ -5,7 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.family_parts import GATED_DELTA, INDEXED, LATENT, MOE, ROUTED, Overrides, every, sliding, sparse
+from tests.family_parts import (
+    GATED_DELTA,
+    INDEXED,
+    LATENT,
+    MINIMAX3,
+    MOE,
+    ROUTED,
+    Overrides,
+    every,
+    nemotron_h,
+    sliding,
+    sparse,
+)
 from tests.more_families import SERVED, decoder, half
 
 _ROPE = {"rope_type": "default", "rope_theta": 10000.0}
@@ -82,19 +94,7 @@ WITH_PARTS: dict[str, Overrides] = {
     "minicpmv4_7": lambda n: {
         "text_config": {**GATED_DELTA, "layer_types": every(n, 4, "full_attention", "linear_attention")}
     },
-    "minimax_m3_vl": lambda n: {
-        "text_config": {
-            "num_local_experts": 4,
-            "num_experts_per_tok": 2,
-            "rotary_dim": 4,
-            "dense_intermediate_size": 48,
-            "shared_intermediate_size": 24,
-            "index_n_heads": 2,
-            "index_head_dim": 8,
-            "index_block_size": 4,
-            "index_topk_blocks": 2,
-        }
-    },
+    "minimax_m3_vl": lambda n: {"text_config": {**MINIMAX3}},
     "mistral4": lambda n: {
         **LATENT,
         **ROUTED,
@@ -122,15 +122,7 @@ WITH_PARTS: dict[str, Overrides] = {
     "pp_chart2table": plain,
     "nemotron_h_omni": lambda n: {
         "vision_config": {"video_temporal_patch_size": 2},
-        "text_config": {
-            "layers_block_type": (["mamba", "mlp", "attention", "mlp"] * n)[:n],
-            "mamba_num_heads": 8,
-            "mamba_head_dim": 8,
-            "ssm_state_size": 8,
-            "n_groups": 2,
-            "chunk_size": 8,
-            "use_mamba_kernels": False,
-        },
+        "text_config": nemotron_h(n),
     },
     "muse_glimmer": plain,
     "cohere_compass": lambda n: {"text_config": _compass(n), "vision_config": {"deepstack_visual_indexes": [0, 1]}},

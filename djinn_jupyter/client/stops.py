@@ -43,8 +43,26 @@ class StoppedSession(Protocol):
     def all_logits(self) -> np.ndarray[Any, Any]: ...
 
 
-class Paused:
+class Generated:
+    """The probabilities of the new tokens of a run, ended or stopped."""
+
+    reply: replies.Paused | replies.Finished
+
+    @property
+    def logprobs(self) -> tuple[float | None, ...]:
+        """Log-probability of each new token so far under the model's own logits (fp32, before temperature)."""
+        return self.reply.log_probabilities
+
+    @property
+    def probabilities(self) -> tuple[float | None, ...]:
+        """The same as probabilities."""
+        return tuple(None if one is None else math.exp(one) for one in self.logprobs)
+
+
+class Paused(Generated):
     """A stopped forward pass, of which `layer` layers have run. `reply` is the wire's own value."""
+
+    reply: replies.Paused
 
     def __init__(self, session: StoppedSession, reply: replies.Paused, move: int) -> None:
         self.session, self.reply = session, reply
@@ -62,16 +80,6 @@ class Paused:
     def text(self) -> str:
         """The text of the prompt and the new tokens so far."""
         return self.prompt_text + self.new_text
-
-    @property
-    def logprobs(self) -> tuple[float | None, ...]:
-        """Log-probability of each new token so far under the model's own logits (fp32, before temperature)."""
-        return self.reply.log_probabilities
-
-    @property
-    def probabilities(self) -> tuple[float | None, ...]:
-        """The same as probabilities."""
-        return _probabilities(self.logprobs)
 
     @property
     def hidden(self) -> np.ndarray[Any, Any]:
@@ -107,8 +115,10 @@ class Paused:
         return "\n  ".join([said, *influence_lines(self.influences, self.edits)])
 
 
-class Finished:
+class Finished(Generated):
     """A run that reached its end. `tokens` are the new ids, `top` the most probable next tokens."""
+
+    reply: replies.Finished
 
     def __init__(
         self, session: StoppedSession, reply: replies.Finished, move: int, logits: Literal["last", "all"] = "last"
@@ -124,16 +134,6 @@ class Finished:
         self.top: tuple[TopToken, ...] = reply.top
         self.rules: tuple[RuleDescription, ...] = reply.rules
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
-
-    @property
-    def logprobs(self) -> tuple[float | None, ...]:
-        """Log-probability of each of `tokens` under the model's own logits (fp32, before temperature)."""
-        return self.reply.log_probabilities
-
-    @property
-    def probabilities(self) -> tuple[float | None, ...]:
-        """The same as probabilities."""
-        return _probabilities(self.logprobs)
 
     @property
     def logits(self) -> np.ndarray[Any, Any]:
@@ -177,10 +177,6 @@ class BatchInterrupted(KeyboardInterrupt):
         self.rows = list(rows)
         finished = sum(isinstance(row, Finished) for row in self.rows)
         super().__init__(f"{finished} of {len(self.rows)} rows had finished; the others are intact where they stopped.")
-
-
-def _probabilities(logarithms: tuple[float | None, ...]) -> tuple[float | None, ...]:
-    return tuple(None if one is None else math.exp(one) for one in logarithms)
 
 
 def _end_of(text: str) -> str:

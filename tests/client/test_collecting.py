@@ -16,14 +16,11 @@ import torch
 import djinn_jupyter as dj
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.prompts import given_prompts
-from djinn_jupyter.engine.process.clients import ClientTable
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency, StorageFailed, UnknownSite, UsageError
-from djinn_jupyter.wire import protocol
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.replies import Welcome
-from tests.client.direct import DirectChannel
+from tests.client.reached import reached
 from tests.engine.collecting import plain_collection
-from tests.engine.desk import ME, Desk, build_desk
+from tests.engine.desk import Desk, build_desk
 from tests.engine.words import tokenizer
 from tests.families import build
 from tests.threads import one_thread
@@ -47,17 +44,8 @@ def plain() -> list[list[torch.Tensor]]:
 
 @pytest.fixture
 def engine(desk: Desk) -> Iterator[RemoteEngine]:
-    clients = ClientTable(desk.engine, shut_down=lambda: None)
-    answers: list[Any] = []
-    clients.receive(b"one", protocol.hello(holder=ME.name, user=ME.user), answers.append)
-    welcome = answers[0]
-    assert isinstance(welcome, Welcome)
-    send = lambda request, answer: clients.receive(b"one", request, answer)  # noqa: E731
-    channel = DirectChannel(welcome, send, desk.engine.tick, holder=ME.name)
-    desk.hears = channel.publish
-    yield RemoteEngine(channel)
-    desk.hears = lambda event: None
-    desk.close_all()
+    with reached(desk) as (engine,):
+        yield engine
 
 
 def test_one_position_of_each_prompt_is_a_row(

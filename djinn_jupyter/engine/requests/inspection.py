@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.interventions import breakpoints, edits
 from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests import interventions
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -54,10 +56,7 @@ class InspectionRequests:
 
     @handles(ask.Inspect, changes=False)
     def inspect(self, request: ask.Inspect, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
-        frame = queries.stopped_frame(session)
-        site = _site(request.site, session)
-        tap = self._runtime.resolve(site)
+        session, frame, site, tap = self._looked_at(request)
         seen = yield from queries.value_at(self._runtime, session, tap, request.ahead)
         value = tap.read(seen.raw)
         available = frame.positions[len(frame.positions) - value.shape[0] :]
@@ -77,10 +76,7 @@ class InspectionRequests:
 
     @handles(ask.Lens, changes=False)
     def lens(self, request: ask.Lens, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
-        frame = queries.stopped_frame(session)
-        site = _site(request.site, session)
-        tap = self._runtime.resolve(site)
+        session, frame, site, tap = self._looked_at(request)
         if site.point == "logits":
             raise UnknownSite("The logits are the end of the network already; ask for their top with the run's result.")
         if tap.axes != "T D" or tap.width != self._forward.anatomy.hidden_size:
@@ -106,10 +102,7 @@ class InspectionRequests:
 
     @handles(ask.Evaluate, changes=False)
     def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:
-        session = self._sessions.find(request.session)
-        frame = queries.stopped_frame(session)
-        site = _site(request.site, session)
-        tap = self._runtime.resolve(site)
+        session, frame, site, tap = self._looked_at(request)
         condition = interventions.checked_condition(self._runtime, request.expression, tap)
         seen = yield from queries.value_at(self._runtime, session, tap, ahead=False)
         moment = Moment(
@@ -128,6 +121,13 @@ class InspectionRequests:
         _require_tellable(value, request.expression)
         position = moment.row_positions()[rows[0]]
         return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)
+
+    def _looked_at(self, request: ask.Inspect | ask.Lens | ask.Evaluate) -> tuple[Session, Frame, Site, Tap]:
+        """Return the session, the frame that it is stopped in, the site that is asked for, and its tap."""
+        session = self._sessions.find(request.session)
+        frame = queries.stopped_frame(session)
+        site = _site(request.site, session)
+        return session, frame, site, self._runtime.resolve(site)
 
     @handles(ask.ReadWatch, while_running=True, changes=False)
     def read_watch(self, request: ask.ReadWatch, holder: Holder) -> WatchRead:
