@@ -52,6 +52,7 @@ class GivenOptions(TypedDict, total=False):
     ]
     no_journal: Annotated[bool, Described("sessions end with the engine's process")]
     trust_remote_code: Annotated[bool, Described("run model code that comes with the model")]
+    cuda_graphs: Annotated[bool, Described("run decode steps by CUDA graphs where all weights are on the GPU")]
     threads: Annotated[int | None, Described("threads for computing; by default torch's choice", least=1)]
     idle_seconds: Annotated[
         float | None, Described("the engine ends after so long without clients and sessions; default 1800", least=0)
@@ -113,6 +114,7 @@ class Options:
     trust_remote_code: bool = False
     stops_kept: int | None = None
     no_journal: bool = False
+    cuda_graphs: bool = False
     threads: int | None = None
 
 

@@ -180,6 +180,7 @@ class StatePublisher:
             last_fault=self._faults.last,
             recovered_exact=self._counters.recovered_exact,
             recovered_recomputed=self._counters.recovered_recomputed,
+            layers_replayed=self._counters.layers_replayed,
             budget=self._budget.statistics(),
             process=None if self._footprint is None else self._process(weights),
         )

@@ -362,6 +362,7 @@ class EngineStatistics(Noun, frozen=True):
     last_fault: str | None = None
     recovered_exact: int = 0
     recovered_recomputed: int = 0
+    layers_replayed: int = 0  # of those run, by CUDA graphs
     budget: BudgetStatistics | None = None
     process: ProcessMemory | None = None
 

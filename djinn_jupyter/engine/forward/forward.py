@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, PreTrainedModel
 
+from djinn_jupyter.engine.forward.decode_graphs import DecodeGraphs
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import (
     Admit,
@@ -29,7 +30,7 @@ from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry
 from djinn_jupyter.engine.memory.weights.residence import Weights
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
-from djinn_jupyter.engine.model.hooks.gates import Gates, Leave
+from djinn_jupyter.engine.model.hooks.gates import Gates, Leave, RunLayer
 from djinn_jupyter.engine.model.hooks.head_columns import head_columns
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
@@ -59,8 +60,16 @@ class EpilogueCrossing:
 class Forward:
     """Enters passes of one model. Holds no session."""
 
-    def __init__(self, model: PreTrainedModel, anatomy: Anatomy, geometry: CacheGeometry, weights: Weights) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        anatomy: Anatomy,
+        geometry: CacheGeometry,
+        weights: Weights,
+        graphs: DecodeGraphs | None = None,
+    ) -> None:
         self.model, self.anatomy, self.geometry, self.weights = model, anatomy, geometry, weights
+        self.graphs = graphs
         self.device: torch.device = next(model.parameters()).device
         self.gates = Gates(anatomy.layers, anatomy.forms)
         self.layers = len(anatomy.layers)
@@ -68,6 +77,11 @@ class Forward:
         self.switches_at = switches_at(model)
         self._switches_experts = self.device.type != "cpu" and "grouped_mm" in _experts(model)
         self._takes_positions = takes_positions(model)
+
+    @property
+    def layers_replayed(self) -> int:
+        """The layers that graphs have run so far."""
+        return 0 if self.graphs is None else self.graphs.replayed
 
     @torch.inference_mode()
     def enter(self, frame: Frame, plan: Plan, cache: PagedCache, journal: Journal, admit: Admit) -> Outcome:
@@ -132,13 +146,27 @@ class Forward:
         self._rotary.reset()
         taps = crossing.taps()
         caught = catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
-        with self.weights.passing(), self.gates.entered(crossing), self._experts_for(frame), caught:
+        with (
+            self.weights.passing(),
+            self._by_graphs(frame, taps, cache) as run_layer,
+            self.gates.entered(crossing, run_layer),
+            self._experts_for(frame),
+            caught,
+        ):
             logits: Tensor = self.model(tokens_1T, **arguments).logits
             for tap in taps:
                 if tap.kind == "result":
                     changed = crossing.meet(tap, logits)
                     logits = logits if changed is None else changed
         return logits
+
+    def _by_graphs(
+        self, frame: Frame, taps: Sequence[Tap], cache: PagedCache
+    ) -> AbstractContextManager[RunLayer | None]:
+        """Return the context in which graphs run layers without taps: that of a pass over one token after others."""
+        if self.graphs is None or not frame.committed or len(frame.tokens) != 1:
+            return nullcontext()
+        return self.graphs.passing(cache, {tap.stage for tap in taps})
 
     def _experts_for(self, frame: Frame) -> AbstractContextManager[Any]:
         """Return the context that selects the experts' kernel. `generate` runs decode steps of some mixtures with

@@ -71,6 +71,7 @@ def run(
             return finish(runtime, session, "slab_full", str(full))
         session.generation.count_layers(outcome.layers_run)
         runtime.counters.count_layers(outcome.layers_run)
+        runtime.counters.note_replayed(runtime.forward.layers_replayed)
         match outcome:
             case Yielded():
                 session.yield_at(outcome.frame)

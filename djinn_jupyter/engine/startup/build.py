@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from msgspec.structs import replace
 
 from djinn_jupyter._version import __version__
 from djinn_jupyter.amounts import spell_bytes
@@ -27,6 +28,7 @@ from djinn_jupyter.engine.process_memory import Footprint, footprint_of
 from djinn_jupyter.engine.residency.tiers_from_config import open_disk, open_host
 from djinn_jupyter.engine.startup.assemble import Foundation, assemble
 from djinn_jupyter.engine.startup.describe import describe, positions_of
+from djinn_jupyter.engine.startup.graphs import graphs_for, notes_on, recorder_on
 from djinn_jupyter.engine.startup.selftest import LEAST_POSITIONS, Proof, prove
 from djinn_jupyter.engine.startup.weight_plan import (
     LEAST_PAGES,
@@ -53,6 +55,8 @@ def open_engine(
     """Load the model of `config` and build its engine. Raises ModelNotFound, ModelRefused, ModelDoesNotFit."""
     device = choose_device(config.device)
     make_current(device)
+    if config.cuda_graphs:
+        recorder_on(device)
     impose(config.card_memory, device)
     foreseen = foresee(config, progress)
     runtime, _ = own_and_mapped()
@@ -105,7 +109,8 @@ def build_engine(
     geometry = probe_geometry(loaded.model, where, page_positions(config))
     _require_pages(loaded.name, geometry, settled)
     anatomy = study(loaded.model, [layer.cache_layer for layer in geometry.layers if layer.kind != "none"])
-    forward = Forward(loaded.model, anatomy, geometry, weights)
+    graphs = graphs_for(config, anatomy, weights, recorder_on(where)) if config.cuda_graphs else None
+    forward = Forward(loaded.model, anatomy, geometry, weights, graphs)
     tokenizer = TokenText(loaded.tokenizer)
     process = TokenizerProcess(config, loaded.source) if loaded.source is not None else None
 
@@ -133,6 +138,9 @@ def build_engine(
     progress("proving that a stopped pass goes on bit for bit")
     proof = _prove(engine(describe(loaded, anatomy, geometry, (), weights.total), lambda event: None, None))
     description = describe(loaded, anatomy, geometry, proof.checks, weights.total, proof.feeds_token_by_token)
+    for note in notes_on(graphs, loaded.name):
+        description = replace(description, notes=(*description.notes, note))
+        progress(note)
     _require_tellable(description)
     return_freed(where)  # memory that allocators have kept of loading and of the self-test
     return engine(description, publish, footprint_of(loaded.model, where, runtime))

@@ -81,7 +81,7 @@ def prove(engine: Engine) -> Proof:
 def _checked(engine: Engine, name: str, check: Callable[[], bool]) -> CheckResult:
     if not check():
         reason = f"the load-time self-test failed at {name!r}"
-        raise ModelRefused.inexact(engine.description.architecture, reason, *_uneven_heads(engine))
+        raise ModelRefused.inexact(engine.description.architecture, reason, *_uneven_heads(engine), *_by_graphs(engine))
     return CheckResult(name=name, passed=True, detail="bitwise equal")
 
 
@@ -97,6 +97,11 @@ def _uneven_heads(engine: Engine) -> tuple[str, ...]:
         f"Its heads are {width} numbers wide, no multiple of {ALIGNED} bytes, for which fused attention does not "
         "always give the same bits: load it with --attention eager, in Python attention='eager'.",
     )
+
+
+def _by_graphs(engine: Engine) -> tuple[str, ...]:
+    """Return the advice for a model that was tested with CUDA graphs."""
+    return () if engine.forward.graphs is None else ("It ran by CUDA graphs: load it without --cuda-graphs.",)
 
 
 @contextmanager

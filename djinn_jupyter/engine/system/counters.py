@@ -13,6 +13,7 @@ class Counters:
     started: float = field(default_factory=time.monotonic)
     passes: int = 0
     layers_run: int = 0
+    layers_replayed: int = 0
     tokens_sampled: int = 0
     requests_answered: int = 0
     preemptions: int = 0
@@ -24,6 +25,10 @@ class Counters:
 
     def count_layers(self, count: int) -> None:
         self.layers_run += count
+
+    def note_replayed(self, count: int) -> None:
+        """Note how many layers have been replayed in all."""
+        self.layers_replayed = count
 
     def count_token(self) -> None:
         self.tokens_sampled += 1

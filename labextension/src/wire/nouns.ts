@@ -368,6 +368,7 @@ export interface EngineStatistics {
   readonly last_fault: string | null;
   readonly recovered_exact: number;
   readonly recovered_recomputed: number;
+  readonly layers_replayed: number;
   readonly budget: BudgetStatistics | null;
   readonly process: ProcessMemory | null;
 }

@@ -44,6 +44,10 @@ class Crossing(Protocol):
     def has_run(self, layer: int, output: Any) -> None: ...
 
 
+RunLayer = Callable[[int, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Runs a layer, given its number, its own forward and its arguments."""
+
+
 class Gates:
     """The gates of one model. Installed once; they pass calls through unless `entered`."""
 
@@ -51,18 +55,21 @@ class Gates:
         self._layers, self._forms = layers, forms
         self.count = len(layers)
         self.crossing: Crossing | None = None
+        self._run_layer: RunLayer = _run_plainly
         self._before = [layer.forward for layer in layers]
         for index, layer in enumerate(layers):
             layer.forward = self._gate(index, layer.forward)
 
     @contextmanager
-    def entered(self, crossing: Crossing) -> Iterator[None]:
-        """Give the model's forward to `crossing` inside this block. Nests: a lens runs in the midst of a pass."""
-        before, self.crossing = self.crossing, crossing
+    def entered(self, crossing: Crossing, run_layer: RunLayer | None = None) -> Iterator[None]:
+        """Give the model's forward to `crossing` inside this block, and its layers to `run_layer`. Nests: a lens runs
+        in the midst of a pass."""
+        before = self.crossing, self._run_layer
+        self.crossing, self._run_layer = crossing, run_layer or _run_plainly
         try:
             yield
         finally:
-            self.crossing = before
+            self.crossing, self._run_layer = before
 
     def remove(self) -> None:
         """Restore every layer's original forward."""
@@ -91,7 +98,7 @@ class Gates:
                 hidden = crossing.arrive(index, given, kwargs)
             crossing.about_to_run(index, hidden, kwargs)
             args, kwargs = form.put(args, kwargs, hidden)
-            output = run(*args, **kwargs)
+            output = self._run_layer(index, run, args, kwargs)
             crossing.has_run(index, output)
             if not last:
                 return output
@@ -99,3 +106,7 @@ class Gates:
             return form.rewrap(output, crossing.arrive(index + 1, after, kwargs))
 
         return gate
+
+
+def _run_plainly(index: int, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return run(*args, **kwargs)
