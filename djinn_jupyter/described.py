@@ -115,13 +115,13 @@ def flag_of(name: str) -> str:
 def add_flags(
     add: Callable[..., Any], described: type, *, amount: Callable[[str], Any] | None = None
 ) -> tuple[Any, ...]:
-    """Add a flag for each setting by `add`, which takes what argparse takes; return what it returned. Amounts of memory
+    """Add a flag for each setting by `add`, which takes what argparse takes; return its results. Amounts of memory
     are read by `amount`, or left as texts."""
     return tuple(add(*one.flags, **one.argument(amount)) for one in settings_of(described))
 
 
 def words_of(*values: Any) -> list[str]:
-    """Return the flags that give the fields of dataclasses; what is left open is left out."""
+    """Return the flags that give the fields of dataclasses; open fields are left out."""
     words: list[str] = []
     for value in values:
         for name, given in ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value)):

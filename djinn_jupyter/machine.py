@@ -26,7 +26,7 @@ _GPUS: Final = ("nvidia[0-9]*", "nvhost*", "nvgpu*", "nvmap", "dxg", "kfd")
 
 
 def device_of_environment() -> str | None:
-    """Return the device that is computed on where nobody names one; None where that is the best there is. Tests,
+    """Return the device that is computed on where none is named; None where that is the best there is. Tests,
     benchmarks and notebooks take theirs from here too."""
     return os.environ.get(DEVICE_VARIABLE) or None
 
@@ -41,8 +41,8 @@ def why_no_gpu() -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainMemory:
-    """In bytes: what this process can ever have, what of it can be had now, and what the machine itself has. Pages that
-    cache files count as to be had, as in `MemAvailable`."""
+    """Amounts in bytes: the limit of this process, the part of it that is available now, and the memory of the machine.
+    Pages that cache files count as to be had, as in `MemAvailable`."""
 
     total: int
     available: int

@@ -1,6 +1,6 @@
 """The files of a model that lies on this machine, looked at without loading them: whether they are a model, there and
-whole, and which names are in them. Executes nothing that it reads, and needs no torch: the kernel refuses by it what
-an engine would have to be started for, and the engine what came otherwise."""
+whole, and which names are in them. Executes nothing that it reads, and needs no torch: the kernel refuses by it before
+an engine is started, and the engine refuses files that came in another way."""
 
 from __future__ import annotations
 

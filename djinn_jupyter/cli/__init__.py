@@ -1,1 +1,1 @@
-"""The `djinn` command. Each file adds its commands in `add_to`; what they do is done below."""
+"""The `djinn` command. Each file adds its commands in `add_to`; the folders below do the work."""

@@ -18,7 +18,7 @@ _PARAMETER = re.compile(r"^[a-z]+(?= is at least)|\b[a-z]+(?:_[a-z]+)+\b")
 
 
 class Parser(argparse.ArgumentParser):
-    """Of a command: what it does not know is refused by it and not by `djinn`, which does not know its options."""
+    """The parser of a command, which itself refuses unknown options: `djinn` does not know them."""
 
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         words = None if args is None else in_full(args, self._option_string_actions)

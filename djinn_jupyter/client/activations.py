@@ -1,4 +1,4 @@
-"""Collected activations, read where they lie: shards are mapped into memory, and only what is asked for is read."""
+"""Collected activations, read where they lie: shards are mapped into memory, and only the values asked for are read."""
 
 from __future__ import annotations
 

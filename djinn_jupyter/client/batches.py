@@ -51,7 +51,7 @@ class Forked(Protocol):
 
 @dataclass(slots=True)
 class Row:
-    """One row: its session, what it runs, and where it ended: at a stop, or with an error."""
+    """One row: its session, its run, and its end: a stop or an error."""
 
     session: Forked
     order: Order

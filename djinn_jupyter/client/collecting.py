@@ -28,8 +28,8 @@ Prompts = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """What to collect. `shard_prompts` bounds the prompts of a shard; a finished collection is continued only with the
-    same."""
+    """A collection to make. `shard_prompts` bounds the prompts of a shard; a finished collection is continued only with
+    the same."""
 
     sites: tuple[str, ...]
     folder: Path
@@ -38,7 +38,7 @@ class Collection:
     shard_prompts: int | None
 
     def shards(self, prompts: Iterable[tuple[int, ...]], width: int) -> Iterator[Prompts]:
-        """Yield the prompts of each shard. They are cut by what was asked alone, so that a collection that goes on has
+        """Yield the prompts of each shard. The request alone decides the cuts, so that a collection that goes on has
         the same ones."""
         here: list[tuple[int, ...]] = []
         rows = tokens = 0
@@ -69,7 +69,7 @@ def collect(
     shard_prompts: int | None,
     on_progress: OnCollected | None,
 ) -> Activations:
-    """Collect, and return what lies in the folder then."""
+    """Collect, and return the activations in the folder."""
     asked = Collection(
         sites=_spelled(sites, channel.welcome.model.layers),
         folder=Path(to).expanduser().absolute(),

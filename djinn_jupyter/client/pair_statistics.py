@@ -1,4 +1,4 @@
-"""What a sweep over many pairs says of a cell: the mean change of the metric, how sure it is, and its p-value.
+"""Statistics of a cell over many pairs: the mean change of the metric, its interval, and its p-value.
 
 A pair's change is its value less the metric of its own corrupted line, so that each pair is its own control. The
 interval is a percentile bootstrap over pairs (Efron and Tibshirani 1993), the p-value that of the sign-flip test

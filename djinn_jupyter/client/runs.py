@@ -19,7 +19,7 @@ from djinn_jupyter.wire.nouns import Sampling, StopIdentity
 
 
 class Runs:
-    """What a session's handle can run."""
+    """The runs of a session's handle."""
 
     name: str
     _logits: Literal["last", "all"]

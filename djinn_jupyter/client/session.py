@@ -320,7 +320,7 @@ class RemoteSession(Runs, ScoredSession):
         return self._channel.ask(request)
 
     def _batch(self, on_token: OnToken | None, on_row: OnRow | None) -> Batch:
-        """Return a new batch of this session; what was read of the rows before stays, and nothing more is."""
+        """Return a new batch of this session; values read from earlier rows stay, and no more can be read from them."""
         for row in self._rows:
             row._complete_finished()
             row.moves += 1

@@ -1,4 +1,4 @@
-"""`dj.sweep`: one edit at many places of a line, and what it does to a metric; over one pair of lines, or many."""
+"""`dj.sweep`: one edit at many places of a line, and its effect on a metric; over one pair of lines, or many."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def sweep(
     on_progress: OnProgress | None = None,
 ) -> Grid:
     """Return the metric of the line `corrupted` edited at every cell of `over` ("layer", "position", "head"), one cell
-    at a time: patched with what `clean` has there, or changed by an `edit` such as `dj.zero()`.
+    at a time: patched with the value of `clean` there, or changed by an `edit` such as `dj.zero()`.
 
     A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
     first axis for them. `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an

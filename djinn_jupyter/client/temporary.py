@@ -14,7 +14,8 @@ from djinn_jupyter.wire.replies import Closed, Opened, Sessions
 
 @contextmanager
 def temporary_session(channel: Channel, kind: str) -> Iterator[str]:
-    """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that nobody has or takes meanwhile."""
+    """Open the first of "sweep 1", "sweep 2" and so on, for a `kind` of "sweep", that is free and that no other client
+    takes meanwhile."""
     name = _opened(channel, kind)
     try:
         yield name

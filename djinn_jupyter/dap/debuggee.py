@@ -1,4 +1,4 @@
-"""What is being debugged: an engine, its model as a source, and the sessions that the client sees as threads."""
+"""The debuggee: an engine, its model as a source, and the sessions that the client sees as threads."""
 
 from __future__ import annotations
 

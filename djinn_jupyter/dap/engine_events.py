@@ -1,4 +1,4 @@
-"""The engine's events as the client sees them: the ends of its own moves, and what other clients do with a session. A
+"""The engine's events as the client sees them: the ends of its own moves, and the moves of other clients. A
 notebook's run appears in the editor like the editor's own."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The handler of each request of the protocol, and what it takes: both are declared at the handler, by `@handles`."""
+"""The handler of each request of the protocol, and the type of its arguments: both are declared at the handler, by
+`@handles`."""
 
 from __future__ import annotations
 

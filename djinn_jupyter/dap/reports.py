@@ -1,5 +1,5 @@
-"""What the client is told of its threads: started, stopped, continued, edited, over. What it was shown of a stop is
-forgotten when the session leaves that stop.
+"""Reports to the client on its threads: started, stopped, continued, edited, over. References into a stop are forgotten
+when the session leaves that stop.
 
 A `stopped` event, and every reply that was read from a stop, names it: session, number, edition.
 """
@@ -54,7 +54,7 @@ class Reports:
         self._client.tell("stopped", self._why(thread, stop))
 
     def left(self, thread: DebugThread) -> None:
-        """Drop what was shown of the stop that a session has left."""
+        """Drop the references into the stop that a session has left."""
         thread.left()
         self._forget(thread)
 
@@ -94,7 +94,7 @@ class Reports:
             self._client.terminated()
 
     def over(self, thread: DebugThread, text: str, category: str = "console") -> None:
-        """Report the end of a run, whoever moved it."""
+        """Report the end of a run, of this client or another."""
         thread.state = "idle"
         self._client.write(text, category)
 

@@ -43,7 +43,7 @@ class Look:
         return self.stop.reply.stop
 
     def evaluate(self, expression: str) -> bool | int | float | str:
-        """Return what an expression of the condition language is at the position of the stop."""
+        """Return the value of an expression of the condition language at the position of the stop."""
         matched = self.stop.reply.matched
         read = self.session.evaluated(expression, matched if matched is not None else self.stop.positions[-1])
         self.check(read.stop)

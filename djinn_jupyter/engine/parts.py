@@ -1,4 +1,4 @@
-"""The parts of one engine, each of which was given in its constructor what it works with. Does nothing."""
+"""The parts of one engine, each of which got its collaborators in its constructor. Does nothing."""
 
 from __future__ import annotations
 

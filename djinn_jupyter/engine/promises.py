@@ -1,5 +1,5 @@
-"""Replies go out when what they report is sound and in the journal; what the journal cannot take, they say. It is
-published next, and until then nobody reads what was published before.
+"""Replies go out when the state that they report is sound and in the journal; they say where the journal cannot take
+it. It is published next, and until then no thread reads the state published before.
 
 Knows requests and the journal, not how a verb does its work.
 """
@@ -39,8 +39,8 @@ class Promises:
         self._persistence, self._faults = persistence, faults
 
     def send(self) -> bool:
-        """Hand over the replies that are ready; what they report has to be published next. Return True where there were
-        any. Raises EngineBroken."""
+        """Hand over the replies that are ready; the state that they report has to be published next. Return True where
+        there were any. Raises EngineBroken."""
         self._accounting.require_sound()
         ready = self._answers.take()
         with self._faults.during("it wrote the journal"):
@@ -53,7 +53,8 @@ class Promises:
         return bool(ready)
 
     def publish(self, idle: bool = False) -> None:
-        """Publish what the replies reported, and what is due; `idle` describes untouched sessions too."""
+        """Publish the state that the replies reported, and what else is due; `idle` describes untouched sessions
+        too."""
         with self._faults.during("it described its sessions"):
             self._state_publisher.heed_journal(self._persistence.trouble, self._persistence.unkept)
             if self._state_publisher.behind or self._state_publisher.due:

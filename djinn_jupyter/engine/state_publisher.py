@@ -93,7 +93,7 @@ class StatePublisher:
 
     @property
     def behind(self) -> bool:
-        """True while readers wait for what was replied."""
+        """True while readers wait for the state of replies that went out."""
         return not self._current.is_set()
 
     def fall_behind(self) -> None:

@@ -16,8 +16,8 @@ HERTZ = 4.0  # a browser draws no more of it without falling behind
 
 
 class LiveChart:
-    """One chart in one cell. It ends by `stop`, by its button, after its seconds or with the engine; then what it had
-    to show is put in its place as a view that a saved notebook keeps."""
+    """One chart in one cell. It ends by `stop`, by its button, after its seconds or with the engine; then a view that a
+    saved notebook keeps is put in its place."""
 
     def __init__(self, engine: RemoteEngine, screen: Screen, seconds: float | None) -> None:
         self._name = engine.description.name

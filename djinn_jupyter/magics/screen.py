@@ -102,8 +102,8 @@ class Live:
             self.end(views.broken_off_view("".join(self._text), len(self._text), **said))
 
     def end(self, view: View, stop: StopIdentity | None = None, channel: Channel | None = None) -> None:
-        """Show the final form, in place of what was shown while it ran. That of a `stop` hears on its channel what
-        becomes of it."""
+        """Show the final form, in place of what was shown while it ran. The card of a `stop` listens on its channel for
+        the moves of its session."""
         if self._terminal is not None:
             self._terminal.clear()
         if self._static:

@@ -46,7 +46,7 @@ def effect_of(session: StoppedSession, asked: Asked) -> Any:
 
 
 def outcome_view(outcome: Stop, *, effect: Asked = None, restored: Transfer | None = None) -> View:
-    """Return the stop card or the result; `restored` is what the session had to wait for."""
+    """Return the stop card or the result; `restored` is the transfer that the session had to wait for."""
     if not isinstance(outcome, stops.Paused):
         return views.result_view(outcome.reply, restored=restored)
     reading = effect_of(outcome.session, effect)

@@ -15,8 +15,8 @@ TOLD = {"SessionRunning": MOVED, "SessionClosed": CLOSED}
 
 
 class StandingCard:
-    """Hears of its session, whoever moves it, until there is something to say; says it once. `stop` is what the card
-    was read from. What it hears comes in the thread that receives messages."""
+    """Listens to its session, moved by any client, until there is something to say; says it once. `stop` is the stop
+    that the card was read from. It listens in the thread that receives messages."""
 
     def __init__(self, channel: Channel, handle: Any, view: View, stop: StopIdentity) -> None:
         self._handle, self._view, self._stop = handle, view, stop
@@ -32,7 +32,7 @@ class StandingCard:
         self._forget()
 
     def _words(self, event: Event) -> str | None:
-        """Take from an event what it says of the stop; events from before that stop may still come."""
+        """Return the words of an event on the stop; events from before that stop may still come."""
         name = type(event).__name__
         if name in ("SessionPaused", "SessionEdited"):
             stop = event.stop  # type: ignore[union-attr]

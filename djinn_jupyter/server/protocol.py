@@ -1,4 +1,4 @@
-"""The digest of what the sidebar and the server say to each other: a page built with another one is not spoken to.
+"""The digest of the messages between the sidebar and the server: a page built with another one is not spoken to.
 
 `docs/wire_ts.py` writes it into the sidebar's bundle. An engine's own is in `wire/protocol.py`.
 """

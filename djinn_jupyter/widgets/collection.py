@@ -1,4 +1,4 @@
-"""Collections in words: what was collected, and where it lies."""
+"""Collections in words: their sites and prompts, and their place."""
 
 from __future__ import annotations
 

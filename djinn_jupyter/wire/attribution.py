@@ -1,4 +1,4 @@
-"""The reply that tells what adds to a logit."""
+"""The reply with the contributions to a logit."""
 
 from __future__ import annotations
 

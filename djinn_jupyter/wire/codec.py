@@ -3,14 +3,14 @@
     request    [envelope msgpack {id, body}] [array 0] [array 1] ...
     reply      [envelope msgpack {id, body}] [array 0] ...
     event      [topic of its session] [msgpack {event ...}]
-    listened   [topic as subscribed]  []          to whoever subscribed: from here on nothing is missed
+    listened   [topic as subscribed]  []          to the subscriber: from here on it misses nothing
 
-The topic of a session is a short hash of its name, so that what somebody subscribes to takes little room; the empty
+The topic of a session is a short hash of its name, so that a subscription takes little room; the empty
 one is of all sessions.
 
-Inside the envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames that
-nobody refers to and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; what no noun can
-be made of, with the noun's own UsageError. No pickle.
+Inside the envelope an array is `{dtype, shape, frame}`. Unknown fields, unknown tags, missing frames, frames without a
+reference and lengths beyond the limits are refused with MalformedMessage or MessageTooLarge; values that no noun
+accepts, with the noun's own UsageError. No pickle.
 """
 
 from __future__ import annotations

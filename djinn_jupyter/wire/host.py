@@ -1,4 +1,5 @@
-"""Which machine, which boot of it and which process: told by what no step of the clock changes. Standard library only.
+"""The identity of the machine, of its boot and of a process, by marks that no step of the clock changes. Standard
+library only.
 
 A process is known by its number and its *mark*, what the system noted when it began. The time at which it began is no
 mark: Linux computes it from the clock of the wall, so it moves when that is set, when a laptop wakes, when a machine is

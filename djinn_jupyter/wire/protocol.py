@@ -1,8 +1,8 @@
-"""Which protocol this copy of the package speaks: its version, and a digest of every struct that crosses the wire
+"""The protocol of this copy of the package: its version, and a digest of every struct that crosses the wire
 or is an entry in the registry.
 
 The version alone does not tell two commits apart. Where either differs, the other side is of another version of Djinn,
-and nothing but its name and its end is asked of it. What was written before there was a digest has the empty one.
+and nothing but its name and its end is asked of it. An entry from before there was a digest has the empty one.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class EarlierPasses(Noun, frozen=True):
 
 
 class Influences(Noun, frozen=True):
-    """All that makes a stop other than the model alone would have it, and what would if it were not turned off."""
+    """All that makes a stop differ from the unmodified model, and the edits and rules that are turned off."""
 
     rules: tuple[RuleAtStop, ...] = ()
     overrides: tuple[Override, ...] = ()

@@ -1,7 +1,7 @@
 """The entry by which clients find an engine process, and its messages to the launcher while it starts.
 
-One JSON file per running engine, mode 0600, in the folder `djinn` of the Jupyter runtime directory. Where that folder
-is, and whether an entry is alive, the two sides find out for themselves; this file only says what is written.
+One JSON file per running engine, mode 0600, in the folder `djinn` of the Jupyter runtime directory. The two sides find
+the folder, and living entries, by themselves; this file has the format alone.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
 
 
 class Progressed(msgspec.Struct, frozen=True, kw_only=True, tag_field="notice"):
-    """A line for the person who waits."""
+    """A line on the progress of the start, for the user."""
 
     line: str
 

@@ -1,4 +1,4 @@
-"""Text that came from anywhere and is to be sent and shown: what of it can be neither, and what stands in its place."""
+"""Text of any origin that is to be sent and shown: the characters that cannot be, and their spelling."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A checked request. `note` is what the file says of itself."""
+    """A checked request. `note` describes the file, within it."""
 
     path: Path
     shard: int

@@ -40,7 +40,7 @@ Note = dict[str, Any]
 
 
 class Abandoned(Exception):
-    """Nobody waits for the file any more."""
+    """No request waits for the file any more."""
 
 
 def shard_path(folder: Path, shard: int) -> Path:

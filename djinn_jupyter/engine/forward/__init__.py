@@ -1,1 +1,1 @@
-"""Entering the model's forward: the plan of what happens at each tap, the frame that a stop leaves."""
+"""Entering the model's forward: the plan of the rules, watches and halts at each tap, the frame that a stop leaves."""

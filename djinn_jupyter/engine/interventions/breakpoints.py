@@ -24,8 +24,8 @@ TokenIds = Callable[[str], int]
 
 @dataclass(slots=True, kw_only=True)
 class Breakpoint:
-    """`hits` counts the passes in which the condition held; `note` names what in the condition may have another
-    meaning."""
+    """`hits` counts the passes in which the condition held; `note` names the parts of the condition that may have
+    another meaning."""
 
     number: int
     site: Site

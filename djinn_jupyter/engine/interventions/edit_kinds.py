@@ -1,4 +1,4 @@
-"""The kinds of edits: what each computes, what it refuses and how a person says it, one entry of `KINDS` each. Knows
+"""The kinds of edits: the arithmetic, the checks and the wording of each, one entry of `KINDS` each. Knows
 neither sites nor sessions.
 
 Every number and array of an edit is checked before its kind sees it, by the types of its fields. An array arrives as a

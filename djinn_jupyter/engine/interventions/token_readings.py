@@ -1,4 +1,4 @@
-"""What conditions and metrics read of one token in a row of logits."""
+"""The readings of one token in a row of logits, for conditions and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies that are ready, held until the journal and the published state have what they report."""
+"""Replies that are ready, held until the journal and the published state have the state that they report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Direct logit attribution at a stop: what each module's output adds to a logit. Changes nothing."""
+"""Direct logit attribution at a stop: the contribution of each module's output to a logit. Changes nothing."""
 
 from __future__ import annotations
 

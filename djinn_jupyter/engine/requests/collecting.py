@@ -72,7 +72,8 @@ class CollectionRequests:
         )
 
     def _note(self, request: ask.Collect, places: Places) -> Note:
-        """Return what tells this shard from others. It is compared before a shard that is there is left as it is."""
+        """Return the note by which this shard is told from others. It is compared before a shard that is there is left
+        as it is."""
         return {
             "format": FORMAT,
             "model": {"name": self._runtime.description.name, **msgspec.to_builtins(self._persistence.identity)},

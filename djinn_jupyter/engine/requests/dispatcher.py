@@ -150,7 +150,7 @@ class Dispatcher:
                 self._residency.left_alone(session)
 
     def _begin(self, queued: QueuedRequest, session: Session | None) -> None:
-        """Do what the request asks, or start a job for it."""
+        """Answer the request, or start a job for it."""
         request = queued.request
         needs = self._needs.of(request)
         self._owners.require_own(request, queued.holder)

@@ -1,4 +1,4 @@
-"""Look at a stopped pass and at what was recorded. Changes nothing."""
+"""Look at a stopped pass and at recorded values. Changes nothing."""
 
 from __future__ import annotations
 

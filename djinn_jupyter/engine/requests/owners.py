@@ -1,5 +1,5 @@
-"""The refusal of requests that only a session's own notebook may make, for every request by one rule: its handler says
-what it would do, `ownership` whose the session is."""
+"""The refusal of requests that only a session's own notebook may make, for every request by one rule: its handler names
+the deed, `ownership` the owner of the session."""
 
 from __future__ import annotations
 

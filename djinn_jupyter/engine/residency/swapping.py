@@ -160,7 +160,7 @@ class Swapping:
         self.advance_all()
 
     def advance_all(self) -> None:
-        """Advance all moves until nothing changes: each end of a move, job or session may be what others wait for."""
+        """Advance all moves until nothing changes: each end of a move, job or session may end the wait of others."""
         before = None
         while before != self.changes:
             before = self.changes

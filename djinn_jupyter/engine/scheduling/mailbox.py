@@ -1,4 +1,5 @@
-"""The queue of requests and notices from any thread to the engine's. Knows neither sockets nor what a request means."""
+"""The queue of requests and notices from any thread to the engine's. Knows neither sockets nor the meaning of a
+request."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class PendingTokens:
         self.withdrawn = False
 
     def withdraw(self) -> None:
-        """Make the tokens no more; nobody waits for them."""
+        """Stop making the tokens; no request waits for them."""
         self.withdrawn = True
 
     def result(self) -> list[int]:

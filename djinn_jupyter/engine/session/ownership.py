@@ -2,7 +2,7 @@
 
 One rule for every client. A session belongs to the notebook of the kernel that has it open, or to a process without a
 notebook that has it open; one that an engine recovered belongs to the notebook that it is named after, until that opens
-it. A session that nobody has open, and that was not recovered, belongs to nobody. Knows no requests."""
+it. A session that no client has open, and that was not recovered, has no owner. Knows no requests."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Session:
         return self.kept_for or self.holder_notebook
 
     def attach(self, holder: str, notebook: str | None) -> None:
-        """Note who has it open from now on."""
+        """Note the holder that has it open from now on."""
         self.holder, self.holder_notebook = holder, notebook
         self.kept_for = None if notebook == self.kept_for else self.kept_for
 

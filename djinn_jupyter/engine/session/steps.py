@@ -1,4 +1,4 @@
-"""The steps of a job: between them other jobs run, and a step may say what it waits for."""
+"""The steps of a job: between them other jobs run, and a step may name the condition that it waits for."""
 
 from __future__ import annotations
 

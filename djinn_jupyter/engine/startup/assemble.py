@@ -1,4 +1,4 @@
-"""Ties the parts of an engine together: each is given in its constructor what it works with. Loads nothing."""
+"""Ties the parts of an engine together: each is given its collaborators in its constructor. Loads nothing."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Found:
-    """What is known of the cells so far."""
+    """The results of the cells so far."""
 
     unchanged: float  # the metric of the line without an edit
     values: list[float]

@@ -5,7 +5,7 @@ All of a layer but attention computes a row from that row. So the layer gets the
 line's, with its arguments by row laid out alike, and in the place of the attention function that transformers looks up
 one of ours, which calls the model's own for the lines of each start with the arguments that the model made for these.
 Which argument attention gets as its mask is learned from a call of each layer. Whether all this holds for a model is
-not known here: who packs has to test it.
+not known here: the caller has to test it.
 
 Shapes: B lines of a start, n rows of each, R rows of all lines, H heads, D features.
 """

@@ -1,4 +1,4 @@
-"""What a layer sees as its cache while many lines run it together: one base line's rows, then each line's own.
+"""The cache that a layer sees while many lines run it together: one base line's rows, then each line's own.
 
 Lines that share a base differ from it only from position `start` on. The base's keys and values below are read where
 they lie; attention gets them joined to each line's own rows for the time of one layer, and nothing is kept a line.

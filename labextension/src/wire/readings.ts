@@ -70,7 +70,7 @@ export interface EarlierPasses {
   readonly changes: readonly string[];
 }
 
-/** All that makes a stop other than the model alone would have it, and what would if it were not turned off. */
+/** All that makes a stop differ from the unmodified model, and the edits and rules that are turned off. */
 export interface Influences {
   readonly rules: readonly RuleAtStop[];
   readonly overrides: readonly Override[];
