@@ -117,8 +117,8 @@ class NamedSession(Protocol):
 
 
 def patch_from(session: NamedSession | str, *, site: str | None = None, positions: Positions = None) -> PatchFrom:
-    """The value at a site of another session's stopped pass. `positions` count in the source; an open slice is
-    refused."""
+    """Replace the value by that at a site of another session's stopped pass. `positions` count in the source; an open
+    slice is refused."""
     from djinn_jupyter.wire.edits import PatchFrom
 
     name = session if isinstance(session, str) else session.name

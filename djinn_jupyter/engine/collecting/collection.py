@@ -21,7 +21,7 @@ from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Steps
-from djinn_jupyter.engine.sweeps.workspace import Room, Workspace
+from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
 
 Outcome = TypeVar("Outcome")
@@ -79,7 +79,7 @@ class Collecting:
         finally:
             abandoned.set()
 
-    def _computed(self, room: Room) -> Generator[Blocked | None, None, Shard]:
+    def _computed(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
         asked = self.asked
         shard = Shard(asked.prompts, None if asked.positions is None else len(asked.positions))
         for index, tokens in enumerate(asked.prompts):

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.places import Cell, Places
 from djinn_jupyter.engine.sweeps.together import Together, values_of
-from djinn_jupyter.engine.sweeps.workspace import Room, Workspace
+from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
 from djinn_jupyter.errors import OutOfDeviceMemory
@@ -85,7 +85,7 @@ class Sweeping:
                 f"{str(error).splitlines()[0].rstrip('.')}. Close sessions, or compute each cell alone (--exact)."
             ) from None
 
-    def _steps(self, room: Room) -> Steps:
+    def _steps(self, room: Reservation) -> Steps:
         asked, taps = self.asked, tuple(self.asked.places.taps.values())
         notes = list(asked.notes)
         if self.mode == "fast":
@@ -104,7 +104,9 @@ class Sweeping:
         yield from self._compute(room, base, clean, list(asked.places.cells()), found)
         return self._reply(found, None if clean is None else asked.metric.of(clean.logits_V))
 
-    def _compute(self, room: Room, base: RunLine, clean: RunLine | None, cells: list[Cell], found: Found) -> Pieces:
+    def _compute(
+        self, room: Reservation, base: RunLine, clean: RunLine | None, cells: list[Cell], found: Found
+    ) -> Pieces:
         if self.mode == "exact":
             yield from self._one_by_one(base, clean, cells, found)
             return
@@ -161,7 +163,9 @@ class Sweeping:
 
     # --- many at once ----------------------------------------------------------------------------------------------
 
-    def _at_once(self, room: Room, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found) -> Pieces:
+    def _at_once(
+        self, room: Reservation, base: RunLine, clean: RunLine | None, cells: Sequence[Cell], found: Found
+    ) -> Pieces:
         front = self.together.front(base)
         for _ in front.prepare():
             yield None
@@ -203,7 +207,7 @@ class Sweeping:
             return None
         return Line(number=cell.number, boundary=boundary, start=start, rows_nD=after[0, start:].clone())
 
-    def _run_chunk(self, room: Room, front: Wavefront, lines: Sequence[Line], found: Found) -> Pieces:
+    def _run_chunk(self, room: Reservation, front: Wavefront, lines: Sequence[Line], found: Found) -> Pieces:
         """Compute lines together. While a layer runs, the rows before it and behind it are there, and joined keys."""
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
         yield from room.take(size)

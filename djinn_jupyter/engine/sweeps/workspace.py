@@ -20,9 +20,9 @@ class Workspace:
         budget.join(self, Part(name=name, held=lambda: self.held, idle=lambda: 0, release=lambda: 0))
 
     @contextmanager
-    def opened(self, space: Space, session: Session) -> Iterator[Room]:
+    def opened(self, space: Space, session: Session) -> Iterator[Reservation]:
         """Give a sweep its room; what it holds is given back at the end, however it ends."""
-        room = Room(self, space, session)
+        room = Reservation(self, space, session)
         try:
             yield room
         finally:
@@ -37,8 +37,8 @@ class Workspace:
         self.held -= size
 
 
-class Room:
-    """What one sweep holds."""
+class Reservation:
+    """The bytes that one sweep, or one collection, holds."""
 
     def __init__(self, workspace: Workspace, space: Space, session: Session) -> None:
         self._workspace, self._space, self._session = workspace, space, session

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.sweeps import sweep as sweeps
-from djinn_jupyter.engine.sweeps.workspace import Room
+from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import wavefront
 from djinn_jupyter.engine.wavefront.wavefront import CallSize, Wavefront
@@ -280,8 +280,8 @@ def test_others_run_while_a_sweep_is_under_way(desk: Desk) -> None:
 
 
 def test_a_sweep_without_memory_is_refused_and_holds_nothing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    take = Room.take
-    monkeypatch.setattr(Room, "take", lambda room, size: take(room, 2**50 if room.held else size))
+    take = Reservation.take
+    monkeypatch.setattr(Reservation, "take", lambda room, size: take(room, 2**50 if room.held else size))
     with pytest.raises(SlabFull, match=r"Asked for .* free"):
         swept(desk)
     desk.settle()
