@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from djinn_jupyter.engine.system.cuda_graphs import CudaGraphs
 from djinn_jupyter.engine.system.nested import tensors_within
+from tests.device import DEVICE
 
 
 def waits_for_the_device(func: Any, args: Any) -> bool:
@@ -56,7 +58,7 @@ def _storage(tensor: Tensor) -> int:
 
 
 class RecordedGraphs:
-    """The recorder. `begun` counts its records."""
+    """The double's recorder. `begun` counts its records."""
 
     def __init__(self) -> None:
         self.begun = 0
@@ -80,3 +82,16 @@ class RecordedGraphs:
         graph.__exit__(None, None, None)
         graph.forget_results()
         return graph
+
+
+class CountedGraphs(CudaGraphs):
+    begun = 0
+
+    def begin(self) -> None:
+        self.begun += 1
+        super().begin()
+
+
+def a_recorder() -> RecordedGraphs | CountedGraphs:
+    """Return the recorder of the GPU that the tests run on, else the double."""
+    return CountedGraphs(DEVICE) if DEVICE.type == "cuda" else RecordedGraphs()

@@ -9,7 +9,18 @@ import pytest
 import torch
 
 from benchmarks.environments import NotRun
-from benchmarks.gpu import attention, evaluation, interleavings, large_ring, races, ring, sessions, shapes, start_up
+from benchmarks.gpu import (
+    attention,
+    evaluation,
+    graphs,
+    interleavings,
+    large_ring,
+    races,
+    ring,
+    sessions,
+    shapes,
+    start_up,
+)
 from benchmarks.gpu.__main__ import SIZE_WITHOUT_A_GPU, main
 from benchmarks.results import Result
 from benchmarks.setting import Setting
@@ -48,6 +59,29 @@ def test_kernels_of_attention_are_counted_by_the_bits_that_they_repeat(
     assert value_of(attention.run(tiny), "math attention in float32") == 1.0
     monkeypatch.setattr(attention, "_by", lambda backend, query, keys, values: torch.rand(1))
     assert value_of(attention.run(tiny), "math attention in float32") == 0.0
+
+
+@pytest.mark.alone
+def test_decode_by_graphs_is_measured_on_a_gpu_and_is_no_zero_elsewhere(tiny: Setting) -> None:
+    found = graphs.run(tiny)
+    assert found.checks["new tokens of the engine and of plain generate"]
+    by_graphs = [figure for figure in found.figures if "of the bar" in figure.name]
+    if DEVICE.type == "cuda":
+        assert all(figure.value is not None for figure in by_graphs)
+    else:
+        assert [(figure.value, figure.not_run) for figure in by_graphs] == [(None, graphs.NO_GPU)] * 2
+
+
+@pytest.mark.parametrize(("speed", "of_the_bar"), [(200.0, 1.0), (100.0, 150 / 70)])
+def test_the_bar_of_graphs_is_the_smaller_one(speed: float, of_the_bar: float) -> None:
+    rates = {graphs.PLAIN: [50.0], graphs.SPEED: [speed], graphs.WITHOUT: [60.0]}
+    rates = {**rates, graphs.WITH: [150.0 if speed < 200 else 140.0], graphs.ARMED_WITH: [125.0]}
+    bar, without, armed = graphs._figures("a shape", rates)
+    assert bar.value is not None
+    assert bar.value.median == pytest.approx(of_the_bar)
+    assert bar.met is True
+    assert without.value is not None
+    assert armed.met is False
 
 
 @pytest.mark.alone
