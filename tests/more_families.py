@@ -210,7 +210,7 @@ SERVED: dict[str, Overrides] = {
         **MOE,
         **GATED_DELTA,
         "shared_expert_intermediate_size": 24,
-        "layer_types": every(n, 4, "indexed_attention", "linear_attention"),
+        "layer_types": every(n, 4, "full_attention", "linear_attention"),  # the full ones are indexed
         "hc_count": 2,
         "hc_lowrank": 8,
         "indexer_n_heads": 2,

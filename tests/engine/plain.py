@@ -19,7 +19,8 @@ def plain_of(family: str, dtype: torch.dtype = torch.float32, attention: str | N
 
 
 def generate(model: Any, prompt: tuple[int, ...], new: int, seed: int | None = None, **settings: Any) -> Outcome:
-    """Return `generate`'s outcome: greedy without a seed, drawn after `torch.manual_seed(seed)` with one."""
+    """Return `generate`'s outcome on DEVICE: greedy without a seed, drawn after `torch.manual_seed(seed)` with one."""
+    model.to(DEVICE)
     if seed is not None:
         torch.manual_seed(seed)
     made = model.generate(

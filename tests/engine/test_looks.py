@@ -180,7 +180,7 @@ def test_the_lens_is_the_models_own_epilogue(desk: Desk) -> None:
     assert [row.token for row in rows] == list(PROMPT)
     with torch.no_grad():
         model = plain_of(desk.engine.model.config.model_type)
-        logits = model(torch.tensor([PROMPT])).logits[0]
+        logits = model(torch.tensor([PROMPT], device=model.device)).logits[0]
     assert [row.top[0].token for row in rows] == logits.argmax(-1).tolist()
     assert rows[-1].top[0].logit == pytest.approx(float(logits[-1].max()), rel=1e-5)
 

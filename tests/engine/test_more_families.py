@@ -108,7 +108,7 @@ def test_a_model_of_one_layer_is_served(name: str) -> None:
 
 
 def test_frequencies_that_change_at_a_length() -> None:
-    """Up to the length and beyond it a line is that of `generate`; across it, `generate` computes the line anew."""
+    """Up to the length and beyond it a line is that of `generate`; across it the line is computed anew."""
     desk, short, long = build_desk(two_ropes()), tokens(16), PROMPT
     for prompt, new in ((short, 4), (long, NEW)):
         plain = generate(two_ropes(), prompt, new)
@@ -124,6 +124,6 @@ def test_frequencies_that_change_at_a_length() -> None:
     assert finished.tokens == generate(two_ropes(), short, 5).tokens
     with pytest.raises(PromptTooLong, match="changes its rotary frequencies at 20 positions"):
         desk.run((5, 6, 7), extend=True)
-    again = desk.run((*short, *finished.tokens), 4)
-    assert (*finished.tokens, *again.tokens) == generate(two_ropes(), short, 9).tokens
+    line = (*short, *finished.tokens)
+    assert desk.outcome(desk.run(line, 4)) == generate(two_ropes(), line, 4)
     desk.close_all()

@@ -192,13 +192,23 @@ class OlderStops:
                 history.note_on_disk()
 
     def _send_to_disk(self, stop: StopRecord) -> None:
-        """Store the stop's storages on the disk. Raises TierFull."""
-        self._tiers.keeper("disk")
+        """Store the stop's storages on the disk, those on their way to the host once they are there. Raises TierFull,
+        also where the latter would find no room by then."""
         in_use = self._in_use()
         blobs = [blob for blob in self.of(stop) if blob.identity not in in_use]
+        self._require_room_on_disk([blob for blob in blobs if blob.moving])
         self._tiers.store(blobs, "disk")
         self._going.update((blob.identity, (blob, "disk")) for blob in blobs)
         self._end(None)
+
+    def _require_room_on_disk(self, moving: Sequence[Blob]) -> None:
+        """Raise TierFull where the disk has no room for the storages of these that move elsewhere."""
+        disk = self._tiers.keeper("disk")
+        elsewhere = [
+            b for b in moving if "disk" not in b.copies and self._going.get(b.identity, (b, "host"))[1] != "disk"
+        ]
+        for place in disk.allocate([blob.nbytes for blob in elsewhere]):
+            disk.free(place)
 
     def _drop_unwritten(self, session: Session) -> None:
         """Drop the stops that could not be written, as they may not stay in memory. Other storages may be tried

@@ -54,7 +54,7 @@ def moments() -> list[Moment]:
     line = PROMPT + generate(model, PROMPT, NEW).tokens[:-1]
     found = []
     with torch.no_grad():
-        hidden = model(torch.tensor([line]), output_hidden_states=True).hidden_states[LAYER + 1][0]
+        hidden = model(torch.tensor([line], device=model.device), output_hidden_states=True).hidden_states[LAYER + 1][0]
         distributions = torch.softmax(model.lm_head(model.model.norm(hidden)), dim=-1)
     for position, token in enumerate(line):
         step = max(0, position + 1 - len(PROMPT))

@@ -27,13 +27,13 @@ from djinn_jupyter.wire.edits import (
 )
 from djinn_jupyter.wire.nouns import RuleDescription, WatchDescription
 from djinn_jupyter.wire.watches import Direction
+from tests.device import DEVICE
 from tests.engine.desk import Desk, array, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
 PROMPT = tokens(12)
 NEW = 5
 V = torch.randn(32, generator=torch.Generator().manual_seed(1))
-UNIT = V / (V * V).sum(-1, keepdim=True).sqrt()
 
 
 @pytest.fixture(params=["llama", "gemma3_text", "jamba"])
@@ -77,27 +77,42 @@ def at(positions: list[int], change: Callable[[Tensor], Tensor]) -> Callable[[Te
     return changed
 
 
+def vector(hidden: Tensor) -> Tensor:
+    return V.to(hidden.device)
+
+
+def unit(hidden: Tensor) -> Tensor:
+    """Return the unit vector of V for each row."""
+    v = vector(hidden).expand_as(hidden)
+    return v / (v * v).sum(-1, keepdim=True).sqrt()
+
+
 def along(hidden: Tensor) -> Tensor:
-    return (hidden * UNIT).sum(-1, keepdim=True)
+    return (hidden * unit(hidden)).sum(-1, keepdim=True)
+
+
+def without(hidden: Tensor) -> Tensor:
+    v = vector(hidden)
+    return hidden - (hidden * v).sum(-1, keepdim=True) * v / (v * v).sum(-1, keepdim=True)
 
 
 EDITS: list[tuple[Edit, dict[str, Any], Callable[[Tensor, int], Tensor]]] = [
-    (Add(vector=array(V), coef=0.5), {}, lambda h, fed: h + 0.5 * V),
+    (Add(vector=array(V), coef=0.5), {}, lambda h, fed: h + 0.5 * vector(h)),
     (Scale(factor=1.5), {}, lambda h, fed: h * 1.5),
     (Clamp(low=-1.0, high=1.0), {}, lambda h, fed: h.clamp(-1, 1)),
-    (ProjectOut(direction=array(V)), {}, lambda h, fed: h - (h * V).sum(-1, keepdim=True) * V / (V * V).sum()),
+    (ProjectOut(direction=array(V)), {}, lambda h, fed: without(h)),
     (
         NormMatch(vector=array(V), coef=0.5),
         {},
-        lambda h, fed: h + 0.5 * h.norm(dim=-1, keepdim=True) * UNIT,
+        lambda h, fed: h + 0.5 * h.norm(dim=-1, keepdim=True) * unit(h),
     ),
-    (Orthogonal(direction=array(V), coef=2.5), {}, lambda h, fed: h + (2.5 - 1) * along(h) * UNIT),
+    (Orthogonal(direction=array(V), coef=2.5), {}, lambda h, fed: h + (2.5 - 1) * along(h) * unit(h)),
     (
         ProjectionCap(direction=array(V), low=-0.1, high=0.1),
         {},
-        lambda h, fed: h + (along(h).clamp(-0.1, 0.1) - along(h)) * UNIT,
+        lambda h, fed: h + (along(h).clamp(-0.1, 0.1) - along(h)) * unit(h),
     ),
-    (Set(value=array(V)), {"positions": (3, 13)}, at([3, 13], lambda row: V)),
+    (Set(value=array(V)), {"positions": (3, 13)}, at([3, 13], vector)),
     (Zero(), {"positions": (5,)}, at([5], lambda row: row * 0)),
 ]
 
@@ -178,7 +193,7 @@ def test_several_rules_at_one_site_apply_in_the_order_they_were_given(desk: Desk
     desk.steer("resid_post.4", Scale(factor=2.0))
     desk.steer("resid_post.4", Add(vector=array(V)))
     model = plain_of(family(desk))
-    with steered(model, lambda h, fed: h * 2.0 + V):
+    with steered(model, lambda h, fed: h * 2.0 + vector(h)):
         assert desk.outcome(desk.run(PROMPT, NEW)) == generate(model, PROMPT, NEW)
 
 
@@ -219,7 +234,7 @@ def test_a_watch_records_every_pass_and_changes_no_bit(desk: Desk) -> None:
     model = plain_of(family(desk))
     assert outcome == generate(model, PROMPT, NEW)
     seen: list[Tensor] = []
-    with steered(model, lambda h, fed: seen.append(h[0]) or h):
+    with steered(model, lambda h, fed: seen.append(h[0].cpu()) or h):
         generate(model, PROMPT, NEW)
     read = desk.ask(ask.ReadWatch(session="a", site="resid_post.4"))
     assert all(torch.equal(to_tensor(value), plain) for value, plain in zip(read.values, seen, strict=True))
@@ -249,8 +264,9 @@ def test_a_watch_along_a_direction_records_the_component_of_every_pass_and_chang
     outcome = desk.outcome(desk.run(PROMPT, NEW))
     assert outcome == generate(plain_of(family(desk)), PROMPT, NEW)
     whole, seen = components(desk, "resid_post.4", None), components(desk, "resid_post.4", "v")
-    unit = (V.double() / V.double().norm()).float()
-    assert [one.tolist() for one in seen] == [(one.float() * unit).sum(-1).tolist() for one in whole]
+    normed = (V.double() / V.double().norm()).float().to(DEVICE)
+    along_v = [(one.to(DEVICE).float() * normed).sum(-1) for one in whole]
+    assert [one.tolist() for one in seen] == [one.tolist() for one in along_v]
     assert [len(one) for one in seen] == [12, *[1] * (NEW - 1)]
     for one, same in zip(components(desk, "resid_post.4", "longer"), seen, strict=True):
         torch.testing.assert_close(one, same)

@@ -49,6 +49,10 @@ def test_a_checkpoint_with_a_tower_is_read_whole_and_says_what_is_left_out(
     assert re.search(left_out, note)
 
 
+LEFT_OUT = re.compile(r"(model\.)?visual \(\d+ weights\)")
+"""How a tower of a thinker is called in the note: older releases of transformers have it beside the model."""
+
+
 def test_of_a_thinker_and_a_talker_the_thinker_is_served(tmp_path: Path) -> None:
     """Their class has no forward of its own; and it wants a file of speakers, which a text does not need."""
     thinker = configuration("qwen2_5_omni_thinker")
@@ -61,7 +65,8 @@ def test_of_a_thinker_and_a_talker_the_thinker_is_served(tmp_path: Path) -> None
     assert type(loaded.model).__name__ == "Qwen2_5OmniThinkerForConditionalGeneration"
     weights = whole.thinker.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in loaded.model.state_dict().items())
-    assert re.search(r"model\.visual \(\d+ weights\), talker \(1 weight\), token2wav \(1 weight\)", loaded.notes[0])
+    assert LEFT_OUT.search(loaded.notes[0])
+    assert re.search(r"talker \(1 weight\), token2wav \(1 weight\)", loaded.notes[0])
 
 
 def test_what_is_left_over_beside_the_text_is_left_out_and_within_it_refused(tmp_path: Path) -> None:

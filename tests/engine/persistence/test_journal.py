@@ -26,6 +26,8 @@ from djinn_jupyter.engine.persistence.journal_names import SUFFIX, JournalName
 from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
 from djinn_jupyter.engine.persistence.locked_folder import take_folder
 from djinn_jupyter.errors import CheckpointRefused, StorageFailed
+from tests.device import DEVICE
+from tests.engine import desk as desks
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import pair_of
@@ -62,7 +64,7 @@ def images(count: int) -> list[SessionImage]:
     return taken
 
 
-def files_in(folder: Path, values: Values = lambda tensor: tensor, device: torch.device = CPU) -> JournalFiles:
+def files_in(folder: Path, values: Values = torch.Tensor.cpu, device: torch.device = DEVICE) -> JournalFiles:
     """A session's files, the first of which will be `x.0.session`."""
     return JournalFiles(JournalName(folder=folder, stem="x", number=-1), MODEL, device, values)
 
@@ -93,9 +95,9 @@ def test_a_file_cut_anywhere_gives_the_last_whole_image(
     last = sum(end <= cut for end in ends) - 1
     if last < 0:
         with pytest.raises(CheckpointRefused):
-            read_journal_file(path, MODEL, CPU)
+            read_journal_file(path, MODEL, DEVICE)
         return
-    found = read_journal_file(path, MODEL, CPU)
+    found = read_journal_file(path, MODEL, DEVICE)
     assert not found.damaged
     assert found.image.tokens == taken[last].tokens
     assert len(found.image.history.stops) == len(taken[last].history.stops)
@@ -116,9 +118,9 @@ def test_a_flipped_bit_is_noticed_and_an_image_before_it_used(
     last = sum(end <= at for end in ends) - 1
     if last < 0:
         with pytest.raises(CheckpointRefused):
-            read_journal_file(path, MODEL, CPU)
+            read_journal_file(path, MODEL, DEVICE)
         return
-    assert read_journal_file(path, MODEL, CPU).image.tokens == taken[last].tokens
+    assert read_journal_file(path, MODEL, DEVICE).image.tokens == taken[last].tokens
 
 
 def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
@@ -133,7 +135,7 @@ def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
     frame = taken[-1].frames[0].hidden
     assert frame is not None
     (first,) = files(tmp_path)
-    assert first.read_bytes().count(frame.numpy().tobytes()) == 1
+    assert first.read_bytes().count(frame.cpu().numpy().tobytes()) == 1
     for _ in range(30):
         book.write(taken[-1], compact=book.wasteful)
         assert len(files(tmp_path)) <= 2, "the one before stays until the new one is on the disk"
@@ -143,7 +145,7 @@ def test_arrays_are_stored_once_and_a_file_of_old_ones_is_replaced(
     assert min(b - a for a, b in pairwise(sizes)) < 0
     assert max(sizes) < 4 * sizes[3]
     assert there != first
-    assert read_journal_file(there, MODEL, CPU).image.tokens == taken[-1].tokens
+    assert read_journal_file(there, MODEL, DEVICE).image.tokens == taken[-1].tokens
     book.close()
 
 
@@ -159,8 +161,11 @@ class OnAGpu(torch.Tensor):
         return self.as_subclass(torch.Tensor).to(device, copy=copy)
 
 
-def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there(tmp_path: Path) -> None:
-    """The values are written as copies on the host, whichever it was."""
+def test_what_was_on_a_gpu_goes_back_to_one_and_what_was_on_the_host_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values are written as copies on the host, whichever it was. All of this image but one are on the host."""
+    monkeypatch.setattr(desks, "DEVICE", CPU)
     (image,) = images(1)
     (frame,) = image.frames
     assert frame.hidden is not None
@@ -315,7 +320,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_the_next_goes_on_in_it
     book.write(taken[2])
     book.close()
     assert files(tmp_path) == [path]
-    assert same_hidden(read_journal_file(path, MODEL, CPU).image, taken[2])
+    assert same_hidden(read_journal_file(path, MODEL, DEVICE).image, taken[2])
 
 
 def filling(room: int, real: Any) -> Any:

@@ -23,10 +23,11 @@ from djinn_jupyter.engine.persistence.journal_names import SUFFIX
 from djinn_jupyter.engine.persistence.journal_reader import read_journal_file
 from djinn_jupyter.engine.persistence.locked_folder import LockedFolder
 from djinn_jupyter.wire import requests as ask
+from tests.device import DEVICE
 from tests.engine.desk import Desk, build_desk, tokens
 from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.persistence.roundtrip import pair_of, reading, same
-from tests.engine.persistence.test_journal import CPU, MODEL, files, files_in, images, same_hidden
+from tests.engine.persistence.test_journal import MODEL, files, files_in, images, same_hidden
 from tests.families import build
 
 PROMPT = tokens(9)
@@ -170,9 +171,9 @@ def test_a_file_that_outgrows_the_disk_leaves_nothing_half_written(tmp_path: Pat
     (path,) = files(tmp_path)
     with room_for(path.stat().st_size + 2000), pytest.raises(OSError, match="File too large"):
         book.write(taken[1])
-    assert same_hidden(read_journal_file(path, MODEL, CPU).image, taken[0])
+    assert same_hidden(read_journal_file(path, MODEL, DEVICE).image, taken[0])
     book.write(taken[2])
-    assert same_hidden(read_journal_file(path, MODEL, CPU).image, taken[2])
+    assert same_hidden(read_journal_file(path, MODEL, DEVICE).image, taken[2])
     assert list(tmp_path.iterdir()) == [path]
     book.close()
 

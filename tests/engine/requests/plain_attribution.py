@@ -34,7 +34,7 @@ def plain_attribution(model: Any, prompt: tuple[int, ...], one: int, other: int)
         hooks += [block.mlp.register_forward_hook(_keep(seen, ("mlp_out", layer, None)))]
         hooks += [_output_map(attention).register_forward_pre_hook(_keep(seen, ("z", layer), given=True))]
     with torch.no_grad():
-        logits = model(torch.tensor([prompt]), logits_to_keep=1).logits[0, -1].double()
+        logits = model(torch.tensor([prompt], device=model.device), logits_to_keep=1).logits[0, -1].double()
     for hook in hooks:
         hook.remove()
     direction = _gradient(model.lm_head, norm, seen["x"], one, other)

@@ -6,8 +6,11 @@ import errno
 import random
 from collections.abc import Callable
 
+import torch
+
 from djinn_jupyter.engine.memory.offload.mover import Batch, Moved, perform
 from djinn_jupyter.errors import StorageFailed
+from tests.device import DEVICE
 
 
 class HeldMover:
@@ -16,6 +19,7 @@ class HeldMover:
     def __init__(self, post: Callable[[Moved], None]) -> None:
         self.post = post
         self.batches: list[Batch] = []
+        self._stream = torch.cuda.Stream(DEVICE) if DEVICE.type == "cuda" else None
 
     def submit(self, batch: Batch) -> None:
         self.batches.append(batch)
@@ -23,7 +27,13 @@ class HeldMover:
     def go_on(self, which: int = 0, *, fail: bool = False) -> None:
         """End one of the batches under way."""
         batch = self.batches.pop(which % len(self.batches))
-        self.post(Moved(batch=batch, error=StorageFailed("The copy was made to fail.")) if fail else perform(batch))
+        self.post(
+            Moved(batch=batch, error=StorageFailed("The copy was made to fail.")) if fail else self._perform(batch)
+        )
+
+    def _perform(self, batch: Batch) -> Moved:
+        """Perform the copies as the mover's thread does; on CUDA they are over when this returns."""
+        return perform(batch, None if batch.ready is None else self._stream)
 
     def finish(self, chance: random.Random | None = None) -> None:
         while self.batches:

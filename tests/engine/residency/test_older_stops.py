@@ -177,7 +177,8 @@ def end(mover: HeldMover, desk: Desk) -> None:
         until_idle(desk)
 
 
-def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_no_other_copies() -> None:
+@pytest.mark.parametrize("need", [1, 1 << 30], ids=["a part", "all of them"])
+def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_no_other_copies(need: int) -> None:
     desk = made(stops_kept=2, disk_memory=3 * 48 << 10)
     mover, total = held(desk), desk.layers - 1
     stopped_everywhere(desk)
@@ -185,7 +186,7 @@ def test_a_stop_that_finds_the_disk_full_waits_for_the_writes_under_way_and_for_
     assert (len(history.stops), history.on_disk, history.beyond) == (total, 3, total - 5), "dropping would free nothing"
     end(mover, desk)
     assert (history.dropped, history.on_disk, history.beyond) == (total - 5, 3, 0)
-    residency.older_stops.push_out(1)
+    residency.older_stops.push_out(need)
     assert mover.batches, "on its way to the host"
     history.kept = 1
     residency.bound(desk.session())

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from djinn_jupyter.widgets.views import result_view
+from tests.device import DEVICE
 from tests.engine.desk import Desk, tokens
 from tests.engine.plain import plain_of
 from tests.widgets import samples
@@ -20,8 +21,8 @@ def plain(seed: int | None = None, **settings: Any) -> list[float]:
     if seed is not None:
         torch.manual_seed(seed)
     made = plain_of("llama").generate(
-        torch.tensor([PROMPT]),
-        attention_mask=torch.ones((1, len(PROMPT)), dtype=torch.long),
+        torch.tensor([PROMPT], device=DEVICE),
+        attention_mask=torch.ones((1, len(PROMPT)), dtype=torch.long, device=DEVICE),
         max_new_tokens=NEW,
         eos_token_id=None,
         pad_token_id=0,

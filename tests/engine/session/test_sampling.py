@@ -10,6 +10,7 @@ from djinn_jupyter.engine.session.sampling import make_sampler
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
+from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, tokens
 from tests.engine.plain import generate, plain_of
 
@@ -73,8 +74,9 @@ def test_a_greedy_run_with_a_repetition_penalty_is_generate(desk: Desk) -> None:
 
 def test_scores_are_those_of_transformers_warpers_in_its_order(desk: Desk) -> None:
     sampling = Sampling(temperature=0.8, top_k=40, top_p=0.95, min_p=0.5, repetition_penalty=1.2)
-    sampler = make_sampler(desk.engine.model, sampling, len(PROMPT), torch.device("cpu"))
-    tokens_1T, logits_1V = torch.tensor([PROMPT]), torch.randn(1, 64, generator=torch.Generator().manual_seed(1)) * 3
+    sampler = make_sampler(desk.engine.model, sampling, len(PROMPT), DEVICE)
+    tokens_1T = torch.tensor([PROMPT], device=DEVICE)
+    logits_1V = 3 * torch.randn(1, 128, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     expected = logits_1V
     for warper in (
         logits_process.RepetitionPenaltyLogitsProcessor(1.2),

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.layers import PagedFullLayer
 from djinn_jupyter.engine.startup.build import open_engine
 from djinn_jupyter.errors import ModelRefused
+from tests.device import DEVICE
 from tests.engine.desk import build_desk
 from tests.engine.variants import called_twice, nondeterministic, remembering
 from tests.families import REFUSED, build
@@ -73,8 +74,14 @@ def test_a_module_that_remembers() -> None:
 
 @pytest.mark.parametrize("width", [6, 10])
 def test_heads_of_uneven_width_are_served_under_eager_attention(width: int) -> None:
+    """The CPU's fused attention is not exact at these widths; a GPU's may be, as the self-test finds."""
     model = small_llama(head_dim=width)
-    assert f"heads are {width} numbers wide" in refused(model)
+    try:
+        build_desk(model)
+    except ModelRefused as error:
+        assert f"heads are {width} numbers wide" in str(error)
+    else:
+        assert DEVICE.type != "cpu"
     model.set_attn_implementation("eager")
     build_desk(model)
 

@@ -20,10 +20,10 @@ from djinn_jupyter.engine.model.loading.load import LoadedModel
 from djinn_jupyter.engine.persistence.identity import identity_of
 from djinn_jupyter.engine.startup.build import build_engine
 from djinn_jupyter.engine.startup.weight_plan import Settled
+from tests.device import DEVICE
 from tests.engine.desk import PAGE, Desk
 from tests.families import build
 
-CPU = torch.device("cpu")
 PAGES = 256 << 20
 
 
@@ -36,7 +36,7 @@ def streamed_weights(
     chosen = tuple(range(len(stack.layers))) if streaming is None else streaming
     sizes = sizes_of(model, stack.layers)
     placement = Placement(sizes=sizes, allowed=sizes.total, streaming=chosen, slots=slots)
-    return StreamedWeights(model, stack.layers, placement, CPU, copy_engine)
+    return StreamedWeights(model, stack.layers, placement, DEVICE, copy_engine)
 
 
 def streamed_desk(
@@ -48,14 +48,14 @@ def streamed_desk(
     layers: int = 8,
 ) -> Desk:
     model = build(family, dtype=dtype, layers=layers)
-    identity = identity_of(model, CPU)
+    identity = identity_of(model, DEVICE)
     weights = streamed_weights(model, streaming, slots, copy_engine)
     desk = Desk.__new__(Desk)
     desk.events = []
     desk.hears = desk.events.append
     desk.engine = build_engine(
         EngineConfig(model="tiny", page_positions=PAGE),
-        LoadedModel(model=model, tokenizer=None, name="tiny", revision=None, dtype=model.dtype, device=CPU),
+        LoadedModel(model=model, tokenizer=None, name="tiny", revision=None, dtype=model.dtype, device=DEVICE),
         lambda event: desk.hears(event),
         lambda text: None,
         Settled(identity=identity, weights=weights, page_bytes=PAGES),
@@ -72,11 +72,18 @@ def streamed(desk: Desk) -> StreamedWeights:
 def moved_by(desk: Desk, act: Callable[[], Any]) -> int:
     """Bytes that really crossed while this was done, and until nothing was on its way."""
     weights = streamed(desk)
-    weights.ring.settle()
+    arrive(weights)
     before = weights.statistics().bytes_moved
     act()
-    weights.ring.settle()
+    arrive(weights)
     return weights.statistics().bytes_moved - before
+
+
+def arrive(weights: StreamedWeights) -> None:
+    """Return once no copy is under way. On CUDA `settle` has the device wait, and here the host does."""
+    weights.ring.settle()
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize(DEVICE)
 
 
 class SlowCopyEngine:

@@ -153,7 +153,7 @@ def test_a_hollow_layer_that_is_computed_with(desk: Desk) -> None:
     """A layer whose weights were never asked for."""
     layer = desk.engine.anatomy.layers[3]
     weights = next(layer.parameters())
-    assert torch.mm(torch.ones(1, weights.shape[1]), weights.T).isnan().all()
+    assert torch.mm(torch.ones((1, weights.shape[1]), device=weights.device), weights.T).isnan().all()
 
 
 def test_all_of_them_are_errors_of_ours() -> None:

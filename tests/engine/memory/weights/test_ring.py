@@ -19,7 +19,8 @@ from djinn_jupyter.engine.memory.weights.ring import (
     RingBroken,
 )
 from djinn_jupyter.errors import StorageFailed
-from tests.engine.memory.weights.streaming import CPU, SlowCopyEngine
+from tests.engine.memory.kv.small import CPU
+from tests.engine.memory.weights.streaming import SlowCopyEngine
 
 
 def runs(count: int) -> list[HostRun]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from djinn_jupyter.engine.memory.weights.copy_engine import StreamCopyEngine
 from djinn_jupyter.engine.memory.weights.ring import Lease, Ring
-from tests.engine.memory.weights.streaming import CPU
+from tests.engine.memory.kv.small import CPU
 from tests.engine.memory.weights.test_ring import runs, shows
 from tests.streams import CUDA, Gpu, instead_of_cuda
 

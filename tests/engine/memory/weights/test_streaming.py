@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from djinn_jupyter.engine.memory.weights import streamed as streamed_weights
 from djinn_jupyter.engine.memory.weights.copies import BlockCopy, Copies
+from djinn_jupyter.engine.memory.weights.flat import ALIGNMENT
 from djinn_jupyter.wire import requests as ask
+from tests.device import DEVICE
 from tests.engine.desk import Desk, desk_of, tokens
-from tests.engine.memory.weights.streaming import moved_by, streamed, streamed_desk
+from tests.engine.memory.weights.streaming import arrive, moved_by, streamed, streamed_desk
 
 FAMILIES = (
     "llama gpt2 mistral qwen3 gemma3_text phi3 mixtral gpt_neox opt falcon bloom deepseek_v3 mamba2 jamba".split()
@@ -79,11 +82,18 @@ def test_a_pass_moves_exactly_the_streamed_bytes(streaming: tuple[int, ...] | No
     desk.open()
     desk.run(PROMPT, 1)
     layers = range(8) if streaming is None else streaming
-    expected = sum(p.numel() * 4 for layer in layers for p in desk.engine.anatomy.layers[layer].parameters())
-    assert streamed(desk).bytes_per_pass == expected == streamed(desk).statistics().bytes_streamed_per_pass
+    weights = [p.numel() * 4 for layer in layers for p in desk.engine.anatomy.layers[layer].parameters()]
+    expected = streamed(desk).bytes_per_pass
+    assert expected == streamed(desk).statistics().bytes_streamed_per_pass
+    assert 0 <= expected - sum(weights) <= gaps(len(weights))
     for passes in (1, 5, 2):
         assert moved_by(desk, lambda passes=passes: desk.run(PROMPT, passes)) == passes * expected
     desk.close_all()
+
+
+def gaps(weights: int) -> int:
+    """The most bytes between so many weights that cross with them: a GPU's layer is one copy, gaps included."""
+    return weights * (ALIGNMENT - 1) if DEVICE.type == "cuda" else 0
 
 
 def test_a_stop_fetches_nothing_that_is_there(llama: Desk) -> None:
@@ -175,8 +185,9 @@ def test_sleep_costs_nothing_and_the_next_run_wakes(llama: Desk) -> None:
     assert streamed(llama).statistics().residency == "streamed"
 
 
-def test_the_experts_that_were_used_are_counted() -> None:
+def test_the_experts_that_were_used_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A token takes two of four experts in a mixture; a dense model says nothing."""
+    monkeypatch.setattr(streamed_weights, "USED_SECONDS", 0.0)  # a GPU is asked at most once in so many
     desk = streamed_desk("mixtral")
     desk.open()
     desk.run(PROMPT[:1], 40)
@@ -207,7 +218,7 @@ def test_every_copy_is_in_the_books_once(llama: Desk) -> None:
     weights = streamed(llama)
     llama.open()
     llama.run(PROMPT, 1)
-    weights.ring.settle()
+    arrive(weights)
     last = llama.ask(ask.ReadCopies()).copies[-1].number
     moved = moved_by(llama, lambda: llama.run(PROMPT, 3))
     copies = llama.ask(ask.ReadCopies(since=last)).copies
