@@ -76,12 +76,8 @@ def test_a_module_that_remembers() -> None:
 def test_heads_of_uneven_width_are_served_under_eager_attention(width: int) -> None:
     """The CPU's fused attention is not exact at these widths; a GPU's may be, as the self-test finds."""
     model = small_llama(head_dim=width)
-    try:
-        build_desk(model)
-    except ModelRefused as error:
-        assert f"heads are {width} numbers wide" in str(error)
-    else:
-        assert DEVICE.type != "cpu"
+    exact = DEVICE.type != "cpu" and is_served(model)
+    assert exact or f"heads are {width} numbers wide" in refused(model)
     model.set_attn_implementation("eager")
     build_desk(model)
 
@@ -91,6 +87,14 @@ def test_a_model_with_fewer_positions_than_the_self_test_takes() -> None:
         small_llama(max_position_embeddings=12)
     )
     build_desk(small_llama(max_position_embeddings=13))
+
+
+def is_served(model: Any) -> bool:
+    try:
+        build_desk(model)
+    except ModelRefused:
+        return False
+    return True
 
 
 def small_llama(**fields: int) -> Any:
