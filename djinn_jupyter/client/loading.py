@@ -16,7 +16,7 @@ from djinn_jupyter.client.engines.launcher import adopt_or_start
 from djinn_jupyter.client.engines.naming import holder_name, notebook_path, user_name
 from djinn_jupyter.client.engines.registry import is_alive, running_engines
 from djinn_jupyter.client.engines.spelling import check_words, spell_device, spell_dtype
-from djinn_jupyter.client.engines.starting import Tell, Told
+from djinn_jupyter.client.engines.starting import StartCallbacks, Tell
 from djinn_jupyter.client.engines.terminal import TerminalProgress
 from djinn_jupyter.described import check_least, given_by_name, part_of, takes
 from djinn_jupyter.errors import DjinnError, EngineUnavailable, UsageError
@@ -41,7 +41,7 @@ def load(
     check_words(identity, serving.listen)
     with TerminalProgress() as shown:
         second = each_second or (shown.second if progress is None else _not_said)
-        told = Told(line=progress or _not_said, second=second)
+        told = StartCallbacks(line=progress or _not_said, second=second)
         return _loaded(identity, part_of(Options, given), serving, told)
 
 
@@ -56,7 +56,7 @@ def _as_it_is(value: object) -> object:
     return value
 
 
-def _loaded(identity: Identity, options: Options, serving: ProcessOptions, told: Told) -> RemoteEngine:
+def _loaded(identity: Identity, options: Options, serving: ProcessOptions, told: StartCallbacks) -> RemoteEngine:
     for attempt in (1, 2):
         entry = adopt_or_start(identity, options, serving, told=told)
         try:

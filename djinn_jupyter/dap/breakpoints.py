@@ -30,7 +30,7 @@ class Wanted:
 
 
 @dataclass(slots=True, kw_only=True)
-class Kept:
+class EditorBreakpoint:
     """A breakpoint set for the editor. `ours`: the session had none there before, so it is removed with the
     editor's."""
 
@@ -44,7 +44,7 @@ class Kept:
 class BreakpointBook:
     """The record of those breakpoints of a session that the editor set."""
 
-    _kept: dict[int, Kept] = field(default_factory=dict)
+    _kept: dict[int, EditorBreakpoint] = field(default_factory=dict)
 
     def replace(
         self, session: RemoteSession, tree: ModelTree, kind: Kind, wanted: Iterable[Wanted]
@@ -75,7 +75,7 @@ class BreakpointBook:
         point = session.breakpoint(wanted.site, when=(wanted.condition or "").strip() or None)
         former = self._kept.get(point.number)
         ours = former.ours if former is not None else point.number not in known
-        self._kept[point.number] = Kept(number=point.number, kind=kind, ours=ours, holds=holds)
+        self._kept[point.number] = EditorBreakpoint(number=point.number, kind=kind, ours=ours, holds=holds)
         return point
 
     def _take_away(self, session: RemoteSession, numbers: set[int]) -> None:

@@ -9,7 +9,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Paused, Stop
 from djinn_jupyter.dap.breakpoints import BreakpointBook
 from djinn_jupyter.dap.protocol import Request
-from djinn_jupyter.dap.values import Look
+from djinn_jupyter.dap.values import StoppedValues
 from djinn_jupyter.errors import IllegalMove
 from djinn_jupyter.wire.nouns import SessionDescription, StopIdentity
 from djinn_jupyter.wire.texts import in_quotes
@@ -18,7 +18,7 @@ MoveName = Literal["run", "continue", "step", "back"]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Move:
+class ThreadMove:
     """A move requested here that is not over yet. `request` is None once it is answered; `ended` is set by the event
     that ends the move, `outcome` by its reply: the move is over when both are set."""
 
@@ -38,8 +38,8 @@ class DebugThread:
     number: int
     session: RemoteSession
     state: Literal["idle", "running", "paused"] = "idle"
-    look: Look | None = None
-    move: Move | None = None
+    look: StoppedValues | None = None
+    move: ThreadMove | None = None
     book: BreakpointBook = field(default_factory=BreakpointBook)
 
     @property
@@ -52,15 +52,15 @@ class DebugThread:
         return None if self.look is None else self.look.identity
 
     @property
-    def stopped(self) -> Look:
+    def stopped(self) -> StoppedValues:
         """The values at the present stop. IllegalMove where the session stands at none."""
         self.require_stopped()
         if self.look is None:
-            self.look = Look(self.session, self.session.stop)
+            self.look = StoppedValues(self.session, self.session.stop)
         return self.look
 
     def arrived(self, stop: Paused) -> None:
-        self.state, self.look = "paused", Look(self.session, stop)
+        self.state, self.look = "paused", StoppedValues(self.session, stop)
 
     def left(self) -> None:
         """Mark the session as running and drop the values of its stop."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.stops import Finished, Paused, Stop
 from djinn_jupyter.dap.arguments import OfThread
-from djinn_jupyter.dap.debug_thread import DebugThread, Move, MoveName
+from djinn_jupyter.dap.debug_thread import DebugThread, MoveName, ThreadMove
 from djinn_jupyter.dap.debuggee import Debuggee
 from djinn_jupyter.dap.handles import Body, handles
 from djinn_jupyter.dap.protocol import Client, Request
@@ -82,18 +82,18 @@ class Execution:
         """Start a move and return at once. IllegalMove while another move is in progress."""
         if thread.move is not None:
             raise IllegalMove(f"Session {in_quotes(thread.session.label)} is running; pause it first.")
-        move, seen = Move(name=name, request=request), thread.seen
+        move, seen = ThreadMove(name=name, request=request), thread.seen
         thread.move = move
         self._queue.run_beside(lambda: verb(thread.session, seen), lambda outcome: self._replied(thread, move, outcome))
 
-    def accept(self, thread: DebugThread, move: Move) -> None:
+    def accept(self, thread: DebugThread, move: ThreadMove) -> None:
         """Answer a move that the engine has accepted, and drop the variables shown of the stop that it left."""
         request, move.request = move.request, None
         self._reports.left(thread)
         if request is not None:
             self._client.respond(request, ACCEPTED.get(request.command))
 
-    def end(self, thread: DebugThread, move: Move) -> None:
+    def end(self, thread: DebugThread, move: ThreadMove) -> None:
         """Note that the event which ends a move has come; its reply may be on its way."""
         move.ended = True
         if move.outcome is not None:
@@ -111,7 +111,7 @@ class Execution:
             if move is not None and move.deadline is not None and move.deadline <= time.monotonic():
                 self._settle(thread, move)
 
-    def _replied(self, thread: DebugThread, move: Move, outcome: Stop | DjinnError) -> None:
+    def _replied(self, thread: DebugThread, move: ThreadMove, outcome: Stop | DjinnError) -> None:
         if isinstance(outcome, DjinnError):
             self._failed(thread, move, outcome)
             return
@@ -120,7 +120,7 @@ class Execution:
         if move.ended:
             self._settle(thread, move)
 
-    def _failed(self, thread: DebugThread, move: Move, error: DjinnError) -> None:
+    def _failed(self, thread: DebugThread, move: ThreadMove, error: DjinnError) -> None:
         """Report a failed move: refused before it began, the session keeps its stop; failed later, its run is over."""
         thread.move = None
         if move.request is not None:
@@ -128,7 +128,7 @@ class Execution:
         else:
             self._reports.failed(thread, str(error))
 
-    def _settle(self, thread: DebugThread, move: Move) -> None:
+    def _settle(self, thread: DebugThread, move: ThreadMove) -> None:
         thread.move = None
         outcome = move.outcome
         assert outcome is not None

@@ -8,7 +8,7 @@ from djinn_jupyter.client.views import spell_top
 from djinn_jupyter.dap import summaries
 from djinn_jupyter.dap.containers import Container, Fixed, Listed, Variable
 from djinn_jupyter.dap.tree import Enclosing
-from djinn_jupyter.dap.values import Activation, Look
+from djinn_jupyter.dap.values import Activation, StoppedValues
 from djinn_jupyter.errors import UnknownSite
 from djinn_jupyter.wire.nouns import LensRow
 from djinn_jupyter.wire.sites import parse_site
@@ -18,10 +18,10 @@ CHEAP_ROWS = 64
 Scope = tuple[str, Container, bool]
 
 
-def scopes_of(look: Look, frame: Enclosing | None) -> tuple[Scope, ...]:
+def scopes_of(look: StoppedValues, frame: Enclosing | None) -> tuple[Scope, ...]:
     """Return (name, content, True if expensive) of each scope of the stopped site (`frame` None) or of an enclosing
     module."""
-    rest: tuple[Scope, ...] = (("Tokens", tokens(look), False), ("Session", Session(look), False))
+    rest: tuple[Scope, ...] = (("Tokens", tokens(look), False), ("Session", SessionScope(look), False))
     if frame is None:
         long = len(look.stop.positions) > CHEAP_ROWS
         return (("Activation", Activation(look), False), ("Logit lens", lens(look), long), *rest)
@@ -30,7 +30,7 @@ def scopes_of(look: Look, frame: Enclosing | None) -> tuple[Scope, ...]:
     return (("Input", Activation(look, frame.entry), True), *rest)
 
 
-def lens(look: Look) -> Container:
+def lens(look: StoppedValues) -> Container:
     """Return the most probable next tokens at each position of the pass, by the model's own epilogue."""
     positions = look.stop.positions
 
@@ -42,7 +42,7 @@ def lens(look: Look) -> Container:
     return Listed(len(positions), rows)
 
 
-def _lens_rows(look: Look, positions: tuple[int, ...]) -> tuple[tuple[LensRow, ...], str]:
+def _lens_rows(look: StoppedValues, positions: tuple[int, ...]) -> tuple[tuple[LensRow, ...], str]:
     """Read the lens at the stop; if its value has not the width of the residual stream, at its layer's `resid_pre`.
     Return the rows and their site."""
     if not positions:
@@ -63,7 +63,7 @@ def _lens_row(row: LensRow, site: str) -> Variable:
     )
 
 
-def tokens(look: Look) -> Container:
+def tokens(look: StoppedValues) -> Container:
     stop = look.stop
 
     def rows(start: int, count: int) -> Sequence[Variable]:
@@ -80,10 +80,10 @@ def tokens(look: Look) -> Container:
     return Listed(len(stop.tokens), rows)
 
 
-class Session(Container):
+class SessionScope(Container):
     """The session's stop, text, breakpoints, rules, earlier stops and residency."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: StoppedValues) -> None:
         self._look = look
 
     def fields(self) -> Sequence[Variable]:

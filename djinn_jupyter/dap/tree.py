@@ -19,7 +19,7 @@ COLUMN = 44
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class SourceLine:
     """A line of the source. `site` is the site of a breakpoint on it; None where a pass cannot stop."""
 
     text: str
@@ -121,33 +121,35 @@ class ModelTree:
             return None
         return layer.path if below is None else f"{layer.path}.{below}"
 
-    def _written(self) -> Iterator[Row]:
+    def _written(self) -> Iterator[SourceLine]:
         model = self.model
         size = f"{model.layers} layers, {model.hidden_size} features, {model.dtype} on {model.device}"
-        yield Row(text=f"{model.architecture}: {model.name}, {size}")
+        yield SourceLine(text=f"{model.architecture}: {model.name}, {size}")
         yield from self._point("embed", None)
         for layer in range(model.layers):
             block = self._layers.get(layer)
-            yield Row(text=f"layer {layer}: {block.path} {block.kind}" if block is not None else f"layer {layer}:")
+            yield SourceLine(
+                text=f"layer {layer}: {block.path} {block.kind}" if block is not None else f"layer {layer}:"
+            )
             for point in LAYER_POINTS:
                 yield from self._point(point, layer)
             for module in self.modules.values():
                 if module.layer == layer and module is not block and module.called == 1:
-                    yield Row(
+                    yield SourceLine(
                         text=f"{INDENT + module.path:<{COLUMN}}{module.kind}",
                         site=str(Site(point="output", path=module.path)),
                     )
         for point in ("ln_final", "logits"):
             yield from self._point(point, None)
 
-    def _point(self, name: str, layer: int | None) -> Iterator[Row]:
+    def _point(self, name: str, layer: int | None) -> Iterator[SourceLine]:
         point = self._points.get(name)
         if point is None or (point.layers is not None and layer not in point.layers):
             return
         if point.layers is None and point.absent is not None:
             return
         site = str(Site(point=name, layer=layer))
-        yield Row(text=f"{(INDENT if layer is not None else '') + site:<{COLUMN}}{_shape(point)}", site=site)
+        yield SourceLine(text=f"{(INDENT if layer is not None else '') + site:<{COLUMN}}{_shape(point)}", site=site)
 
 
 def _shape(point: PointDescription) -> str:
@@ -156,7 +158,7 @@ def _shape(point: PointDescription) -> str:
     return axes if point.editable else f"{axes}, to look at"
 
 
-def _header_of(row: Row) -> str | None:
+def _header_of(row: SourceLine) -> str | None:
     head, colon, rest = row.text.partition(": ")
     return rest.partition(" ")[0] if row.site is None and colon and head.startswith("layer ") else None
 

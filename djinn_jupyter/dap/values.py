@@ -23,7 +23,7 @@ from djinn_jupyter.wire.texts import in_quotes
 FETCHED_ENTRIES = 2**22
 
 
-class Look:
+class StoppedValues:
     """A stopped pass and the values fetched from it, all of the stop identity that is shown. `refresh` drops them."""
 
     def __init__(self, session: RemoteSession, stop: Paused) -> None:
@@ -89,7 +89,7 @@ class Look:
 class ValuePart:
     """A part of the stopped value: all of it, a position, a head or feature of it, or an entry of a head."""
 
-    look: Look
+    look: StoppedValues
     site: Site
     position: int | None = None
     unit: int | None = None
@@ -205,7 +205,7 @@ class Activation(Container):
     """The value at a site with its statistics; `site` None is the stopped one. The stopped site's value can be
     edited."""
 
-    def __init__(self, look: Look, site: str | None = None) -> None:
+    def __init__(self, look: StoppedValues, site: str | None = None) -> None:
         self.look, self.site = look, site
 
     @cached_property

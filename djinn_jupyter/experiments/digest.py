@@ -6,12 +6,12 @@ import hashlib
 from typing import Protocol
 
 
-class Array(Protocol):
+class NumpyArray(Protocol):
     """An array of numpy."""
 
     def tobytes(self) -> bytes: ...
 
 
-def digest(logits: Array) -> str:
+def digest(logits: NumpyArray) -> str:
     """Return the digest of the bits of fp32 logits; `baselines.weights.digest` makes the same of a tensor."""
     return hashlib.sha256(logits.tobytes()).hexdigest()

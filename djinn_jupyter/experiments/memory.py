@@ -22,7 +22,7 @@ PERIOD_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class MemorySample:
     """Bytes at one moment (seconds since the sampling began). `device` is None without a GPU; `books` counts the bytes
     allocated on the device by the engine's accounting, `used` the same less free pages."""
 
@@ -43,12 +43,12 @@ class Curve:
     """The samples of one period, oldest first. `measured_by` names the source of the device figure; `look` reads one
     sample."""
 
-    samples: list[Sample] = field(default_factory=list)
-    look: Callable[[], Sample] | None = None
+    samples: list[MemorySample] = field(default_factory=list)
+    look: Callable[[], MemorySample] | None = None
     measured_by: str = ""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self) -> Sample:
+    def take(self) -> MemorySample:
         """Take one more sample now and return it."""
         assert self.look is not None
         with self._lock:
@@ -119,9 +119,9 @@ def _growing(engine: RemoteEngine, seen: Card | None, measured_by: str, begun: f
     assert engine.entry is not None
     ended, process = threading.Event(), psutil.Process(engine.entry.pid)
 
-    def look() -> Sample:
+    def look() -> MemorySample:
         reading = engine.statistics()
-        return Sample(
+        return MemorySample(
             seconds=time.monotonic() - begun,
             device=reading.device_bytes_in_use if seen is None else seen.bytes_in_use(),
             process=int(process.memory_info().rss),

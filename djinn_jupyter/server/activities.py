@@ -13,7 +13,7 @@ GONE = ("dead", "restarting", "autorestarting", "terminating")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LastReport:
     """The state of a session's notebook as last reported to its engine. `kernel` is the activity of `holder`'s
     kernel."""
 
@@ -27,14 +27,14 @@ class Activities:
     another server's."""
 
     def __init__(self) -> None:
-        self._told: dict[str, Told] = {}
+        self._told: dict[str, LastReport] = {}
 
     def notes(self, sessions: Iterable[SessionDescription], kernels: Kernels, focused: Collection[str]) -> list[Note]:
         """Return the notes that bring the engine up to date, and record them as sent."""
         due: list[Note] = []
-        present: dict[str, Told] = {}
+        present: dict[str, LastReport] = {}
         for session in sessions:
-            before = self._told.get(session.name, Told())
+            before = self._told.get(session.name, LastReport())
             now = present[session.name] = _present(session, before, kernels, focused)
             due += (Note(session=session.name, activity=activity) for activity in _news(before, now))
         self._told = present
@@ -52,7 +52,7 @@ class Activities:
         return [Note(session=name, activity="gone") for name in lost]
 
 
-def _news(before: Told, now: Told) -> list[Activity]:
+def _news(before: LastReport, now: LastReport) -> list[Activity]:
     """Return the activities to report. `gone` is repeated after a focus note, which would cancel it."""
     news: list[Activity] = []
     if now.focused != before.focused:
@@ -63,12 +63,12 @@ def _news(before: Told, now: Told) -> list[Activity]:
     return news
 
 
-def _present(session: SessionDescription, before: Told, kernels: Kernels, focused: Collection[str]) -> Told:
+def _present(session: SessionDescription, before: LastReport, kernels: Kernels, focused: Collection[str]) -> LastReport:
     seen = kernels.notebook_of(session) in focused
     kernel = kernels.holding(session)
     if kernel is not None:
         activity: Activity = "gone" if kernel.state in GONE else "busy" if kernel.state == "busy" else "idle"
-        return Told(holder=session.holder, kernel=activity, focused=seen)
+        return LastReport(holder=session.holder, kernel=activity, focused=seen)
     if session.holder is not None and session.holder == before.holder and before.kernel is not None:
-        return Told(holder=session.holder, kernel="gone", focused=seen)  # a kernel of this server that has ended
-    return Told(focused=seen)
+        return LastReport(holder=session.holder, kernel="gone", focused=seen)  # a kernel of this server that has ended
+    return LastReport(focused=seen)

@@ -26,7 +26,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Course:
+class MemoryCourse:
     """The bytes on the device over time. `moves` are (at, True if out of the device)."""
 
     times: tuple[float, ...]
@@ -55,7 +55,7 @@ class Course:
         }
 
 
-def course_of(readings: Sequence[Reading], moves: Sequence[Move]) -> Course:
+def course_of(readings: Sequence[Reading], moves: Sequence[Move]) -> MemoryCourse:
     """Return the course at no more than COLUMNS moments: of each block of readings the one with most bytes booked."""
     kept = _pooled(readings)
     names = _largest(kept)
@@ -72,7 +72,7 @@ def course_of(readings: Sequence[Reading], moves: Sequence[Move]) -> Course:
     bands.append(Band(name="empty pages", ink=EMPTY_INK, sizes=tuple(r.empty for r in kept)))
     if any(r.others for r in kept):
         bands.append(Band(name="other programs", ink="#c9b458", sizes=tuple(r.others or 0 for r in kept)))
-    return Course(
+    return MemoryCourse(
         times=tuple(r.at for r in kept),
         bands=tuple(bands),
         budget=kept[-1].budget,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from djinn_jupyter.client.memory_trace import Move, Reading
-from djinn_jupyter.widgets.course import Course, course_of
+from djinn_jupyter.widgets.course import MemoryCourse, course_of
 from djinn_jupyter.widgets.markup import Html, div, element, folded, span, table
 from djinn_jupyter.widgets.residency import CAUSES, transfer_line
 from djinn_jupyter.widgets.spelling import amount, columns, figure, plural
@@ -108,7 +108,7 @@ def _moves_name(moves: Sequence[Move]) -> str:
     return f"{shown}{plural(len(moves), 'move')}, as a table"
 
 
-def _chart(course: Course) -> Html:
+def _chart(course: MemoryCourse) -> Html:
     base, high = HEIGHT - BOTTOM, course.high
     first, spread = course.times[0], (course.times[-1] - course.times[0]) or 1.0
 
@@ -151,7 +151,7 @@ def _mark(x: int, base: int, out: bool) -> Html:
     return element("path", d=shape, fill=OUT_INK if out else IN_INK)
 
 
-def _bar(course: Course) -> Html:
+def _bar(course: MemoryCourse) -> Html:
     """Draw one reading as a horizontal stack."""
     wide, at, parts = WIDTH - LEFT - RIGHT, 0, []
     for band in course.bands:
@@ -162,12 +162,12 @@ def _bar(course: Course) -> Html:
     return drawn(*parts, frame, _text(LEFT - 6, 21, "0", "end"), alt=_alt(course), height=34)
 
 
-def _alt(course: Course) -> str:
+def _alt(course: MemoryCourse) -> str:
     held = ", ".join(f"{band.name} {amount(band.sizes[-1])}" for band in course.bands)
     return f"memory on the device, at the end: {held}; budget {amount(course.budget)}"
 
 
-def _legend(course: Course) -> Html:
+def _legend(course: MemoryCourse) -> Html:
     inks = [span("", element("span", "\u25a0", style=f"color:{b.ink}"), " ", b.name) for b in course.bands]
     dashed = [span("", f"- - budget {amount(course.budget)}{' (above)' if course.budget > course.high else ''}")]
     marks = [span("", "\u25be left the device, \u25b4 came back")] if course.moves else []

@@ -21,7 +21,7 @@ from djinn_jupyter.cli.main import parser as cli_parser
 from djinn_jupyter.client import loading
 from djinn_jupyter.client.engines.launcher import _require_options
 from djinn_jupyter.client.engines.naming import default_session_name, holder_name, label
-from djinn_jupyter.client.engines.starting import Told
+from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.loading import spell_model
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.dap.arguments import Launch
@@ -200,7 +200,7 @@ def test_a_terminal_shows_the_present_step_where_nobody_else_does(monkeypatch: p
         def isatty(self) -> bool:
             return True
 
-    def start(*asked: Any, told: Told, **more: Any) -> None:
+    def start(*asked: Any, told: StartCallbacks, **more: Any) -> None:
         told.line("loading demo")
         told.second("loading demo (1 s)")
 

@@ -14,7 +14,7 @@ from djinn_jupyter.client.stops import Paused
 from djinn_jupyter.dap import targets
 from djinn_jupyter.dap.adapter import Adapter
 from djinn_jupyter.dap.arguments import Attach, Launch
-from djinn_jupyter.dap.debug_thread import DebugThread, Move
+from djinn_jupyter.dap.debug_thread import DebugThread, ThreadMove
 from djinn_jupyter.dap.tree import ModelTree
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire.replies import SessionPaused
@@ -57,7 +57,7 @@ def session(engine: RemoteEngine) -> RemoteSession:
 def test_configuration_done_during_a_run_is_refused_once(engine: RemoteEngine, session: RemoteSession) -> None:
     talk = Conversation()
     talk.adapter.debuggee.plan = Launch(model="demo", prompt="x")
-    talk.stands(session, engine).move = Move(name="run")
+    talk.stands(session, engine).move = ThreadMove(name="run")
     assert talk.ask("configurationDone") == [False]
 
 

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from djinn_jupyter.experiments.memory import Curve, Sample
+from djinn_jupyter.experiments.memory import Curve, MemorySample
 from djinn_jupyter.experiments.pressure.experiment import plateau, resume_order
 
 
 def curve(*books: int) -> Curve:
-    return Curve([Sample(seconds=float(i), device=None, process=0, books=100, used=b) for i, b in enumerate(books)])
+    return Curve(
+        [MemorySample(seconds=float(i), device=None, process=0, books=100, used=b) for i, b in enumerate(books)]
+    )
 
 
 @given(st.integers(1, 200))
@@ -46,7 +48,7 @@ def test_a_plateau_is_flat_after_the_first_eviction(
 
 
 def at(*moments: float) -> Curve:
-    return Curve([Sample(seconds=moment, device=None, process=0, books=0, used=0) for moment in moments])
+    return Curve([MemorySample(seconds=moment, device=None, process=0, books=0, used=0) for moment in moments])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from djinn_jupyter.experiments.configuration.architecture import architecture, s
 from djinn_jupyter.experiments.configuration.reading import read
 from djinn_jupyter.experiments.configuration.validation import Server, ValidationFile, chosen
 from djinn_jupyter.experiments.course import Unmeasured
-from djinn_jupyter.experiments.memory import Curve, Sample
+from djinn_jupyter.experiments.memory import Curve, MemorySample
 from djinn_jupyter.experiments.validation import flatline, logit_equivalence, sleep
 from djinn_jupyter.experiments.validation.beside import Streamed
 from djinn_jupyter.experiments.validation.opening import AnswerLate, card_for, endpoint, within
@@ -58,8 +58,8 @@ def judged(
     return logit_equivalence.judge(wanted, [one, one], rings, same_device=same_device, streamed=streamed)
 
 
-def sample(tokens: tuple[int, ...], logits: Any, moved: tuple[int, ...] = ()) -> logit_equivalence.Sample:
-    return logit_equivalence.Sample(tokens=tokens, logits=logits, milliseconds=1.0, moved=moved)
+def sample(tokens: tuple[int, ...], logits: Any, moved: tuple[int, ...] = ()) -> logit_equivalence.PromptResult:
+    return logit_equivalence.PromptResult(tokens=tokens, logits=logits, milliseconds=1.0, moved=moved)
 
 
 def test_equal_bits_pass_and_a_bit_less_does_not() -> None:
@@ -119,7 +119,7 @@ def flow(
         LayerCopy(number=n, layer=0, bytes_moved=MIB, seconds=1 / rate, begun=float(n), stalled_seconds=0.0)
         for n, rate in enumerate(rates, 1)
     )
-    curve = Curve([Sample(seconds=0.0, device=None, process=0, books=used, used=used)])
+    curve = Curve([MemorySample(seconds=0.0, device=None, process=0, books=used, used=used)])
     return flatline.Flow(
         copies=copies, passes=passes, seconds=seconds, streamed=streamed, curve=curve, runs=runs, rates=(1.0,)
     )

@@ -15,7 +15,7 @@ import djinn_jupyter.cli.main as cli
 from djinn_jupyter.client.engines import doctor, launcher
 from djinn_jupyter.client.engines.logs import last_lines, log_of
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
-from djinn_jupyter.client.engines.starting import Told
+from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.engine.process.registration import Registration
 from djinn_jupyter.errors import DjinnError, UsageError
 from djinn_jupyter.options import Identity
@@ -23,7 +23,7 @@ from djinn_jupyter.wire.registry import LOG_SUFFIX
 from tests.process.served import entry_for
 
 NOBODY = 65534
-TOLD = Told(line=lambda line: None, second=lambda line: None)
+TOLD = StartCallbacks(line=lambda line: None, second=lambda line: None)
 IDENTITY = Identity(model="fake")
 
 

@@ -17,7 +17,7 @@ from djinn_jupyter.amounts import spell_option
 from djinn_jupyter.client.engines import starting
 from djinn_jupyter.client.engines.registry import registry_folder, running_engines
 from djinn_jupyter.client.engines.spelling import require_engine_parts
-from djinn_jupyter.client.engines.starting import Told
+from djinn_jupyter.client.engines.starting import StartCallbacks
 from djinn_jupyter.client.engines.versions import require_this_protocol
 from djinn_jupyter.described import words_of
 from djinn_jupyter.errors import UsageError
@@ -35,7 +35,7 @@ def adopt_or_start(
     options: Options,
     serving: ProcessOptions,
     *,
-    told: Told,
+    told: StartCallbacks,
 ) -> Entry:
     """Return the entry of a ready engine. Raises the engine's own error when it could not start."""
     require_supported_platform()
@@ -64,7 +64,7 @@ def adopt(identity: Identity, options: Options, listen: str | None = None) -> En
     return None
 
 
-def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...], told: Told) -> Entry:
+def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...], told: StartCallbacks) -> Entry:
     """Start the process and wait until it answers. An interrupt ends the started process."""
     path = registry_folder() / f"{identity.slug()}{LOG_SUFFIX}"
     if path.exists() and path.stat().st_size > LOG_ROTATE_BYTES:
@@ -78,7 +78,7 @@ def start(identity: Identity, arguments: list[str], *, keep_open: tuple[int, ...
 
 
 @contextmanager
-def _alone(identity: Identity, told: Told) -> Iterator[int]:
+def _alone(identity: Identity, told: StartCallbacks) -> Iterator[int]:
     """Hold the lock of an identity and yield the descriptor of its file. The lock belongs to the open file: a process
     that inherits the descriptor holds it too, and the lock ends when the last one closes it."""
     path = registry_folder() / f"{identity.slug()}{LOCK_SUFFIX}"
@@ -90,7 +90,7 @@ def _alone(identity: Identity, told: Told) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, identity: Identity, told: Told) -> None:
+def _lock(descriptor: int, identity: Identity, told: StartCallbacks) -> None:
     waiting = f"waiting for {identity}, which somebody else is starting"
     begun, due = time.monotonic(), 0.0
     while not _could_lock(descriptor):

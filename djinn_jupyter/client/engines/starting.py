@@ -34,14 +34,14 @@ Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class StartCallbacks:
     """Callbacks for the progress of a start: `line` for each new step, `second` each second for the present one."""
 
     line: Tell
     second: Tell
 
 
-def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ...], told: Told) -> Entry:
+def start(name: str, arguments: list[str], *, log: Log, keep_open: tuple[int, ...], told: StartCallbacks) -> Entry:
     """Start an engine and return its entry when it is ready. EngineStartFailed, or the engine's own error. Any
     exception, an interrupt included, ends the started process."""
     reader, writer = os.pipe()
@@ -98,7 +98,7 @@ class Log:
 class _Wait:
     """Receive the notices of one starting engine. Times are of the monotonic clock."""
 
-    def __init__(self, name: str, reader: int, log: Log, told: Told) -> None:
+    def __init__(self, name: str, reader: int, log: Log, told: StartCallbacks) -> None:
         self._name, self._reader, self._log, self._told = name, reader, log, told
         self._pid: int | None = None
         self._step = f"starting the engine of {name}"

@@ -79,7 +79,7 @@ def make_entry(
     )
 
 
-class Held:
+class HeldLock:
     """A lock on an open file or folder; it ends with this process at the latest. A forked child closes its copy, so
     that no child makes a dead engine look alive."""
 
@@ -137,9 +137,9 @@ class Registration:
         self._life.unlink(missing_ok=True)
         self._held.let_go()
 
-    def _hold(self) -> Held:
+    def _hold(self) -> HeldLock:
         make_own_folder(self._life.parent)
-        return Held(open_own(self._life, os.O_RDWR | os.O_CREAT))
+        return HeldLock(open_own(self._life, os.O_RDWR | os.O_CREAT))
 
     def _write(self) -> Stamp | None:
         make_own_folder(self.path.parent)
@@ -168,7 +168,7 @@ class SocketFolder:
         if len(os.fsencode(parent)) > 70:
             parent = "/tmp"
         self.path = Path(tempfile.mkdtemp(prefix=SOCKET_FOLDER_PREFIX, dir=parent))
-        self._held = Held(os.open(self.path, os.O_RDONLY))
+        self._held = HeldLock(os.open(self.path, os.O_RDONLY))
 
     def endpoint(self, name: str) -> str:
         return f"ipc://{self.path / name}"

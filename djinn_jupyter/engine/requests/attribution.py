@@ -36,7 +36,7 @@ UNEXPLAINED = 0.05  # of a layer's change: more than rounding, so something else
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class RowObserver:
     """Records one row of a value as the pass goes by: [1, D], or with `by_head` what each head adds, [H, D]."""
 
     tap: Tap
@@ -72,7 +72,7 @@ class AttributionRequests:
         assert rows is not None
         through = runtime.forward.layers if request.ahead else frame.boundary
         watched = [one for layer in range(through) for one in _watched(runtime, layer, rows[0], request.heads)]
-        first = Seen(tap=runtime.resolve(Site(point="resid_pre", layer=0)), row=rows[0], point="embedding")
+        first = RowObserver(tap=runtime.resolve(Site(point="resid_pre", layer=0)), row=rows[0], point="embedding")
         done = [one for one in watched if one.tap.stage < frame.boundary]
         entry = yield from _run(runtime, session, frame, [first, *done])
         x_D = frame.hidden[0, rows[0]]
@@ -87,7 +87,7 @@ class AttributionRequests:
 
 
 def _run(
-    runtime: Runtime, session: Session, frame: Frame, observers: list[Seen]
+    runtime: Runtime, session: Session, frame: Frame, observers: list[RowObserver]
 ) -> Generator[Blocked | None, None, Frame]:
     """Run the pass once more, from its start to the boundary of the stop, with observers. Return the frame there."""
     tap = runtime.resolve(Site(point="resid_post", layer=frame.boundary - 1))
@@ -100,7 +100,7 @@ def _run(
 
 
 def _run_on(
-    runtime: Runtime, session: Session, frame: Frame, entry: Frame, observers: list[Seen]
+    runtime: Runtime, session: Session, frame: Frame, entry: Frame, observers: list[RowObserver]
 ) -> Generator[Blocked | None, None, Tensor]:
     """Finish the stopped pass on the side, under its rules, with observers. Return the last residual, [T, D]. A stop
     inside a layer is entered at the layer's beginning, at `entry`: its modules before the stop are observed too."""
@@ -114,7 +114,7 @@ def _run_on(
     return outcome.frame.hidden[0]
 
 
-def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Seen]:
+def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[RowObserver]:
     """Yield observers of the values that layer `layer` adds to the residual, by module. Raises UnknownSite where its
     heads add nothing of their own."""
     for point in POINTS:
@@ -123,9 +123,11 @@ def _watched(runtime: Runtime, layer: int, row: int, heads: bool) -> Iterator[Se
         if isinstance(added, str):
             continue  # a layer without that module; what is missing in the sum is found afterwards
         if heads and point == "attn_out":
-            yield Seen(tap=_heads_tap(runtime, layer, normed=isinstance(found, Tap)), row=row, point="z", by_head=True)
+            yield RowObserver(
+                tap=_heads_tap(runtime, layer, normed=isinstance(found, Tap)), row=row, point="z", by_head=True
+            )
         else:
-            yield Seen(tap=added, row=row, point=point)
+            yield RowObserver(tap=added, row=row, point=point)
 
 
 def _heads_tap(runtime: Runtime, layer: int, *, normed: bool) -> Tap:
@@ -156,7 +158,7 @@ def _projected(tap: Tap, raw: Tensor, row: int) -> tuple[list[Tensor], Tensor]:
     return alone, bias
 
 
-def _require_whole(x_D: Tensor, seen: list[Seen]) -> None:
+def _require_whole(x_D: Tensor, seen: list[RowObserver]) -> None:
     """Raise UnknownSite where the residual is not the sum of the values seen: the family scales or adds something
     else."""
     parts = [value for one in seen for value in (*one.values, one.bias) if value is not None]
@@ -175,8 +177,8 @@ def _attributed(
     request: ask.Attribute,
     out: Readout,
     x_D: Tensor,
-    first: Seen,
-    watched: list[Seen],
+    first: RowObserver,
+    watched: list[RowObserver],
     position: int,
     tokens: list[int],
 ) -> Attributed:

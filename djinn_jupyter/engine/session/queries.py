@@ -29,7 +29,7 @@ Exactness = Literal["exact", "re-run from the committed cache", "run ahead", "re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ObtainedValue:
     """A raw value of the stopped pass and how it was obtained."""
 
     raw: Tensor
@@ -87,17 +87,19 @@ def stopped_frame(session: Session) -> Frame:
     return session.frame
 
 
-def value_at(runtime: Runtime, session: Session, tap: Tap, ahead: bool) -> Generator[Blocked | None, None, Seen]:
+def value_at(
+    runtime: Runtime, session: Session, tap: Tap, ahead: bool
+) -> Generator[Blocked | None, None, ObtainedValue]:
     """Return the raw value at `tap` in the stopped pass. Raises UnknownSite where it is not to be had."""
     frame = stopped_frame(session)
     assert frame.tap is not None and frame.raw is not None
     if tap.site.whole() == frame.tap.site.whole() or tap.same_tensor(frame.tap):
-        return Seen(raw=frame.raw, exactness="exact")
+        return ObtainedValue(raw=frame.raw, exactness="exact")
     replaced = [override.raw for override in frame.overrides if tap.same_tensor(override.tap)]
     if replaced:
-        return Seen(raw=replaced[-1], exactness="exact")
+        return ObtainedValue(raw=replaced[-1], exactness="exact")
     if tap.boundary is not None and tap.boundary == frame.boundary and frame.hidden is not None:
-        return Seen(raw=frame.hidden, exactness="exact")
+        return ObtainedValue(raw=frame.hidden, exactness="exact")
     if may_be_reached(tap, frame):
         seen = yield from _below(runtime, session, frame, tap)
         if seen is not None:
@@ -118,7 +120,9 @@ def may_be_reached(tap: Tap, frame: Frame) -> bool:
     return tap.stage < frame.boundary or (frame.inside and frame.tap is not None and tap.stage <= frame.tap.stage)
 
 
-def _below(runtime: Runtime, session: Session, frame: Frame, tap: Tap) -> Generator[Blocked | None, None, Seen | None]:
+def _below(
+    runtime: Runtime, session: Session, frame: Frame, tap: Tap
+) -> Generator[Blocked | None, None, ObtainedValue | None]:
     """Run the pass again from its start up to the tap. Return None where the stop itself is met first."""
     assert frame.tap is not None
     targets = (Target(tap=tap, step=frame.step), Target(tap=frame.tap, step=frame.step))
@@ -130,10 +134,12 @@ def _below(runtime: Runtime, session: Session, frame: Frame, tap: Tap) -> Genera
     return _seen(outcome, tap, "re-run from the committed cache")
 
 
-def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> Seen:
+def _seen(outcome: Halted | Completed, tap: Tap, exactness: Exactness) -> ObtainedValue:
     if isinstance(outcome, Completed) or outcome.frame.raw is None:
         raise UnknownSite(f"{tap.site} was not met in this pass.")
-    return Seen(raw=outcome.frame.raw, exactness="recomputed from q and k" if tap.kind == "recomputed" else exactness)
+    return ObtainedValue(
+        raw=outcome.frame.raw, exactness="recomputed from q and k" if tap.kind == "recomputed" else exactness
+    )
 
 
 def next_logits(runtime: Runtime, session: Session, frame: Frame) -> Generator[Blocked | None, None, Tensor]:

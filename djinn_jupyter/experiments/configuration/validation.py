@@ -64,7 +64,7 @@ class AgentSleepResume(Single, frozen=True, kw_only=True):
     ] = 3
 
 
-class Ring(Section, frozen=True, kw_only=True):
+class RingSection(Section, frozen=True, kw_only=True):
     capacity_gb: Annotated[
         Gigabytes,
         Meta(description="Most device memory for weights; where all would fit, less is taken, so that they stream."),
@@ -103,7 +103,7 @@ class ValidationFile(Section, frozen=True, kw_only=True):
     logit_equivalence: LogitEquivalence | None = None
     pcie_flatline: PcieFlatline | None = None
     agent_sleep_resume: AgentSleepResume | None = None
-    ring_buffer: Ring | None = None
+    ring_buffer: RingSection | None = None
     server: Server = Server()
     hardware: ImposedHardware = ImposedHardware()
     logging: Logging = Logging()

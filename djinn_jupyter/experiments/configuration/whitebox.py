@@ -32,7 +32,7 @@ class Model(Section, frozen=True, kw_only=True):
     ] = None
 
 
-class Breakpoints(Section, frozen=True, kw_only=True):
+class BreakpointSection(Section, frozen=True, kw_only=True):
     enabled: Annotated[bool, Meta(description="Whether runs are stopped and compared at all.")] = True
     layers: Annotated[
         tuple[Layer, ...],
@@ -77,7 +77,7 @@ class MemoryPressure(Section, frozen=True, kw_only=True):
 
 class Experiment(Section, frozen=True, kw_only=True):
     num_trials: Annotated[Positive, Meta(description="How often each layer is stopped at.")]
-    breakpoints: Breakpoints
+    breakpoints: BreakpointSection
     inference: Inference
     activation_steering: Steering | None = None
     concurrent_demo: Concurrent | None = None

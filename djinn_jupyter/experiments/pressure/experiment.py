@@ -31,7 +31,7 @@ LEAST_HERTZ = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunResult:
     """The result of a session's run: tokens and the digest of its last logits."""
 
     tokens: tuple[int, ...]
@@ -78,7 +78,7 @@ def resume_order(count: int) -> list[int]:
     return list(range(count))
 
 
-def _alone(course: Course, engine: RemoteEngine, prompts: list[list[int]], new: int) -> list[Outcome]:
+def _alone(course: Course, engine: RemoteEngine, prompts: list[list[int]], new: int) -> list[RunResult]:
     """Run each prompt by itself on an empty card, without a stop."""
     course.tell(f"Running {len(prompts)} sessions alone, for comparison")
     outcomes = []
@@ -97,7 +97,7 @@ def _under_pressure(
     sums: Arithmetic,
     prompts: list[list[int]],
     new: int,
-    alone: list[Outcome],
+    alone: list[RunResult],
 ) -> list[str]:
     begun = time.monotonic()
     progression: list[dict[str, Any]] = []
@@ -155,15 +155,15 @@ def _stopped(engine: RemoteEngine, name: str, layer: int, prompt: list[int], new
     return session
 
 
-def _resumed(course: Course, session: RemoteSession, number: int, count: int, new: int) -> Outcome:
+def _resumed(course: Course, session: RemoteSession, number: int, count: int, new: int) -> RunResult:
     course.check_time()
     outcome = _outcome(finished(session.resume()))
     course.tell(f"[Session {number + 1}/{count}] resumed")
     return outcome
 
 
-def _outcome(done: Finished) -> Outcome:
-    return Outcome(tokens=done.tokens, digest=digest_of(done))
+def _outcome(done: Finished) -> RunResult:
+    return RunResult(tokens=done.tokens, digest=digest_of(done))
 
 
 def _fields(

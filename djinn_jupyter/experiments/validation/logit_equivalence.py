@@ -30,7 +30,7 @@ Row = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class PromptResult:
     """One prompt on one side: new tokens, the fp32 logits [V] of the last of its passes, milliseconds of all; `moved`
     bytes through the ring in each pass."""
 
@@ -53,7 +53,7 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
             per_pass = engine.wake().weights.bytes_streamed_per_pass
             prompts = [prompt_of(engine, PROMPT, seed=300 + n) for n in range(wanted.num_samples)]
             engine.session("first pass", fresh=True).run(prompts[0], max_new_tokens=2, ignore_eos=True)
-            rings: list[Sample] = []
+            rings: list[PromptResult] = []
             for prompt in prompts:
                 rings.append(_ours(course, engine, prompt, file.server.timeout_seconds))
                 so_far = {"ring_metrics": _speed(rings), "bytes_streamed_per_pass": _per_pass(rings)}
@@ -73,7 +73,12 @@ def run(course: Course, file: ValidationFile, wanted: LogitEquivalence) -> dict[
 
 
 def judge(
-    wanted: LogitEquivalence, plains: Sequence[Sample], rings: Sequence[Sample], *, same_device: bool, streamed: int
+    wanted: LogitEquivalence,
+    plains: Sequence[PromptResult],
+    rings: Sequence[PromptResult],
+    *,
+    same_device: bool,
+    streamed: int,
 ) -> dict[str, Any]:
     """Return the verdict over all samples; each metric is the worst sample's. `streamed`: bytes that a pass has to
     move."""
@@ -109,11 +114,11 @@ def judge(
     }
 
 
-def _per_pass(rings: Sequence[Sample]) -> list[int]:
+def _per_pass(rings: Sequence[PromptResult]) -> list[int]:
     return [nbytes for ring in rings for nbytes in ring.moved]
 
 
-def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: float) -> Sample:
+def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: float) -> PromptResult:
     course.check_time()
     session = engine.session("logit equivalence", fresh=True)
     last = max((copy.number for copy in arrived(engine, 0, timeout)), default=0)
@@ -125,7 +130,7 @@ def _ours(course: Course, engine: RemoteEngine, prompt: list[int], timeout: floa
         last, taken = copies[-1].number if copies else last, taken + milliseconds
         tokens += done.tokens
         moved.append(sum(copy.bytes_moved for copy in copies))
-    return Sample(tokens=tuple(tokens), logits=done.logits, milliseconds=taken, moved=tuple(moved))
+    return PromptResult(tokens=tuple(tokens), logits=done.logits, milliseconds=taken, moved=tuple(moved))
 
 
 def _pass(session: RemoteSession, prompt: list[int] | None) -> Finished:
@@ -133,16 +138,16 @@ def _pass(session: RemoteSession, prompt: list[int] | None) -> Finished:
     return finished(session.run(prompt, max_new_tokens=1, ignore_eos=True, extend=prompt is None))
 
 
-def _theirs(eager: Baseline, prompt: list[int]) -> Sample:
+def _theirs(eager: Baseline, prompt: list[int]) -> PromptResult:
     made = eager.ask("logits", tokens=prompt, new=NEW)
     row = np.frombuffer(base64.b64decode(made["logits"]), dtype=np.float32)
-    return Sample(tokens=tuple(made["tokens"]), logits=row, milliseconds=made["milliseconds"])
+    return PromptResult(tokens=tuple(made["tokens"]), logits=row, milliseconds=made["milliseconds"])
 
 
 def _top(row: Row) -> list[int]:
     return [int(token) for token in np.argsort(-row, kind="stable")[:TOP]]
 
 
-def _speed(samples: Sequence[Sample]) -> dict[str, float]:
+def _speed(samples: Sequence[PromptResult]) -> dict[str, float]:
     seconds = sum(sample.milliseconds for sample in samples) / 1000
     return {"elapsed_seconds": seconds, "tokens_per_second": sum(len(s.tokens) for s in samples) / seconds}

@@ -25,7 +25,7 @@ class AnswerLate(DjinnError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class CardLimits:
     """In bytes: `allowed` for an engine's weights and pages together, and the whole `imposed` card, if one is imposed.
     `shrunk`: the configured ring would have held the whole model, so that nothing would have streamed."""
 
@@ -43,12 +43,12 @@ class Card:
         }
 
 
-def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> Card:
+def card_for(ring_gb: float, limit_gb: float | None, weights: int) -> CardLimits:
     """Size a card for a ring of at most `ring_gb`, within `limit_gb`, small enough that `weights` stream."""
     ring = ring_gb * GIB * PAGES_SHARE / (PAGES_SHARE - 1)
     allowed = min(ring, float("inf") if limit_gb is None else limit_gb * GIB * HEADROOM)
     shrunk = weights < allowed
-    return Card(
+    return CardLimits(
         allowed=int(weights * STREAMING_SHARE if shrunk else allowed), shrunk=shrunk, imposed=bytes_of(limit_gb)
     )
 

@@ -42,7 +42,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TrialEntry:
     """One trial at one layer. `latency_ms` is the whole run with its stop and resume. `checkpoint_time_ms` is until the
     bytes of the stopped session are on the host: another request meanwhile waits for `checkpoint_dispatch_ms`, and
     copying takes `checkpoint_copy_ms`. `restore_time_ms` is until they are back on the device. `stopped_in_decode`: the
@@ -73,7 +73,7 @@ class Entry:
 
 def run_trials(
     course: Course, engine: RemoteEngine, file: Whitebox, prompt: list[int], reference: Reference
-) -> list[Entry]:
+) -> list[TrialEntry]:
     session = engine.session("whitebox", fresh=True)
     _run(session, prompt, file.experiment.inference.continuation_tokens)  # the first run is slow and not counted
     entries = []
@@ -92,7 +92,7 @@ def run_trials(
     return entries
 
 
-def summary(entries: Sequence[Entry]) -> dict[str, Any]:
+def summary(entries: Sequence[TrialEntry]) -> dict[str, Any]:
     """Return the fields of `token_accuracy` in the result file."""
     accuracy, latency = [e.token_accuracy for e in entries], [e.latency_ms for e in entries]
     overhead = [e.os_overhead_percent for e in entries]
@@ -120,7 +120,7 @@ def _trial(
     reference: Reference,
     trial: int,
     layer: int,
-) -> Entry:
+) -> TrialEntry:
     new, layers = wanted.continuation_tokens, engine.description.layers
     session.clear()
     _, uninterrupted_ms = timed(
@@ -132,7 +132,7 @@ def _trial(
     compared = wanted.context_tokens
     right = _agreeing(predicted[-compared:], reference.predicted[-compared:])
     right += _agreeing(again.tokens, reference.tokens)
-    return Entry(
+    return TrialEntry(
         trial=trial,
         layer=layer,
         token_accuracy=100 * right / (compared + new),

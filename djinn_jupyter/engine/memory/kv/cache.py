@@ -10,7 +10,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv import states
 from djinn_jupyter.engine.memory.kv.geometry import CacheGeometry, GroupKind
-from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, Slot
+from djinn_jupyter.engine.memory.kv.group_cache import GroupCache, LayerSlot
 from djinn_jupyter.engine.memory.kv.layers import (
     PagedFullLayer,
     PagedIndexedLayer,
@@ -264,10 +264,10 @@ def _layers(model_config: PreTrainedConfig, geometry: CacheGeometry, groups: Seq
     return layers
 
 
-def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, Slot]:
+def _held(groups: Iterable[GroupCache], *kinds: GroupKind) -> dict[int, LayerSlot]:
     """Return, by cache layer, the slot of its rows in the groups of these kinds."""
     return {
-        layer.cache_layer: Slot(group, slot)
+        layer.cache_layer: LayerSlot(group, slot)
         for group in groups
         if group.geometry.kind in kinds
         for slot, layer in enumerate(group.geometry.layers)

@@ -171,7 +171,7 @@ class GroupCache:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Slot:
+class LayerSlot:
     """The rows of one layer in its group."""
 
     group: GroupCache

@@ -25,7 +25,7 @@ from djinn_jupyter.engine.model.discovery.recording import (
     CacheCall,
     Call,
     FunctionCall,
-    Seen,
+    RecordedTensor,
     kept,
     linears,
 )
@@ -211,7 +211,7 @@ class _Attention:
         return output_of(self.record, first.post)
 
 
-def _heads_of(seen: Seen | None) -> Tensor:
+def _heads_of(seen: RecordedTensor | None) -> Tensor:
     """Return [B, H, D] of keys or values on their way into the cache."""
     value = kept(seen)
     return value.reshape(PROMPTS, -1, value.shape[-1])

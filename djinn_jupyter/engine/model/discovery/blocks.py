@@ -25,7 +25,7 @@ Kind = Literal["two", "parallel", "one", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Contribution:
+class BlockContribution:
     """The tensor that a block adds: `block` makes it; `post` is the norm before the sum; `scale` a factor there."""
 
     value: Tensor
@@ -43,8 +43,8 @@ class Blocks:
 
     kind: Kind
     mid: tuple[Call, int | str] | None = None
-    first: Contribution | None = None
-    second: Contribution | None = None
+    first: BlockContribution | None = None
+    second: BlockContribution | None = None
 
 
 def find_blocks(record: LayerRecord) -> Blocks:
@@ -88,7 +88,7 @@ def _distinct(values: Iterable[Tensor]) -> list[Tensor]:
     return found
 
 
-def _first(record: LayerRecord, residual: Tensor, mid: Call) -> Contribution | None:
+def _first(record: LayerRecord, residual: Tensor, mid: Call) -> BlockContribution | None:
     """Return the contribution that, added to the layer's input, makes the residual in the middle."""
     earlier = [value for call, value in record.outputs if call.left < mid.entered]
     for exact in (True, False):
@@ -119,11 +119,11 @@ def _one(record: LayerRecord) -> Blocks | None:
     return None
 
 
-def _contribution(record: LayerRecord, value: Tensor, scale: float = 1.0) -> Contribution:
+def _contribution(record: LayerRecord, value: Tensor, scale: float = 1.0) -> BlockContribution:
     block = record.maker(value)
     if block is not None:
-        return Contribution(value=value, block=block, scale=scale)
+        return BlockContribution(value=value, block=block, scale=scale)
     post = record.makers(value)[0]
     raw = next((shaped for seen in post.inputs.values() if (shaped := record.shaped(seen)) is not None), None)
     block = None if raw is None else record.maker(raw)
-    return Contribution(value=value, block=block, post=post, scale=scale)
+    return BlockContribution(value=value, block=block, post=post, scale=scale)

@@ -16,8 +16,8 @@ from djinn_jupyter.engine.model.discovery.recording import (
     CacheCall,
     Call,
     FunctionCall,
+    RecordedTensor,
     Recording,
-    Seen,
 )
 
 
@@ -51,7 +51,7 @@ class LayerRecord:
     def count(self, module: nn.Module) -> int:
         return sum(call.module is module for call in self.calls)
 
-    def shaped(self, seen: Seen | None) -> Tensor | None:
+    def shaped(self, seen: RecordedTensor | None) -> Tensor | None:
         """Return the value of `seen` in the shape of the hidden state, None if it does not fit."""
         if seen is None or seen.value is None or not seen.floating or not seen.shape:
             return None

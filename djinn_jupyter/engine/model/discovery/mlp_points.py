@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.model.discovery.blocks import Blocks, Contribution
+from djinn_jupyter.engine.model.discovery.blocks import BlockContribution, Blocks
 from djinn_jupyter.engine.model.discovery.layer_list import same
 from djinn_jupyter.engine.model.discovery.layer_record import LayerRecord
 from djinn_jupyter.engine.model.discovery.point import (
@@ -49,7 +49,7 @@ def mlp_places(record: LayerRecord, blocks: Blocks) -> Found:
     return found
 
 
-def _post(record: LayerRecord, contribution: Contribution) -> ModuleTensor | str:
+def _post(record: LayerRecord, contribution: BlockContribution) -> ModuleTensor | str:
     if contribution.post is not None:
         return output_of(record, contribution.post)
     scaled = f" times {contribution.scale:g}" if contribution.scale != 1.0 else ""

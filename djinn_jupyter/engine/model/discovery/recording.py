@@ -33,7 +33,7 @@ PROMPTS = 16  # one-token prompts at position 0, where rotary embeddings are the
 
 
 @dataclass(slots=True, kw_only=True)
-class Seen:
+class RecordedTensor:
     """A recorded tensor: its shape, and a copy where values are kept."""
 
     shape: tuple[int, ...]
@@ -49,15 +49,15 @@ class Call:
     parent: Call | None
     entered: int
     left: int = -1
-    inputs: dict[int | str, Seen] = field(default_factory=dict)
-    outputs: dict[Slot, Seen] = field(default_factory=dict)
+    inputs: dict[int | str, RecordedTensor] = field(default_factory=dict)
+    outputs: dict[Slot, RecordedTensor] = field(default_factory=dict)
     output: Any = None
 
     def inside(self, outer: Call) -> bool:
         return outer.entered < self.entered and self.left < outer.left
 
     @property
-    def first_output(self) -> Seen | None:
+    def first_output(self) -> RecordedTensor | None:
         return next(iter(self.outputs.values()), None)
 
 
@@ -68,8 +68,8 @@ class FunctionCall:
     family: Family
     caller: Call | None
     at: int
-    given: tuple[Seen, ...]
-    result: Seen
+    given: tuple[RecordedTensor, ...]
+    result: RecordedTensor
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -79,8 +79,8 @@ class CacheCall:
     caller: Call | None
     at: int
     layer: int
-    key: Seen | None = None
-    value: Seen | None = None
+    key: RecordedTensor | None = None
+    value: RecordedTensor | None = None
 
 
 class Recording:
@@ -117,9 +117,9 @@ class Recording:
         """True where the tensors of the current call are copied."""
         return self.current is not None and self.keep(self.current.module)
 
-    def see(self, tensor: Tensor, keep: bool) -> Seen:
+    def see(self, tensor: Tensor, keep: bool) -> RecordedTensor:
         value = tensor.detach().to("cpu", copy=True) if keep else None
-        return Seen(shape=tuple(tensor.shape), floating=tensor.is_floating_point(), value=value)
+        return RecordedTensor(shape=tuple(tensor.shape), floating=tensor.is_floating_point(), value=value)
 
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = Call(module=module, parent=self.current, entered=self.tick())
@@ -281,7 +281,7 @@ def linears(root: nn.Module) -> Iterator[nn.Module]:
             yield module
 
 
-def kept(seen: Seen | None) -> Tensor:
+def kept(seen: RecordedTensor | None) -> Tensor:
     """Return the copy of a tensor of a module whose values are kept."""
     assert seen is not None
     assert seen.value is not None

@@ -12,8 +12,8 @@ from djinn_jupyter.engine.model.discovery.recording import (
     PROMPTS,
     Call,
     FunctionCall,
+    RecordedTensor,
     Recording,
-    Seen,
 )
 from djinn_jupyter.engine.model.hooks.call_forms import Slot
 from djinn_jupyter.engine.model.hooks.layout import Heads, PositionLayout
@@ -81,7 +81,7 @@ class Probes:
 
     def stored(self, layer: int) -> list[Shape] | None:
         """Return the shape of the keys that a layer passes to the cache, in each probe; None where one is missing."""
-        found: list[Seen] = []
+        found: list[RecordedTensor] = []
         for probe, recording in enumerate(self.recordings):
             span = self.spans[probe][layer]
             found += [c.key for c in recording.cache_calls if c.key and span.entered < c.at < span.left]
