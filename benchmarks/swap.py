@@ -59,7 +59,8 @@ def _times(mover: _Mover, tiers: Sequence[Tier], setting: Setting, rounds: int) 
     with worker("copying") as copying:
         mover.out("host")
         mover.back("host")
-        copying.ask("prepare", nbytes=mover.nbytes, folder=str(setting.home), threads=setting.threads)
+        folder = str(setting.home) if "disk" in tiers else None
+        copying.ask("prepare", nbytes=mover.nbytes, folder=folder, threads=setting.threads)
         times = take_turns(_sides(mover, copying, tiers), rounds=rounds)
     mover.ends_as_it_began()
     return times

@@ -6,7 +6,7 @@ it still has to.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -82,12 +82,17 @@ def _attention(kernel: str) -> Attention:
 
 def _by(backend: SDPBackend, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     with sdpa_kernel(backend):
-        return scaled_dot_product_attention(query, keys, values, enable_gqa=query.shape[1] != keys.shape[1])
+        return scaled_dot_product_attention(query, *_for_each_head(query, keys, values))
 
 
 def _eager(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """As the eager attention of transformers computes it."""
-    group = query.shape[1] // keys.shape[1]
-    keys, values = (rows.repeat_interleave(group, dim=1) if group > 1 else rows for rows in (keys, values))
+    keys, values = _for_each_head(query, keys, values)
     weights = softmax(torch.matmul(query, keys.transpose(2, 3)) * WIDTH**-0.5, dim=-1, dtype=torch.float32)
     return torch.matmul(weights.to(query.dtype), values)
+
+
+def _for_each_head(query: Tensor, *rows: Tensor) -> Iterator[Tensor]:
+    """Yield keys and values with a copy for each head of the query that shares them; where none does, as they lie."""
+    group = query.shape[1] // rows[0].shape[1]
+    return (each.repeat_interleave(group, dim=1) if group > 1 else each for each in rows)

@@ -35,7 +35,7 @@ from tests.engine.persistence.crashes import crashed, forget, journal, written
 from tests.engine.plain import generate
 from tests.families import FAMILIES, MORE, build
 
-DTYPES: Final = ("float32", "bfloat16", "float16")
+DTYPES: Final = ("bfloat16", "float16", "float32")
 BACKENDS: Final = ("flash_attention", "efficient_attention", "math")  # cuDNN's does not repeat its own bits
 ATTENTIONS: Final = ("eager", *(f"sdpa, {backend}" for backend in BACKENDS))
 SMALL: Final = (("llama", "mamba2"), DTYPES, ("eager", "sdpa, math"))
@@ -85,9 +85,9 @@ def run(setting: Setting) -> Result:
 
 @contextmanager
 def _deciders(setting: Setting) -> Iterator[Callable[[list[Case]], Iterator[Verdict | None]]]:
-    """Yield what decides cases, as they come: this process, or on a GPU one for every other core."""
+    """Yield what decides cases, as they come: this process, or on a GPU one for each core but two."""
     torch.set_num_threads(setting.threads)
-    processes = (os.cpu_count() or 1) // 2
+    processes = (os.cpu_count() or 1) - 2
     if DEVICE.type != "cuda" or setting.quick or processes < 2:
         yield lambda some: map(decide, some)
         return
@@ -111,9 +111,11 @@ def _verdict(fields: dict[str, Any]) -> Verdict:
 
 
 def cases(*, quick: bool) -> Iterator[Case]:
-    families, dtypes, attentions = SMALL if quick else ((*FAMILIES, *MORE), DTYPES, ATTENTIONS)
-    for dtype, attention, family in product(dtypes, attentions, families):
-        yield Case(family=family, dtype=dtype, attention=attention)
+    """Yield the cases, those of the usual families first."""
+    for families in (SMALL[0],) if quick else (FAMILIES, MORE):
+        dtypes, attentions = SMALL[1:] if quick else (DTYPES, ATTENTIONS)
+        for dtype, attention, family in product(dtypes, attentions, families):
+            yield Case(family=family, dtype=dtype, attention=attention)
 
 
 def decide(case: Case) -> Verdict:

@@ -1,7 +1,6 @@
 """The step of many sessions: 50 of 2,048 tokens on 13B-shaped weights that the card cannot hold at the same time.
 
-Each stops half-way through the layers, all are alive together, and each is resumed when it was used longest ago. Then,
-on the same engine: the speed of one session's moves, and how long a session that had left is waited for.
+Each stops half-way through the layers, all are alive together, and each is resumed when it was used longest ago.
 """
 
 from __future__ import annotations
@@ -12,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks import prefetch, swap
 from benchmarks.gpu.serving import TINY_PAGE, memory_of_card, scale_of, serving
 from benchmarks.gpu.shapes import THIRTEEN, per_position, saved, shape, weight_bytes
 from benchmarks.measuring import Spread
-from benchmarks.results import Checks, Figure, Result, at_least, at_most
+from benchmarks.results import Figure, Result, at_least, at_most
 from benchmarks.setting import Setting
 from djinn_jupyter.amounts import GIB
 from djinn_jupyter.client.engine import RemoteEngine
@@ -30,7 +28,7 @@ from djinn_jupyter.wire.replies import Event, SessionSwapped
 CARD: Final = 80 << 30
 MOST_OF_A_CARD: Final = 0.95  # the other programs on it have the rest
 SHARE: Final = 0.4  # of all sessions' pages that fit, where no card is imposed
-NEW, ROUNDS = 8, 5
+NEW: Final = 8
 Outcome = tuple[tuple[int, ...], str]
 
 
@@ -75,22 +73,18 @@ class Course:
 
 
 def run(setting: Setting) -> Result:
-    config, checks = shape(THIRTEEN, scale_of(setting)), Checks()
+    config = shape(THIRTEEN, scale_of(setting))
     plan = Plan.of(setting, config, memory_of_card())
     prompts = [random_tokens(plan.positions, config["vocab_size"], 100 + n) for n in range(plan.sessions)]
     with serving(saved(config), setting, **plan.options) as engine:
         alone = [_alone(engine, prompt) for prompt in prompts]
         course = _together(engine, plan, prompts, alone)
-        one = engine.session("one", fresh=True)
-        speeds, nbytes = swap.moves(one, prompts[0], ("host",), setting, checks)
-        stalls = prefetch.waits(engine, one, prompts[0], ("host",), setting.rounds(ROUNDS), checks)
-    settings = {"shape": config, "plan": plan, "bytes_of_a_session": nbytes, "measured_by": course.curve.measured_by}
+    settings = {"shape": config, "plan": plan, "measured_by": course.curve.measured_by}
     moves = [_fields(transfer) for transfer in course.moved]
     return Result(
         benchmark="sessions",
         settings={**settings, "moves": moves},
-        figures=(*_figures(plan, course), *speeds, *stalls),
-        checks=checks.counts,
+        figures=tuple(_figures(plan, course)),
     )
 
 

@@ -10,8 +10,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,11 +99,15 @@ def delete() -> None:
 def _write(config: dict[str, Any], place: Path) -> None:
     (place / "config.json").write_text(json.dumps(config))
     tensors = _empty(config).state_dict()
-    cut = _Cut(_dtype(config), sum(tensor.numel() for tensor in tensors.values()))
+    cut = _Cut(_dtype(config), tensors)
     shards = list(_shards(tensors))
-    for number, names in enumerate(shards):
-        made = {name: cut(name, tensors[name].shape) for name in names}
+
+    def save(number: int) -> None:
+        made = {name: cut(name) for name in shards[number]}
         save_file(made, place / _name_of(number, len(shards)), metadata={"format": "pt"})
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(save, range(len(shards))))
     places = {name: _name_of(number, len(shards)) for number, names in enumerate(shards) for name in names}
     index = {"metadata": {"total_size": weight_bytes(config)}, "weight_map": places}
     os.sync()  # or the writing would go on while a step measures
@@ -113,18 +119,21 @@ def _name_of(number: int, count: int) -> str:
 
 
 class _Cut:
-    """Cuts weights from one block of normal numbers, each where the one before ended. Norms are ones."""
+    """Cuts weights from one block of normal numbers, each where the one before ends. Norms are ones."""
 
-    def __init__(self, dtype: torch.dtype, most: int) -> None:
-        size = min(BLOCK, most | 1)
+    def __init__(self, dtype: torch.dtype, tensors: dict[str, Tensor]) -> None:
+        counts = {name: tensor.numel() for name, tensor in tensors.items()}
+        size = min(BLOCK, sum(counts.values()) | 1)
         self._block = torch.randn(size, generator=torch.Generator().manual_seed(0)).mul_(0.02).to(dtype)
-        self._at = 0
+        self._shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        ends = accumulate(counts.values())
+        self._begins = {name: (end - count) % size for (name, count), end in zip(counts.items(), ends, strict=True)}
 
-    def __call__(self, name: str, shape: torch.Size) -> Tensor:
+    def __call__(self, name: str) -> Tensor:
+        shape = self._shapes[name]
         if len(shape) == 1:
             return torch.ones(shape, dtype=self._block.dtype)
-        count, size = shape.numel(), self._block.numel()
-        begun, self._at = self._at, (self._at + count) % size
+        count, size, begun = shape.numel(), self._block.numel(), self._begins[name]
         around = self._block if begun + count <= size else self._block.repeat(-(-(begun + count) // size))
         return around[begun : begun + count].view(shape).clone()
 

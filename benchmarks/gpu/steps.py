@@ -36,6 +36,7 @@ STEPS: Final = (
     ),
     _of_a_gpu("races", "10,000 random interleavings with poisoned pages; compute-sanitizer's memcheck and racecheck"),
     _of_a_gpu("sessions", "50 sessions of 2,048 tokens on 13B-shaped weights under an imposed 80 GiB"),
+    _of_a_gpu("moves", "one of those sessions leaves the device and comes back, against plain copies"),
     _benchmark("swap", "sessions leave for the host and the disk and come back, against plain copies"),
     _benchmark("prefetch", "the next token of a session that had left, told and untold"),
     _of_a_gpu("ring", "13B-shaped weights in 12 GiB: copies, windows of the link, against accelerate"),

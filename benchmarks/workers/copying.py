@@ -17,12 +17,15 @@ CHUNK = 4 << 20
 
 
 class Copying:
-    def prepare(self, nbytes: int, folder: str, threads: int) -> dict[str, Any]:
-        """Make a buffer on the device and one on the host that have been touched, and a file of that size."""
+    def prepare(self, nbytes: int, folder: str | None, threads: int) -> dict[str, Any]:
+        """Make a buffer on the device and one on the host that have been touched, a file of that size in `folder`."""
         torch.set_num_threads(threads)
         self._device = device_for(None)
         self._host = torch.randint(256, (nbytes,), dtype=torch.uint8, pin_memory=self._device.type == "cuda")
         self._near = self._host.to(self._device, copy=True)
+        return {} if folder is None else self._filled(folder, nbytes)
+
+    def _filled(self, folder: str, nbytes: int) -> dict[str, Any]:
         self._file = self._opened(folder)
         self._chunk = mmap.mmap(-1, CHUNK)
         self._chunk[:] = os.urandom(CHUNK)

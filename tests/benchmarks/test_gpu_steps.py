@@ -15,6 +15,7 @@ from benchmarks.gpu import (
     graphs,
     interleavings,
     large_ring,
+    moves,
     races,
     ring,
     sessions,
@@ -92,6 +93,13 @@ def test_many_sessions_are_alive_and_each_ends_as_it_does_alone(tiny: Setting) -
     )
     assert value_of(found, "moves off the device")
     assert value_of(found, "the engine counted") == pytest.approx(1.0, abs=0.2)
+
+
+@pytest.mark.alone
+def test_a_session_of_a_large_shape_leaves_and_comes_back(tiny: Setting) -> None:
+    found = moves.run(tiny)
+    assert found.settings["bytes_of_a_session"]
+    assert value_of(found, "swap out to the host")
     assert value_of(found, "told by the focus") is not None
 
 

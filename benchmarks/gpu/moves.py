@@ -1,0 +1,30 @@
+"""The step of moves: a session of 2,048 tokens on 13B-shaped weights leaves the device and comes back.
+
+Its speed against plain copies of the same bytes, and how long a session that had left is waited for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks import prefetch, swap
+from benchmarks.gpu.serving import TINY_PAGE, scale_of, serving
+from benchmarks.gpu.shapes import THIRTEEN, saved, shape
+from benchmarks.results import Checks, Result
+from benchmarks.setting import Setting
+from djinn_jupyter.experiments.serving import random_tokens
+
+ROUNDS: Final = 5
+TIERS: Final = ("host",)
+
+
+def run(setting: Setting) -> Result:
+    config, checks = shape(THIRTEEN, scale_of(setting)), Checks()
+    positions = scale_of(setting).of(2048, 6 * TINY_PAGE)
+    prompt = random_tokens(positions, config["vocab_size"])
+    with serving(saved(config), setting) as engine:
+        session = engine.session("one", fresh=True)
+        speeds, nbytes = swap.moves(session, prompt, TIERS, setting, checks)
+        stalls = prefetch.waits(engine, session, prompt, TIERS, setting.rounds(ROUNDS), checks)
+    settings = {"shape": config, "positions": positions, "bytes_of_a_session": nbytes}
+    return Result(benchmark="moves", settings=settings, figures=(*speeds, *stalls), checks=checks.counts)
