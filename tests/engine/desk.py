@@ -86,7 +86,7 @@ class Desk:
         self.settle()
         assert all(slab.pages_in_use == 0 for slab in self.engine.slabs)
         assert len(self.engine.scheduler) == 0
-        assert self.engine.forward.gates.crossing is None
+        assert self.engine.forward.gates.hooks is None
 
     def swap_out(self, name: str = "a", tier: Any = "host") -> told.Swapped:
         return self.ask(ask.SwapOut(session=name, tier=tier))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.forward.pass_controller import PassCrossing
+from djinn_jupyter.engine.forward.pass_controller import PassController
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.call_forms import LayerForm
@@ -38,7 +38,7 @@ def told(desk: Desk, story: Story) -> Any:
     except Exception:  # noqa: BLE001  taken-out mechanisms break models in their own ways
         return None
     finally:
-        desk.engine.forward.gates.crossing = None
+        desk.engine.forward.gates.hooks = None
         desk.close_all()
 
 
@@ -149,13 +149,13 @@ def test_5_a_stop_within_a_layer_keeps_that_layers_input(family: str, out: pytes
     desk, story = desk_of(family), stop_and_go_on("mlp_in.5", "step == 1")
     plain = generate(plain_of(family), PROMPT, NEW)
     assert told(desk, story) == plain
-    kept = PassCrossing.about_to_run
+    kept = PassController.about_to_run
 
-    def forgetful(self: PassCrossing, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None:
+    def forgetful(self: PassController, layer: int, hidden: Tensor, kwargs: dict[str, Any]) -> None:
         kept(self, layer, hidden, kwargs)
         self._entry = self.frame.hidden
 
-    out.setattr(PassCrossing, "about_to_run", forgetful)
+    out.setattr(PassController, "about_to_run", forgetful)
     assert told(desk, story) != plain
 
 
@@ -211,7 +211,7 @@ def test_6_gates_are_cleared_also_when_a_pass_breaks() -> None:
     with pytest.raises(Exception, match="a fault in the model"):
         desk.run(PROMPT, NEW)
     hook.remove()
-    assert desk.engine.forward.gates.crossing is None
+    assert desk.engine.forward.gates.hooks is None
     assert desk.outcome(desk.run(PROMPT, NEW)) == generate(plain_of("llama"), PROMPT, NEW)
     desk.close_all()
 

@@ -12,7 +12,7 @@ from transformers.models.llama import modeling_llama
 import djinn_jupyter as dj
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.engine.forward.forward import Forward
-from djinn_jupyter.engine.forward.pass_controller import PassCrossing
+from djinn_jupyter.engine.forward.pass_controller import PassController
 from djinn_jupyter.engine.forward.plan import make_plan
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.memory.offload.swappable import Item
@@ -45,7 +45,7 @@ def test_without_a_fault_it_passes(inside: Inside) -> None:
 
 def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> None:
     """Everything is computed and only the answer is held back: the bits are right, the layers tell."""
-    leave, arrive, run = PassCrossing._leave, PassCrossing.arrive, Forward.enter
+    leave, arrive, run = PassController._leave, PassController.arrive, Forward.enter
 
     def remember(self: Any, *where: Any) -> None:
         try:
@@ -66,8 +66,8 @@ def test_a_pause_that_runs_all_layers(inside: Inside, monkeypatch: Patch) -> Non
     def on(self: Any, boundary: int, hidden: Any, kwargs: Any) -> Any:
         return hidden if held else arrive(self, boundary, hidden, kwargs)
 
-    monkeypatch.setattr(PassCrossing, "_leave", remember)
-    monkeypatch.setattr(PassCrossing, "arrive", on)
+    monkeypatch.setattr(PassController, "_leave", remember)
+    monkeypatch.setattr(PassController, "arrive", on)
     monkeypatch.setattr(Forward, "enter", enter)
     assert "A stop ran other layers than those before it" in whitebox(inside)
 
@@ -224,13 +224,13 @@ def test_layers_that_run_and_are_not_counted(monkeypatch: Patch) -> None:
     count, plain = LayerCount(model, desk.engine.anatomy.layers), generate(plain_of("llama"), PROMPT, NEW)
     stop_edit_and_go_back(desk, count, plain, boundary=3, step=1)
     desk.close_all()
-    leave = PassCrossing._leave
+    leave = PassController._leave
 
     def runs_on(self: Any, boundary: int, hidden: Any, *others: Any) -> None:
         for run in desk.engine.forward.gates._before[boundary:]:
             run(hidden, **self._kwargs)
         leave(self, boundary, hidden, *others)
 
-    monkeypatch.setattr(PassCrossing, "_leave", runs_on)
+    monkeypatch.setattr(PassController, "_leave", runs_on)
     with pytest.raises(AssertionError):
         stop_edit_and_go_back(desk, count, plain, boundary=3, step=1)

@@ -21,7 +21,7 @@ from djinn_jupyter.engine.forward.pass_controller import (
     Completed,
     Journal,
     Outcome,
-    PassCrossing,
+    PassController,
 )
 from djinn_jupyter.engine.forward.plan import Plan
 from djinn_jupyter.engine.interventions.site_value import Lens
@@ -38,7 +38,7 @@ from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
 from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
 
 
-class EpilogueCrossing:
+class EpilogueHooks:
     """Skips every layer: `hidden` goes straight to the final norm and the head."""
 
     def __init__(self, boundary: int, hidden_1TD: Tensor | None) -> None:
@@ -94,17 +94,17 @@ class Forward:
         end = frame.committed + len(frame.tokens)
         cache.reserve(frame.committed, end)
         self._put_back(frame, cache, journal)
-        crossing = PassCrossing(frame, plan, self.anatomy, cache, journal, self.lens_at, admit)
+        controller = PassController(frame, plan, self.anatomy, cache, journal, self.lens_at, admit)
         undo = plan.undo()
         try:
-            logits = self._call(frame, crossing, cache)
+            logits = self._call(frame, controller, cache)
         except Leave:
-            if crossing.left is None:
+            if controller.left is None:
                 raise ModelRefused("The forward pass was left by nobody; this is a fault of djinn.") from None
-            return crossing.left
+            return controller.left
         except SlabFull:
             undo()
-            cache.restore_all(crossing.states_before())
+            cache.restore_all(controller.states_before())
             cache.enter(frame.committed)
             raise
         except RuntimeError as error:
@@ -119,7 +119,7 @@ class Forward:
             ) from None
         cache.commit(end)
         journal.clear()
-        return Completed(logits_1TV=logits, layers_run=crossing.layers_run)
+        return Completed(logits_1TV=logits, layers_run=controller.layers_run)
 
     def _put_back(self, frame: Frame, cache: PagedCache, journal: Journal) -> None:
         """Restore the cache and the journal to the state in which this frame can be entered."""
@@ -132,31 +132,31 @@ class Forward:
             cache.restore_all(frame.states)
         cache.enter(frame.committed)
 
-    def _call(self, frame: Frame, crossing: PassCrossing, cache: PagedCache) -> Tensor:
+    def _call(self, frame: Frame, controller: PassController, cache: PagedCache) -> Tensor:
         tokens_1T = torch.tensor([frame.tokens], device=self.device)
         arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
-        if not crossing.plan.all_logits:
+        if not controller.plan.all_logits:
             arguments.update(self.anatomy.keep_last)
         if self._takes_positions:  # as `generate` passes them; Bamba derives wrong ones by itself
             arguments["position_ids"] = torch.tensor([frame.positions], device=self.device)
 
         def meet(tap: Tap, raw: Tensor) -> Tensor | None:
-            return crossing.meet(tap, raw) if self.gates.crossing is crossing else None
+            return controller.meet(tap, raw) if self.gates.hooks is controller else None
 
         self._rotary.reset()
-        taps = crossing.taps()
+        taps = controller.taps()
         caught = catch([tap for tap in taps if tap.kind != "result"], meet) if taps else nullcontext()
         with (
             self.weights.passing(),
             self._by_graphs(frame, taps, cache) as run_layer,
-            self.gates.entered(crossing, run_layer),
+            self.gates.entered(controller, run_layer),
             self._experts_for(frame),
             caught,
         ):
             logits: Tensor = self.model(tokens_1T, **arguments).logits
             for tap in taps:
                 if tap.kind == "result":
-                    changed = crossing.meet(tap, logits)
+                    changed = controller.meet(tap, logits)
                     logits = logits if changed is None else changed
         return logits
 
@@ -186,10 +186,10 @@ class Forward:
         """Return logits [n, V] of the model's own epilogue (final norm, head, soft-caps, scales) for rows of the
         residual stream; [n, tokens] where only some are wanted, for which the head computes no others. Whether a
         family's epilogue allows that has to be tested."""
-        crossing = EpilogueCrossing(self.layers, rows_nD[None].to(self.device))
+        epilogue = EpilogueHooks(self.layers, rows_nD[None].to(self.device))
         tokens_1n = torch.zeros((1, rows_nD.shape[0]), dtype=torch.long, device=self.device)
         columns = nullcontext() if tokens is None else head_columns(self.model, tokens)
-        with self.weights.passing(), self.gates.entered(crossing), columns:
+        with self.weights.passing(), self.gates.entered(epilogue), columns:
             logits: Tensor = self.model(tokens_1n, use_cache=False).logits
         return logits[0]
 
@@ -209,7 +209,7 @@ class Forward:
         if self._takes_positions:
             arguments["position_ids"] = torch.tensor([range(start, len(tokens))] * lines, device=self.device)
         self._rotary.reset()
-        with ExitStack() as hooks, self.gates.entered(EpilogueCrossing(self.layers, None)), self.weights.passing():
+        with ExitStack() as hooks, self.gates.entered(EpilogueHooks(self.layers, None)), self.weights.passing():
             for layer in self.anatomy.layers:
                 hooks.callback(layer.register_forward_pre_hook(note, with_kwargs=True).remove)
             try:

@@ -72,7 +72,7 @@ class Completed:
 Outcome = Halted | Yielded | Completed
 
 
-class PassCrossing:
+class PassController:
     """Crosses one pass of one session from `frame` under `plan`. `journal` keeps each cache layer's states from before
     this pass first touched them, across all entries of the pass."""
 

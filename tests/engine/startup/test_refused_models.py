@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 
 from djinn_jupyter.engine.config import EngineConfig
-from djinn_jupyter.engine.forward.pass_controller import PassCrossing
+from djinn_jupyter.engine.forward.pass_controller import PassController
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.memory.kv.layers import PagedFullLayer
 from djinn_jupyter.engine.startup.build import open_engine
@@ -51,12 +51,12 @@ def test_a_cache_that_forgets_recurrent_states(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_gate_that_leaves_at_the_wrong_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    leave = PassCrossing._leave
+    leave = PassController._leave
 
-    def early(self: PassCrossing, boundary: int, *rest: Any) -> None:
+    def early(self: PassController, boundary: int, *rest: Any) -> None:
         leave(self, max(0, boundary - 1), *rest)
 
-    monkeypatch.setattr(PassCrossing, "_leave", early)
+    monkeypatch.setattr(PassController, "_leave", early)
     assert "the self-test" in refused(build("llama"))
 
 

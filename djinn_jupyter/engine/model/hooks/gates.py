@@ -1,9 +1,9 @@
 """A gate on every decoder layer: leave a forward pass at a layer, enter one at a layer.
 
-A gate replaces that layer's `forward`. Without a `Crossing` it is the plain layer. During a crossing, layers below its
+A gate replaces that layer's `forward`. Without `PassHooks` it is the plain layer. With them, layers below their
 frame return their input in the form that the layer returns (some return a tuple, and eight or more layers notice the
-difference), the frame's hidden state enters at its boundary, and every later boundary is reported to the crossing,
-which may raise `Leave`.
+difference), the frame's hidden state enters at its boundary, and every later boundary is reported to them,
+and they may raise `Leave`.
 
 Knows nothing of sessions, breakpoints or pages.
 """
@@ -20,12 +20,12 @@ from djinn_jupyter.engine.model.hooks.call_forms import LayerForm, replace_argum
 
 
 class Leave(BaseException):
-    """Raised by a crossing to leave the forward pass. Not an error; a BaseException, so that model code does not catch
+    """Raised by the hooks to leave the forward pass. Not an error; a BaseException, so that model code does not catch
     it."""
 
 
-class Crossing(Protocol):
-    """One entry into a forward pass.
+class PassHooks(Protocol):
+    """The hooks of one entry into a forward pass.
 
     `arrive` is called with the hidden state at each newly reached boundary and returns the one to continue with.
     `about_to_run` is called before each layer runs, with the hidden state it gets and the layer's keyword arguments;
@@ -54,22 +54,22 @@ class Gates:
     def __init__(self, layers: Sequence[Any], forms: Sequence[LayerForm]) -> None:
         self._layers, self._forms = layers, forms
         self.count = len(layers)
-        self.crossing: Crossing | None = None
+        self.hooks: PassHooks | None = None
         self._run_layer: RunLayer = _run_plainly
         self._before = [layer.forward for layer in layers]
         for index, layer in enumerate(layers):
             layer.forward = self._gate(index, layer.forward)
 
     @contextmanager
-    def entered(self, crossing: Crossing, run_layer: RunLayer | None = None) -> Iterator[None]:
-        """Give the model's forward to `crossing` inside this block, and its layers to `run_layer`. Nests: a lens runs
+    def entered(self, hooks: PassHooks, run_layer: RunLayer | None = None) -> Iterator[None]:
+        """Give the model's forward to `hooks` inside this block, and its layers to `run_layer`. Nests: a lens runs
         in the midst of a pass."""
-        before = self.crossing, self._run_layer
-        self.crossing, self._run_layer = crossing, run_layer or _run_plainly
+        before = self.hooks, self._run_layer
+        self.hooks, self._run_layer = hooks, run_layer or _run_plainly
         try:
             yield
         finally:
-            self.crossing, self._run_layer = before
+            self.hooks, self._run_layer = before
 
     def remove(self) -> None:
         """Restore every layer's original forward."""
@@ -81,29 +81,29 @@ class Gates:
         last = index == self.count - 1
 
         def gate(*args: Any, **kwargs: Any) -> Any:
-            crossing = self.crossing
-            if crossing is None:
+            hooks = self.hooks
+            if hooks is None:
                 return run(*args, **kwargs)
             given = form.take(args, kwargs)
-            if index < crossing.boundary:
+            if index < hooks.boundary:
                 skipped = given
-                if last and crossing.hidden is not None:
-                    skipped = crossing.hidden.clone()
+                if last and hooks.hidden is not None:
+                    skipped = hooks.hidden.clone()
                 return form.wrap(skipped)
-            if index == crossing.boundary and crossing.hidden is not None:
-                hidden = crossing.hidden.clone()
-                for argument, value in crossing.given().items():
+            if index == hooks.boundary and hooks.hidden is not None:
+                hidden = hooks.hidden.clone()
+                for argument, value in hooks.given().items():
                     args, kwargs = replace_argument(args, kwargs, argument, value)
             else:
-                hidden = crossing.arrive(index, given, kwargs)
-            crossing.about_to_run(index, hidden, kwargs)
+                hidden = hooks.arrive(index, given, kwargs)
+            hooks.about_to_run(index, hidden, kwargs)
             args, kwargs = form.put(args, kwargs, hidden)
             output = self._run_layer(index, run, args, kwargs)
-            crossing.has_run(index, output)
+            hooks.has_run(index, output)
             if not last:
                 return output
             after = form.unwrap(output)
-            return form.rewrap(output, crossing.arrive(index + 1, after, kwargs))
+            return form.rewrap(output, hooks.arrive(index + 1, after, kwargs))
 
         return gate
 
