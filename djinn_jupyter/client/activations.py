@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 DTYPES: Final = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "bfloat16", "I64": "<i8"}
-SAME: Final = ("format", "model", "sites", "positions", "dtype")
+SAME: Final = ("format", "model", "sites", "positions", "dtype", "mode", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,9 @@ class Shard:
 
 
 class Activations:
-    """The collection in a folder. `complete` is False where the shards that follow are still to be collected."""
+    """The collection in a folder. `complete` is False where the shards that follow are still to be collected. Where
+    prompts shared passes, some of each shard were computed again alone, and `largest_difference` is what they differed
+    by; `exact` is True where every prompt was computed alone."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -71,6 +73,11 @@ class Activations:
         self.positions: tuple[int, ...] | None = None if note["positions"] is None else tuple(note["positions"])
         self.model: str = note["model"]["name"]
         self.complete = bool(self.shards[-1].note["last"])
+        made = [shard.note["computed"] for shard in self.shards]
+        differences = [one["largest_difference"] for one in made if one["largest_difference"] is not None]
+        self.exact = all(one["mode"] == "exact" for one in made)
+        self.largest_difference: float | None = max(differences, default=None)
+        self.notes: tuple[str, ...] = tuple(dict.fromkeys(note for one in made for note in one["notes"]))
         self.tokens = Values(self, "tokens", by_token=True)
 
     def _check(self) -> None:

@@ -15,7 +15,7 @@ from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype
+from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, Mode, StoredDtype
 
 SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until it is written
 SHARD_TOKENS: Final = 2**18
@@ -36,6 +36,8 @@ class Collection:
     positions: tuple[int, ...] | None
     dtype: StoredDtype | None
     shard_prompts: int | None
+    mode: Mode
+    seed: int
 
     def shards(self, prompts: Iterable[tuple[int, ...]], width: int) -> Iterator[Prompts]:
         """Yield the prompts of each shard. The request alone decides the cuts, so that a collection that goes on has
@@ -67,6 +69,8 @@ def collect(
     positions: Positions,
     dtype: StoredDtype | None,
     shard_prompts: int | None,
+    mode: Mode,
+    seed: int,
     on_progress: OnCollected | None,
 ) -> Activations:
     """Collect, and return the activations in the folder."""
@@ -76,6 +80,8 @@ def collect(
         positions=spell_positions(positions, _no_ends),
         dtype=dtype,
         shard_prompts=_checked(shard_prompts),
+        mode=mode,
+        seed=seed,
     )
     shards = asked.shards(tokenized(channel, given_prompts(prompts)), channel.welcome.model.hidden_size)
     following = next(shards, None)
@@ -112,6 +118,8 @@ class _Work:
             sites=asked.sites,
             positions=asked.positions,
             dtype=asked.dtype,
+            mode=asked.mode,
+            seed=asked.seed,
         )
         forget = self.channel.listen(self.session, self.feed.put)
         try:

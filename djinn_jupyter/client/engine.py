@@ -21,7 +21,7 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.collecting import StoredDtype
+from djinn_jupyter.wire.collecting import Mode, StoredDtype
 from djinn_jupyter.wire.nouns import (
     CheckpointDescription,
     EngineStatistics,
@@ -139,12 +139,16 @@ class RemoteEngine:
         positions: Positions = None,
         dtype: StoredDtype | None = None,
         shard_prompts: int | None = None,
+        mode: Mode = "fast",
+        seed: int = 0,
         on_progress: OnCollected | None = None,
     ) -> Activations:
         """Write the values at `sites` (as "resid_post.4" or "z.*") of all prompts to the folder `to`, and return them,
         to be read lazily. Prompts are texts or token ids, or a pathlib.Path of a file with one a line, `.json` or
-        `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. Where the folder
-        has shards of this very collection, it goes on after them. `on_progress` is called with the prompts done."""
+        `.jsonl`. `positions` are those kept of each prompt, by default all; `dtype` is as computed. `fast` runs
+        many prompts in a pass and some of them, chosen by `seed`, again alone; `exact` runs each alone. Where the
+        folder has shards of this very collection, it goes on after them. `on_progress` is called with the prompts
+        done."""
         return collecting.collect(
             self.channel,
             prompts,
@@ -153,6 +157,8 @@ class RemoteEngine:
             positions=positions,
             dtype=dtype,
             shard_prompts=shard_prompts,
+            mode=mode,
+            seed=seed,
             on_progress=on_progress,
         )
 

@@ -11,7 +11,7 @@ from IPython.core.magic import magics_class
 
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, option, verb
+from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, verb
 from djinn_jupyter.wire.texts import in_quotes
 
 DRAWN_SECONDS = 0.25
@@ -32,6 +32,8 @@ class CollectingMagics(Group):
         option("--positions", metavar="P", help="such as -1, 0,4 or 1:5, kept of each prompt; default all"),
         option("--dtype", choices=("float32", "bfloat16", "float16"), help="of the values stored; default as computed"),
         option("--shard-prompts", type=int, metavar="N", help="prompts in a file; default by their size"),
+        option("--exact", action="store_true", help="run each prompt alone, bit for bit as by hand"),
+        option("--seed", type=int, help="chooses the prompts that are computed again alone; default 0"),
         KEEP,
     )
     def djinn_collect(self, args: Namespace) -> None:
@@ -47,6 +49,8 @@ class CollectingMagics(Group):
                 positions=args.positions,
                 dtype=args.dtype,
                 shard_prompts=args.shard_prompts,
+                mode="exact" if args.exact else "fast",
+                **given(seed=args.seed),
                 on_progress=lambda done: progress.draw(f"{done} prompts collected"),
             )
         except KeyboardInterrupt:

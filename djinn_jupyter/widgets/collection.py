@@ -16,7 +16,12 @@ def collected_lines(acts: Activations) -> str:
     size = sum(shard.path.stat().st_size for shard in acts.shards)
     sites = [f"{site}  {list(acts[site].shape)} {acts[site].dtype.name}" for site in acts.sites]
     files = f"{plural(len(acts), 'prompt')} in {plural(len(acts.shards), 'shard')}, {amount(size)}: {acts.folder.name}"
-    return "\n".join([*sites, files])
+    if acts.exact:
+        how = "each prompt computed alone"
+    else:
+        difference = "not measured" if acts.largest_difference is None else f"{acts.largest_difference:.2g}"
+        how = f"largest difference: {difference}, from prompts of each shard that were computed again alone"
+    return "\n".join([*sites, files, how, *acts.notes])
 
 
 def loss_lines(losses: Losses, rules: Sequence[str]) -> str:

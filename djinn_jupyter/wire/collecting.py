@@ -13,6 +13,7 @@ from djinn_jupyter.wire.request_base import SessionRequest
 
 StoredDtype = Literal["float32", "bfloat16", "float16"]
 Prompt = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)]
+Mode = Literal["fast", "exact"]
 MOST_PROMPTS = 65_536
 
 
@@ -20,7 +21,8 @@ class Collect(SessionRequest, frozen=True, tag="Collect"):
     """Write the values at `sites` of some prompts to shard `shard` of the collection in `folder`, a full path on the
     engine's machine. The first of the prompts is number `first` of the collection, and `last` says that no shard
     follows. `positions` are those kept of each prompt, negative ones from its end; None keeps all. `dtype` None stores
-    values as they are computed. A shard that is there already, of the same prompts, is not computed again. The session
+    values as they are computed. `fast` runs many prompts in a pass and some, chosen by `seed`, again alone; `exact`
+    runs each alone. A shard that is there already, of the same prompts, is not computed again. The session
     itself must be empty; closing it ends the request, and whole shards stay."""
 
     folder: Annotated[str, Meta(min_length=1, max_length=4096)]
@@ -31,16 +33,24 @@ class Collect(SessionRequest, frozen=True, tag="Collect"):
     sites: Annotated[tuple[Spelling, ...], Meta(min_length=1, max_length=4096)]
     positions: Positions | None = None
     dtype: StoredDtype | None = None
+    mode: Mode = "fast"
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class Collected(ReplyBase, frozen=True, tag="Collected"):
-    """The shard at `path` is whole and on the disk. `existed`: it was there already."""
+    """The shard at `path` is whole and on the disk. `existed`: it was there already, and how it was computed stands in
+    it. `mode` is how it was computed now; the prompts numbered `rechecked` were computed again alone, and
+    `largest_difference` is what they differed by, None where each was computed alone anyway."""
 
     shard: int
     path: str
     prompts: int
     bytes_stored: int
     existed: bool
+    mode: Mode
+    rechecked: tuple[int, ...]
+    largest_difference: float | None
+    notes: tuple[str, ...] = ()
 
 
 class CollectionProgressed(EventBase, frozen=True, tag="CollectionProgressed"):

@@ -17,6 +17,8 @@ class Collecting:
         path = shard_file.shard_path(Path(request.folder), request.shard)
         note = {"format": 1, "model": {"name": "demo"}, "sites": list(request.sites), "positions": request.positions}
         note |= {"dtype": request.dtype, "shard": request.shard, "first": request.first}
+        note |= {"mode": request.mode, "seed": request.seed}
+        note |= {"computed": {"mode": request.mode, "rechecked": [0], "largest_difference": 2e-6, "notes": []}}
         note |= {"prompts": len(request.prompts), "last": request.last}
         rows = len(request.prompts) if request.positions else sum(map(len, request.prompts))
         tensors = {site: torch.zeros(rows, 4) for site in request.sites} | shard.tokens_of(request.prompts)
@@ -24,7 +26,14 @@ class Collecting:
         told = replies.CollectionProgressed(session=request.session, done=1, total=len(request.prompts))
         self.channel.publish(told)  # type: ignore[attr-defined]
         return replies.Collected(
-            shard=request.shard, path=str(path), prompts=len(request.prompts), bytes_stored=stored, existed=False
+            shard=request.shard,
+            path=str(path),
+            prompts=len(request.prompts),
+            bytes_stored=stored,
+            existed=False,
+            mode=request.mode,
+            rechecked=(0,),
+            largest_difference=2e-6,
         )
 
     def _score(self, request: requests.Score) -> replies.Reply:

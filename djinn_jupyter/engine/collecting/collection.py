@@ -1,18 +1,21 @@
-"""A shard under way: its prompts one by one, each alone, then the file."""
+"""A shard under way: its prompts in batches or each alone, the recheck, then the file."""
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
+from torch import Tensor
 
 from djinn_jupyter.engine.collecting import shard_file
+from djinn_jupyter.engine.collecting.batches import Batches, NotBatched, batch_tokens, batches_of, close
 from djinn_jupyter.engine.collecting.places import Places, Taken, rows_of
 from djinn_jupyter.engine.collecting.shard import Shard, Values, tokens_of
 from djinn_jupyter.engine.forward.frame import Frame
@@ -20,11 +23,15 @@ from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.session import queries
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Blocked, Steps
+from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
-from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
+from djinn_jupyter.wire.collecting import Collected, CollectionProgressed, Mode
 
-Outcome = TypeVar("Outcome")
+Result = TypeVar("Result")
+LAYER_WORK: Final = {"cpu": 4e9}  # multiplications of a layer's call, so that others' requests wait no longer
+DEVICE_WORK: Final = 1e12
+HELD_BYTES: Final = 48  # a feature of a row, while a layer runs: its input, output and the wide middle
+RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
 TOLD_SECONDS: Final = 0.2
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
@@ -40,16 +47,35 @@ class Asked:
     places: Places
     positions: tuple[int, ...] | None
     dtype: torch.dtype | None
+    mode: Mode
+    seed: int
     note: shard_file.Note
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How a shard was computed. `largest` is the difference of the prompts `rechecked` alone."""
+
+    mode: Mode
+    rechecked: list[int] = field(default_factory=list)
+    largest: float | None = None
+    notes: list[str] = field(default_factory=list)
 
 
 class Collecting:
     """One shard, computed in the memory of one session."""
 
     def __init__(
-        self, runtime: Runtime, session: Session, asked: Asked, files: FileWorker, until_done: UntilDone
+        self,
+        runtime: Runtime,
+        session: Session,
+        asked: Asked,
+        batches: Batches,
+        files: FileWorker,
+        until_done: UntilDone,
     ) -> None:
-        self.runtime, self.session, self.asked = runtime, session, asked
+        self.runtime, self.session, self.asked, self.batches = runtime, session, asked, batches
+        self.outcome = Outcome(mode=asked.mode)
         self._files, self._until_done = files, until_done
         self._told = time.monotonic()
 
@@ -62,39 +88,117 @@ class Collecting:
             shard = yield from self._computed(room)
             tensors = shard.whole()
             stored = yield from self._done(
-                lambda abandoned: shard_file.write(self.asked.path, tensors, self.asked.note, abandoned)
+                lambda abandoned: shard_file.write(self.asked.path, tensors, self._note(), abandoned)
             )
         return self._reply(stored, existed=False)
 
     def _size_if_there(self) -> int | None:
         return shard_file.size_if_there(self.asked.path, tokens_of(self.asked.prompts), self.asked.note)
 
-    def _done(self, work: Callable[[threading.Event], Outcome]) -> Generator[Blocked | None, None, Outcome]:
+    def _done(self, work: Callable[[threading.Event], Result]) -> Generator[Blocked | None, None, Result]:
         """Have the files' thread do the work, which ends early where the request does."""
         abandoned = threading.Event()
         started = self._files.start(lambda: work(abandoned))
         try:
-            outcome: Outcome = yield from self._until_done(started)
-            return outcome
+            result: Result = yield from self._until_done(started)
+            return result
         finally:
             abandoned.set()
 
     def _computed(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
         asked = self.asked
-        shard = Shard(asked.prompts, None if asked.positions is None else len(asked.positions))
+        if asked.mode == "fast":
+            why = yield from self.batches.why_not(self._alone, asked.places)
+            if why is None:
+                shard = yield from self._together(room)
+                if shard is not None:
+                    return shard
+            else:
+                self.outcome.notes.append(f"Each prompt was run alone, for these cannot share a pass: {why}.")
+        return (yield from self._one_by_one(room))
+
+    def _one_by_one(self, room: Reservation) -> Generator[Blocked | None, None, Shard]:
+        asked, shard = self.asked, self._empty()
+        self.outcome.mode = "exact"
         for index, tokens in enumerate(asked.prompts):
-            values = yield from self._alone(tokens, rows_of(asked.positions, len(tokens), asked.first + index))
-            if index == 0 and self.runtime.forward.device.type == "cpu":  # elsewhere the device holds none of it
-                yield from room.take(shard.bytes_for(values))
+            values = yield from self._alone(tokens, asked.places, self._rows(index), asked.dtype)
+            if index == 0:
+                yield from self._take(room, shard, values)
             shard.put(index, values)
             self._tell(index + 1)
             yield None
         return shard
 
-    def _alone(self, tokens: tuple[int, ...], rows: list[int] | None) -> Generator[Blocked | None, None, Values]:
+    def _together(self, room: Reservation) -> Generator[Blocked | None, None, Shard | None]:
+        """Return the shard computed in batches; None where some prompts, computed again alone, are others."""
+        asked, shard, done = self.asked, self._empty(), 0
+        forward = self.runtime.forward
+        most = batch_tokens(forward, LAYER_WORK.get(forward.device.type, DEVICE_WORK))
+        for batch in batches_of([len(tokens) for tokens in asked.prompts], most):
+            held = max(len(asked.prompts[n]) for n in batch) * len(batch) * forward.anatomy.hidden_size * HELD_BYTES
+            yield from room.take(held)
+            prompts, rows = [asked.prompts[n] for n in batch], [self._rows(n) for n in batch]
+            try:
+                for found in self.batches.run(prompts, rows, asked.places, asked.dtype):
+                    if found is None:
+                        yield None
+                    else:
+                        values = found
+            except NotBatched as error:
+                self.outcome.notes.append(f"Each prompt was run alone, for these cannot share a pass: {error}.")
+                return None
+            finally:
+                room.give_back(held)
+            if not done:
+                yield from self._take(room, shard, values)
+            shard.put_many(batch, values)
+            done += len(batch)
+            self._tell(done)
+            yield None
+        return shard if (yield from self._recheck(shard)) else None
+
+    def _recheck(self, shard: Shard) -> Generator[Blocked | None, None, bool]:
+        """Compute some prompts of the shard again, alone, and note by how much they differ. Return False where that is
+        more than rounding."""
+        asked, outcome = self.asked, self.outcome
+        numbers = range(len(asked.prompts))
+        for index in random.Random(asked.seed + asked.shard).sample(numbers, min(RECHECKED, len(numbers))):
+            exact = yield from self._alone(asked.prompts[index], asked.places, self._rows(index), asked.dtype)
+            found = shard.values_of(index)
+            most = max(_difference(found[name], exact[name]) for name in exact)
+            outcome.largest = most if outcome.largest is None else max(outcome.largest, most)
+            outcome.rechecked.append(asked.first + index)
+            if not all(close(found[name], exact[name]) for name in exact):
+                outcome.notes.append(
+                    f"Prompt {asked.first + index} (counted from 0), computed with others, differed from the same "
+                    f"computed alone by up to {most:.2g}, more than rounding: every prompt of its shard was run alone."
+                )
+                outcome.largest, outcome.rechecked = None, []
+                return False
+            yield None
+        return True
+
+    def _empty(self) -> Shard:
+        return Shard(self.asked.prompts, None if self.asked.positions is None else len(self.asked.positions))
+
+    def _take(self, room: Reservation, shard: Shard, values: Values) -> Pieces:
+        """Take the memory of the shard, where its values lie on the device: on the CPU."""
+        room.give_back(room.held)
+        if self.runtime.forward.device.type == "cpu":
+            yield from room.take(shard.bytes_for(values))
+
+    def _rows(self, index: int) -> list[int] | None:
+        return rows_of(self.asked.positions, len(self.asked.prompts[index]), self.asked.first + index)
+
+    def _alone(
+        self,
+        tokens: tuple[int, ...],
+        places: Places,
+        rows: list[int] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> Generator[Blocked | None, None, Values]:
         """Return a prompt's values in a pass of its own, which ends at the last site."""
-        places = self.asked.places
-        taken = [Taken(site=site, tap=tap, rows=rows, dtype=self.asked.dtype) for site, tap in places.taps.items()]
+        taken = [Taken(site=site, tap=tap, rows=rows, dtype=dtype) for site, tap in places.taps.items()]
         frame = Frame(tokens=tokens, committed=0, step=0)
         targets = () if places.target is None else (places.target,)
         with queries.isolated(self.session):
@@ -115,4 +219,18 @@ class Collecting:
             prompts=len(self.asked.prompts),
             bytes_stored=stored,
             existed=existed,
+            mode=self.outcome.mode,
+            rechecked=tuple(self.outcome.rechecked),
+            largest_difference=self.outcome.largest,
+            notes=tuple(self.outcome.notes),
         )
+
+    def _note(self) -> shard_file.Note:
+        """Return what the file says of itself, with how it was computed."""
+        computed: shard_file.Note = {"mode": self.outcome.mode, "rechecked": self.outcome.rechecked}
+        computed |= {"largest_difference": self.outcome.largest, "notes": self.outcome.notes}
+        return {**self.asked.note, "computed": computed}
+
+
+def _difference(one: Tensor, other: Tensor) -> float:
+    return float((one.to(torch.float32) - other.to(torch.float32)).abs().max())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -30,6 +30,17 @@ class Shard:
                 self.tensors[name] = torch.empty((self._starts[-1], *value.shape[1:]), dtype=value.dtype)
             self.tensors[name][self._starts[index] : self._starts[index + 1]] = value
         self._missing.remove(index)
+
+    def put_many(self, indices: Sequence[int], values: Values) -> None:
+        """Put in the values of several prompts, [rows of all of them, ...] by site."""
+        counts = [self._starts[index + 1] - self._starts[index] for index in indices]
+        parts = {name: value.split(counts) for name, value in values.items()}
+        for at, index in enumerate(indices):
+            self.put(index, {name: part[at] for name, part in parts.items()})
+
+    def values_of(self, index: int) -> Values:
+        """Return the values of a prompt, as they were put in."""
+        return {name: whole[self._starts[index] : self._starts[index + 1]] for name, whole in self.tensors.items()}
 
     def bytes_for(self, values: Values) -> int:
         """Return the bytes of the whole shard, where these are the values of one of its prompts."""

@@ -197,6 +197,16 @@ class Forward:
     def layer_arguments(self, tokens: tuple[int, ...], start: int, cache: Cache, *, lines: int) -> list[Arguments]:
         """Return the arguments that the model's own forward gives each layer for `lines` equal lines, with the rows of
         `tokens` from `start` on; no layer runs."""
+        positions = [range(start, len(tokens))] * lines
+        return self._arguments([tokens[start:]] * lines, positions, cache)
+
+    @torch.inference_mode()
+    def batch_arguments(self, tokens: Sequence[Sequence[int]], cache: Cache) -> list[Arguments]:
+        """Return the arguments that the model's own forward gives each layer for lines of equally many tokens, from
+        their beginnings; no layer runs."""
+        return self._arguments(tokens, [range(len(tokens[0]))] * len(tokens), cache)
+
+    def _arguments(self, tokens: Sequence[Sequence[int]], positions: Sequence[range], cache: Cache) -> list[Arguments]:
         found: list[Arguments] = []
 
         def note(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -204,10 +214,10 @@ class Forward:
             if len(found) == self.layers:
                 raise Leave
 
-        shown = torch.tensor([tokens[start:]] * lines, device=self.device)
+        shown = torch.tensor(tokens, device=self.device)
         arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
         if self._takes_positions:
-            arguments["position_ids"] = torch.tensor([range(start, len(tokens))] * lines, device=self.device)
+            arguments["position_ids"] = torch.tensor(positions, device=self.device)
         self._rotary.reset()
         with ExitStack() as hooks, self.gates.entered(EpilogueHooks(self.layers, None)), self.weights.passing():
             for layer in self.anatomy.layers:

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 import torch
 
+from djinn_jupyter.engine.collecting.batches import Batches
 from djinn_jupyter.engine.collecting.collection import Asked, Collecting, UntilDone
 from djinn_jupyter.engine.collecting.places import Places, rows_of
 from djinn_jupyter.engine.collecting.scoring import logits_of, loss_of
@@ -44,13 +45,15 @@ class CollectionRequests:
     ) -> None:
         self._sessions, self._runtime, self._workspace = sessions, runtime, workspace
         self._persistence, self._until_done = persistence, until_done
+        self._batches = Batches(runtime)
 
     @handles(ask.Collect, wakes_weights=True, changes=False)
     def collect(self, request: ask.Collect, holder: Holder) -> Steps:
         session = require_empty(self._sessions.find(request.session), "collect")
         asked = self._checked(request)
         files = self._persistence.file_worker
-        return Collecting(self._runtime, session, asked, files, self._until_done).steps(self._workspace)
+        work = Collecting(self._runtime, session, asked, self._batches, files, self._until_done)
+        return work.steps(self._workspace)
 
     def _checked(self, request: ask.Collect) -> Asked:
         places = Places.of(self._runtime, request.sites)
@@ -68,6 +71,8 @@ class CollectionRequests:
             places=places,
             positions=request.positions,
             dtype=None if request.dtype is None else DTYPES[request.dtype],
+            mode=request.mode,
+            seed=request.seed,
             note=self._note(request, places),
         )
 
@@ -80,6 +85,8 @@ class CollectionRequests:
             "sites": [str(site) for site in places.taps],
             "positions": None if request.positions is None else list(request.positions),
             "dtype": request.dtype,
+            "mode": request.mode,
+            "seed": request.seed,
             "shard": request.shard,
             "first": request.first,
             "prompts": len(request.prompts),

@@ -15,7 +15,7 @@ from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes
 from djinn_jupyter.engine.wavefront.packing import Packing
-from djinn_jupyter.engine.wavefront.shared_cache import why_not_shared
+from djinn_jupyter.engine.wavefront.shared_cache import why_not_several
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
 
 LENGTH: Final = 9
@@ -40,7 +40,7 @@ class Together:
     def why_not(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
         """Return why lines have to run one by one here, None if they need not."""
         if not self._tested:
-            self._why_not = self._structure() or (yield from self._trial(alone))
+            self._why_not = why_not_several(self.runtime.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
 
@@ -54,16 +54,6 @@ class Together:
             rows_nV = forward.lens(rows_nD)
             return rows_nV if tokens is None else rows_nV[:, list(tokens)]
         return forward.lens(rows_nD, tokens)
-
-    def _structure(self) -> str | None:
-        forward = self.runtime.forward
-        if forward.geometry.has_states:
-            return "its layers keep recurrent states"
-        if forward.anatomy.mappings or forward.anatomy.handed:
-            return "its layers pass on more than the hidden state"
-        if any(len(forward.anatomy.cache_layers_of(layer)) != 1 for layer in range(forward.layers)):
-            return "not each of its layers has one layer of the cache"
-        return why_not_shared(forward.model.config)
 
     def _trial(self, alone: LinesAlone) -> Generator[Blocked | None, None, str | None]:
         """Compare two lines among others (some of NaN) with the same lines by themselves and with passes of their own:

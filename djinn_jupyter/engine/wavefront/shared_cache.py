@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
+from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
 
 Rows = tuple[Tensor, Tensor]
@@ -119,7 +120,14 @@ class SharedCache(Cache):
         return layer
 
 
-def why_not_shared(config: PreTrainedConfig) -> str | None:
-    """Return why this model's cache cannot be shared by lines, None if it can."""
-    strange = {type(layer).__name__ for layer in DynamicCache(config=config).layers if type(layer) not in SERVED}
+def why_not_several(forward: Forward) -> str | None:
+    """Return why several lines cannot run this model's layers together, None where only a test can tell."""
+    if forward.geometry.has_states:
+        return "its layers keep recurrent states"
+    if forward.anatomy.mappings or forward.anatomy.handed:
+        return "its layers pass on more than the hidden state"
+    if any(len(forward.anatomy.cache_layers_of(layer)) != 1 for layer in range(forward.layers)):
+        return "not each of its layers has one layer of the cache"
+    plain = DynamicCache(config=forward.model.config).layers
+    strange = {type(layer).__name__ for layer in plain if type(layer) not in SERVED}
     return f"its cache has layers of kind {', '.join(sorted(strange))}" if strange else None

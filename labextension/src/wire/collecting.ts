@@ -1,8 +1,22 @@
 /* Written by docs/write_reference.py from the structs of the package; change those, not this file. */
 
+import {
+  Float,
+} from './values';
+
+import {
+  Mode,
+} from './sweeps';
+
 export type StoredDtype = 'float32' | 'bfloat16' | 'float16';
 
-/** The shard at `path` is whole and on the disk. `existed`: it was there already. */
+export type Mode = 'fast' | 'exact';
+
+/**
+ * The shard at `path` is whole and on the disk. `existed`: it was there already, and how it was computed stands in
+ * it. `mode` is how it was computed now; the prompts numbered `rechecked` were computed again alone, and
+ * `largest_difference` is what they differed by, None where each was computed alone anyway.
+ */
 export interface Collected {
   readonly reply: 'Collected';
   readonly shard: number;
@@ -10,5 +24,9 @@ export interface Collected {
   readonly prompts: number;
   readonly bytes_stored: number;
   readonly existed: boolean;
+  readonly mode: 'fast' | 'exact';
+  readonly rechecked: readonly number[];
+  readonly largest_difference: Float | null;
+  readonly notes: readonly string[];
   readonly not_kept: string | null;
 }

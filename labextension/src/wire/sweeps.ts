@@ -5,6 +5,10 @@ import {
   Float,
 } from './values';
 
+import {
+  Mode,
+} from './collecting';
+
 export type Axis = 'layer' | 'position' | 'head';
 
 export type Mode = 'fast' | 'exact';

@@ -37,6 +37,7 @@ def desk() -> Iterator[Desk]:
 
 def collected(desk: Desk, folder: Path, **fields: Any) -> Any:
     asked = {"shard": 0, "first": 0, "last": True, "prompts": PROMPTS, "sites": ("resid_post.1",), "positions": (-1,)}
+    asked["mode"] = "exact"
     return desk.ask(ask.Collect(session="a", folder=str(folder), **{**asked, **fields}))
 
 
@@ -118,6 +119,7 @@ def test_a_request_that_ends_while_the_shard_is_computed_leaves_whole_shards_and
         prompts=PROMPTS,
         sites=("resid_post.1",),
         positions=(-1,),
+        mode="exact",
     )
     desk.post(cut, replies)
     desk.engine.tick()
@@ -265,6 +267,7 @@ def test_others_are_answered_between_two_prompts(desk: Desk, tmp_path: Path) -> 
             last=True,
             prompts=PROMPTS * 8,
             sites=("resid_post.3",),
+            mode="exact",
         ),
         replies,
     )

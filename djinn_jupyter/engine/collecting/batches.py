@@ -1,0 +1,209 @@
+"""Many prompts in one pass, through the model's own layers, a layer at a time and no further than the last site.
+
+Shorter prompts are filled up at their ends: a causal model's rows never see what comes after them. The arguments of
+the layers come from the model's own forward for the whole batch. Whether a family's rows are the same among others is
+tested on the model itself, when the first collection asks.
+
+Shapes: B prompts of a batch, T tokens of its longest, R rows wanted of all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.collecting.places import Places
+from djinn_jupyter.engine.forward.forward import Forward, out_of_memory
+from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.model.hooks.call_forms import Arguments
+from djinn_jupyter.engine.model.hooks.layout import PositionLayout
+from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.steps import Blocked
+from djinn_jupyter.engine.system.device import require_alive
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, why_not_several
+from djinn_jupyter.wire.sites import Site
+
+ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
+COARSE: Final = 5e-2
+TRIED: Final = (9, 4, 6)  # lengths
+Prompts = Sequence[tuple[int, ...]]
+Rows = Sequence[list[int] | None]
+Alone = Callable[[tuple[int, ...], Places], Generator[Blocked | None, None, Mapping[str, Tensor]]]
+
+
+class NotBatched(RuntimeError):
+    """A value lies otherwise in the pass of a batch than in that of one prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """The rows wanted of a batch: row i is position `positions[i]` of prompt `lines[i]`."""
+
+    prompts: int
+    length: int
+    lines: Tensor
+    positions: Tensor
+
+    @classmethod
+    def of(cls, prompts: Prompts, rows: Rows, device: torch.device) -> Wanted:
+        chosen = [list(range(len(t))) if r is None else r for t, r in zip(prompts, rows, strict=True)]
+        lines = [line for line, here in enumerate(chosen) for _ in here]
+        return cls(
+            prompts=len(prompts),
+            length=max(map(len, prompts)),
+            lines=torch.tensor(lines, device=device),
+            positions=torch.tensor([row for here in chosen for row in here], device=device),
+        )
+
+    def take(self, tap: Tap, raw: Tensor) -> Tensor:
+        """Return the rows [R, ...] of a value in the pass of the batch, as `tap.read` gives them. Raises NotBatched."""
+        layout = tap.layout
+        if not isinstance(layout, PositionLayout):
+            raise NotBatched(f"{tap.site} has no axis of positions")
+        if layout.batch is None:
+            if raw.shape[layout.position] != self.prompts * self.length:
+                raise NotBatched(f"{tap.site} has no row for each token")
+            return tap.read(raw.index_select(layout.position, self.lines * self.length + self.positions))
+        axes = (layout.batch, layout.position)
+        if (raw.shape[axes[0]], raw.shape[axes[1]]) != (self.prompts, self.length):
+            raise NotBatched(f"{tap.site} has no row for each token")
+        rows = raw.movedim(axes, (0, 1))[self.lines, self.positions]
+        return tap.read(rows[None].movedim((0, 1), axes))
+
+
+class Batches:
+    """Runs batches of one model."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime, self.forward = runtime, runtime.forward
+        self._tested = False
+        self._why_not: str | None = None
+
+    def why_not(self, alone: Alone, places: Places) -> Generator[Blocked | None, None, str | None]:
+        """Return why these sites have to be read one prompt at a time here, None if they need not."""
+        if any(tap.boundary is None and tap.stage >= self.forward.layers for tap in places.taps.values()):
+            return "a site behind the last layer is read in a pass of its own"
+        if not self._tested:
+            self._why_not = why_not_several(self.forward) or (yield from self._trial(alone))
+            self._tested = True
+        return self._why_not
+
+    def run(
+        self, prompts: Prompts, rows: Rows, places: Places, dtype: torch.dtype | None, *, spoilt: int | None = None
+    ) -> Iterator[dict[str, Tensor] | None]:
+        """Yield None between two layers, and at the end the rows [R, ...] of all prompts by site, on the host. The
+        prompt `spoilt` is made NaN, for a trial. Raises NotBatched."""
+        wanted = Wanted.of(prompts, rows, self.forward.device)
+        found: dict[str, Tensor] = {}
+
+        def keep(tap: Tap, raw: Tensor) -> None:
+            value = wanted.take(tap, raw)
+            for site in sites[tap.site]:
+                part = edits.take(value, None, site.selector)
+                found[str(site)] = part.to(device="cpu", dtype=dtype or part.dtype)
+
+        sites: dict[Site, list[Site]] = {}
+        for site, tap in places.taps.items():
+            sites.setdefault(tap.site, []).append(site)
+        taps = list({tap.site: tap for tap in places.taps.values()}.values())
+        for _ in self._layers(prompts, wanted.length, taps, keep, spoilt):
+            yield None
+        yield found
+
+    @torch.inference_mode()
+    def _begin(
+        self, prompts: Prompts, length: int, taps: list[Tap], keep: Callable[[Tap, Tensor], None]
+    ) -> tuple[list[Arguments], Tensor]:
+        filled = [[*tokens, *[tokens[0]] * (length - len(tokens))] for tokens in prompts]
+        cache = SharedCache(self.forward.model.config, BaseRows({}), 0)
+        with catch([tap for tap in taps if tap.stage < 0 and tap.boundary is None], keep):
+            arguments = self.forward.batch_arguments(filled, cache)
+        return arguments, self.forward.anatomy.forms[0].take(*arguments[0])
+
+    def _layers(
+        self, prompts: Prompts, length: int, taps: list[Tap], keep: Callable[[Tap, Tensor], None], spoilt: int | None
+    ) -> Iterator[None]:
+        arguments, hidden = self._begin(prompts, length, taps, keep)
+        if spoilt is not None:
+            hidden = hidden.clone()
+            hidden[spoilt] = torch.nan
+        last = max(tap.boundary if tap.boundary is not None else tap.stage + 1 for tap in taps)
+        for layer in range(last + 1):
+            for tap in taps:
+                if tap.boundary == layer:
+                    keep(tap, hidden)
+            if layer == last:
+                return
+            hidden = self._called(layer, arguments[layer], hidden, [t for t in taps if t.stage == layer], keep)
+            require_alive(hidden.device)
+            self.runtime.counters.count_layers(1)
+            yield
+
+    @torch.inference_mode()
+    def _called(
+        self, layer: int, arguments: Arguments, hidden: Tensor, taps: list[Tap], keep: Callable[[Tap, Tensor], None]
+    ) -> Tensor:
+        form = self.forward.anatomy.forms[layer]
+        args, kwargs = form.put(arguments[0], arguments[1], hidden)
+        with self.forward.weights.passing(), catch([tap for tap in taps if tap.boundary is None], keep):
+            after: Tensor = form.unwrap(self.forward.anatomy.layers[layer](*args, **kwargs))
+        return after
+
+    def _trial(self, alone: Alone) -> Generator[Blocked | None, None, str | None]:
+        """Compare prompts of several lengths, in batches with others (one of NaN), with passes of their own."""
+        size = self.runtime.description.vocab_size
+        generator = torch.Generator().manual_seed(1)
+        prompts = [tuple(torch.randint(size, (length,), generator=generator).tolist()) for length in TRIED]
+        places = Places.of(self.runtime, (f"resid_post.{self.forward.layers - 1}",))
+        exact = []
+        for tokens in prompts:
+            exact.append(next(iter((yield from alone(tokens, places)).values())))
+        try:
+            for order, spoilt in (((0, 1, 2), None), ((2, 1, 0), 2)):
+                rows = self._last([prompts[n] for n in order], places, spoilt)
+                yield None
+                parts = rows.split([len(prompts[n]) for n in order])
+                pairs = [(parts[at], exact[n]) for at, n in enumerate(order) if at != spoilt]
+                if not all(close(one, other) for one, other in pairs):
+                    return "its layers give a prompt other values among others than alone"
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+            if out_of_memory(error):
+                raise  # this says nothing of the family
+            return f"its layers refuse several prompts ({error})"
+        return None
+
+    def _last(self, prompts: Prompts, places: Places, spoilt: int | None) -> Tensor:
+        *_, found = self.run(prompts, [None] * len(prompts), places, None, spoilt=spoilt)
+        assert found is not None
+        return next(iter(found.values()))
+
+
+def batches_of(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Yield the numbers of prompts that run together: sorted by length, of at most `most` tokens with those that fill
+    up. What was asked alone decides, so that a collection that goes on has the same bits."""
+    here: list[int] = []
+    for number in sorted(range(len(lengths)), key=lambda number: lengths[number], reverse=True):
+        if here and lengths[here[0]] * (len(here) + 1) > most:
+            yield here
+            here = []
+        here.append(number)
+    if here:
+        yield here
+
+
+def batch_tokens(forward: Forward, most_work: float) -> int:
+    """Return how many tokens a batch may have so that its layer does about `most_work` multiplications."""
+    weights = sum(parameter.numel() for parameter in forward.anatomy.layers[0].parameters())
+    return max(1, min(8192, int(most_work / max(weights, 1))))
+
+
+def close(one: Tensor, other: Tensor) -> bool:
+    """Return whether the rows of both are equal within the rounding of their dtype."""
+    a, b = one.flatten(1).to(torch.float32), other.flatten(1).to(torch.float32)
+    most = ROUNDING.get(one.dtype, COARSE)
+    return bool(((a - b).norm(dim=1) <= most * b.norm(dim=1)).all())

@@ -1,0 +1,150 @@
+"""Many prompts in a pass: as near to each alone as it says, at every site, for families of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.collecting import collection
+from djinn_jupyter.engine.collecting.batches import Wanted, batches_of
+from djinn_jupyter.engine.collecting.shard import Shard
+from tests.engine.collecting.test_collections import LAYERS, PROMPTS, collected, values
+from tests.engine.desk import Desk, build_desk, desk_of, tokens
+from tests.families import build
+
+FAMILIES = (
+    "llama",
+    "gpt2",
+    "gemma3_text",  # windows beside full attention, two rotaries
+    "mistral",  # windows everywhere
+    "bloom",  # distances as a bias
+    "mixtral",
+    "gpt_neox",  # attention and MLP side by side
+    "gpt_bigcode",  # one key for all heads
+    "deepseek_v3",  # keys and values of different widths
+    "opt",  # learned positions
+)
+LONG = (*PROMPTS, tokens(20, seed=5), tokens(1, seed=6))
+SITES = ("resid_pre.0", "resid_post.1", f"resid_post.{LAYERS - 1}", "mlp_out.2", "z.1")
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    desk = desk_of("llama", layers=LAYERS)
+    desk.open("a")
+    yield desk
+    desk.close_all()
+
+
+def both(desk: Desk, folder: Path, **fields: Any) -> tuple[Any, dict[str, Tensor], dict[str, Tensor]]:
+    exact = values(collected(desk, folder / "exact", **fields))
+    reply = collected(desk, folder / "fast", mode="fast", **fields)
+    return reply, values(reply), exact
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "most"),
+    [*((family, torch.float32, 2e-5) for family in FAMILIES), ("llama", torch.bfloat16, 0.1)],
+)
+def test_prompts_of_many_lengths_share_a_pass(family: str, dtype: torch.dtype, most: float, tmp_path: Path) -> None:
+    desk = desk_of(family, dtype, layers=LAYERS)
+    desk.open("a")
+    reply, fast, exact = both(desk, tmp_path, sites=SITES, positions=None, prompts=LONG)
+    assert (reply.mode, reply.notes, len(reply.rechecked)) == ("fast", (), collection.RECHECKED)
+    assert 0 <= reply.largest_difference < most
+    assert torch.equal(fast["tokens"], exact["tokens"])
+    for site in SITES:
+        assert (fast[site] - exact[site]).abs().max() < most, site
+    desk.close_all()
+
+
+@pytest.mark.parametrize("site", ["embed", "q.1", "k.1", "v.1[0]", "q_rot.1", "mlp_pre.1", "mlp_post.1", "resid_mid.1"])
+def test_sites_inside_layers_are_read_in_the_shared_pass(desk: Desk, tmp_path: Path, site: str) -> None:
+    reply, fast, exact = both(desk, tmp_path, sites=(site,), positions=(0, -1), prompts=PROMPTS)
+    assert (reply.mode, reply.notes) == ("fast", ())
+    assert fast[site].shape == exact[site].shape
+    assert (fast[site] - exact[site]).abs().max() < 2e-5
+
+
+def test_layers_above_the_last_site_are_not_run_and_batches_run_each_layer_once(desk: Desk, tmp_path: Path) -> None:
+    collected(desk, tmp_path / "first", mode="fast")  # with the trial
+    before = desk.engine.runtime.counters.layers_run
+    collected(desk, tmp_path / "second", mode="fast")
+    assert desk.engine.runtime.counters.layers_run - before == 2 + 2 * collection.RECHECKED
+
+
+def test_a_family_whose_prompts_touch_each_other_is_found_and_each_is_run_alone(tmp_path: Path) -> None:
+    model = build("llama", layers=LAYERS)
+    model.model.layers[1].mlp.register_forward_hook(lambda module, args, output: output + output.mean(0, keepdim=True))
+    desk = build_desk(model)
+    desk.open("a")
+    reply, fast, exact = both(desk, tmp_path)
+    assert (reply.mode, reply.largest_difference) == ("exact", None)
+    assert "other values among others than alone" in reply.notes[0]
+    assert torch.equal(fast["resid_post.1"], exact["resid_post.1"])
+    desk.close_all()
+
+
+def test_a_family_with_recurrent_states_says_so_and_runs_each_alone(tmp_path: Path) -> None:
+    desk = desk_of("mamba2", layers=LAYERS)
+    desk.open("a")
+    reply, fast, exact = both(desk, tmp_path)
+    assert (reply.mode, reply.notes) == (
+        "exact",
+        ("Each prompt was run alone, for these cannot share a pass: its layers keep recurrent states.",),
+    )
+    assert torch.equal(fast["resid_post.1"], exact["resid_post.1"])
+    desk.close_all()
+
+
+def _twice(self: Shard, indices: Any, values: Any) -> None:
+    put_many(self, [indices[0], *indices[:-1]], values)
+
+
+def _shifted(self: Shard, indices: Any, values: Any) -> None:
+    put_many(self, indices, {name: value.roll(1, 0) for name, value in values.items()})
+
+
+put_many = Shard.put_many
+
+
+def test_a_prompt_written_twice_is_found_before_anything_is_on_the_disk(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shard, "put_many", _twice)
+    with pytest.raises(Exception, match="computed twice"):
+        collected(desk, tmp_path, mode="fast")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_are_another_prompts_are_found_and_each_is_run_alone(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shard, "put_many", _shifted)
+    reply, fast, exact = both(desk, tmp_path)
+    assert (reply.mode, reply.largest_difference) == ("exact", None)
+    assert "more than rounding" in reply.notes[0]
+    assert torch.equal(fast["resid_post.1"], exact["resid_post.1"])
+
+
+def test_the_same_request_gives_the_same_bytes(desk: Desk, tmp_path: Path) -> None:
+    one = collected(desk, tmp_path / "one", mode="fast", prompts=LONG)
+    other = collected(desk, tmp_path / "other", mode="fast", prompts=LONG)
+    assert Path(one.path).read_bytes() == Path(other.path).read_bytes()
+
+
+def test_batches_are_sorted_by_length_and_bounded_with_what_fills_them_up() -> None:
+    lengths = [3, 9, 1, 9, 4]
+    assert list(batches_of(lengths, 18)) == [[1, 3], [4, 0, 2]]
+    assert list(batches_of(lengths, 1)) == [[1], [3], [4], [0], [2]]
+    assert sorted(n for batch in batches_of(lengths, 10) for n in batch) == [0, 1, 2, 3, 4]
+
+
+def test_wanted_rows_count_prompts_and_positions() -> None:
+    wanted = Wanted.of([(1, 2, 3), (4,)], [[2, 0], None], torch.device("cpu"))
+    assert (wanted.lines.tolist(), wanted.positions.tolist(), wanted.length) == ([0, 0, 1], [2, 0, 0], 3)
