@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from djinn_jupyter.client.stops import Finished as Finished
     from djinn_jupyter.client.stops import Interrupted as Interrupted
     from djinn_jupyter.client.stops import Paused as Paused
+    from djinn_jupyter.client.sweeping import noise as noise
     from djinn_jupyter.client.sweeping import sweep as sweep
     from djinn_jupyter.errors import BatchEnded as BatchEnded
     from djinn_jupyter.errors import DjinnError as DjinnError
@@ -36,6 +37,7 @@ _HOMES = {
     "engines": "client.loading",
     "attach": "client.loading",
     "sweep": "client.sweeping",
+    "noise": "client.sweeping",
     "collect": "client.engine",
     "Activations": "client.activations",
     "Grid": "client.grid",

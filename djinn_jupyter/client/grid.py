@@ -35,6 +35,7 @@ class Grid:
         first = self.replies[0]
         self.site, self.metric, self.edit, self.seed = first.site, first.metric, first.edit, first.seed
         self.layers, self.positions, self.heads = first.layers, first.positions, first.heads
+        self.coefs = first.coefs
         self.over: tuple[str, ...] = ("pair", *first.over) if paired else first.over
         self.mode = "fast" if any(one.mode == "fast" for one in self.replies) else "exact"
         each = [to_numpy(one.values) for one in self.replies]
@@ -82,13 +83,14 @@ class Grid:
         """How the grid was made."""
         return {name: getattr(self.replies[0], name) for name in RECIPE} | {"texts": [r.texts for r in self.replies]}
 
-    def places(self) -> tuple[tuple[int, ...], ...]:
+    def places(self) -> tuple[tuple[Any, ...], ...]:
         """Return the places along each axis."""
-        named = {
+        named: dict[str, tuple[Any, ...]] = {
             "pair": tuple(range(len(self.replies))),
             "layer": self.layers,
             "position": self.positions,
             "head": self.heads,
+            "coef": self.coefs,
         }
         return tuple(named[axis] for axis in self.over)
 
@@ -144,8 +146,8 @@ class Grid:
 
 
 def _reply(fields: dict[str, Any]) -> Swept:
-    sizes = {"layer": len(fields["layers"]), "position": len(fields["positions"]), "head": len(fields["heads"])}
-    shape = tuple(sizes[axis] for axis in fields["over"])
+    named = {"layer": "layers", "position": "positions", "head": "heads", "coef": "coefs"}
+    shape = tuple(len(fields[named[axis]]) for axis in fields["over"])
     lists = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     return Swept(**{**fields, **lists, "values": Array(dtype="float64", shape=shape, data=fields["values"])})
 
@@ -161,6 +163,7 @@ def unfinished(
     mode: Mode,
     seed: int,
     note: str,
+    coefs: tuple[float, ...] = (),
 ) -> Grid:
     """Return the grid of a sweep that ended early: the finished `cells` by number, NaN for the others."""
     import numpy as np
@@ -173,6 +176,6 @@ def unfinished(
         site=site, over=tuple(over), layers=places.get("layer", ()), positions=places.get("position", ()),
         heads=places.get("head", ()), texts=(), metric=metric, edit="unfinished", corrupted=corrupted, clean=None,
         values=from_numpy(values.reshape(shape)), mode=mode, seed=seed, computed=len(cells), rechecked=(),
-        largest_difference=None, tolerance=0.0, notes=(note,),
+        largest_difference=None, tolerance=0.0, notes=(note,), coefs=coefs,
     )  # fmt: skip
     return Grid([made])

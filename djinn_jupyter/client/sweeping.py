@@ -8,36 +8,47 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, Final, Literal
 
+import msgspec
+
 from djinn_jupyter.client.arrays import token_ids
 from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid, unfinished
+from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import DjinnError, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.replies import SweepProgressed, Swept
+from djinn_jupyter.wire.sweeps import Mean, Noise, Resample, SweptEdit
 
 OnProgress = Callable[[Grid, int, int], None]
 REPLIED: Final = "replied"
+FIELDS: Final = ("site", "over", "metric", "edit", "noise", "coefs", "mode", "seed")
 
 
 def sweep(
     engine: RemoteEngine,
     *,
-    corrupted: object,
+    corrupted: object = None,
     site: str,
     over: str | Sequence[str],
     metric: str,
     clean: object = None,
     edit: object = None,
+    coefs: Sequence[float] = (),
+    noise: Noise | None = None,
+    samples: int | None = None,
     mode: Literal["fast", "exact"] = "fast",
     seed: int = 0,
     on_progress: OnProgress | None = None,
 ) -> Grid:
-    """Return the metric of the line `corrupted` edited at every cell of `over` ("layer", "position", "head"), one cell
-    at a time: patched with the value of `clean` there, or changed by an `edit` such as `dj.zero()`.
+    """Return the metric of the line `corrupted` edited at every cell of `over` ("layer", "position", "head", "coef"),
+    one cell at a time: patched with the value of `clean` there, or changed by an `edit` such as `dj.zero()`, "mean" (of
+    all positions) or "resample" (another position's, drawn by the seed; of the clean line where there is one). Over
+    "coef" the edit has each of `coefs` as its factor or coefficient. With `noise` the corrupted line is the clean one
+    with noise on some positions, as in causal tracing; `samples` draws it as often, and the grid has them as pairs.
 
     A line is a text, one prompt's token ids, or a session; equally long lists of lines are pairs, and the grid has a
     first axis for them. `site` is a point, as "resid_post" or "z", with a layer where `over` has none. `metric` is an
@@ -51,13 +62,63 @@ def sweep(
         site=site,
         over=_axes(over),
         metric=metric,
-        edit=None if edit is None else as_edit(edit),
+        edit=_swept_edit(edit),
+        noise=noise,
+        coefs=tuple(map(float, coefs)),
         mode=mode,
         seed=seed,
     )
+    if noise is not None:
+        return _swept_in_noise(engine, request, clean, corrupted, samples, on_progress)
+    if corrupted is None or samples is not None:
+        raise UsageError("A sweep needs the line to edit, as corrupted=...; noise and its samples take its place.")
     if not (_are_lines(corrupted) or _are_lines(clean)):
         return _Sweep(engine, request, on_progress).of(corrupted, clean)
     return _swept_pairs(_pairs(corrupted, clean), lambda: _Sweep(engine, request, on_progress))
+
+
+def noise(positions: Positions, scale: float = 3.0) -> Noise:
+    """Noise on what enters the first layer at these positions, of `scale` times the line's standard deviation there."""
+    return Noise(positions=spell_positions(positions, _no_ends) or (), scale=float(scale))
+
+
+def _no_ends() -> tuple[int, int]:
+    raise UsageError("Noise needs both ends of a slice of positions: write '2:5'.")
+
+
+def _swept_edit(edit: object) -> SweptEdit | None:
+    if edit is None:
+        return None
+    if isinstance(edit, Mean | Resample):
+        return edit
+    named: dict[str, Mean | Resample] = {"mean": Mean(), "resample": Resample()}
+    if isinstance(edit, str):
+        if edit not in named:
+            raise UsageError(f"{edit!r} is no edit by name: mean and resample are, others are made, as dj.zero().")
+        return named[edit]
+    return as_edit(edit)
+
+
+def _swept_in_noise(
+    engine: RemoteEngine,
+    request: ask.Sweep,
+    clean: object,
+    corrupted: object,
+    samples: int | None,
+    on_progress: OnProgress | None,
+) -> Grid:
+    """Sweep a line in noise, drawn once or `samples` times by the seeds that follow."""
+    if clean is None or corrupted is not None or _are_lines(clean):
+        raise UsageError("A sweep in noise takes one clean line, which it spoils, and no corrupted one.")
+    if samples is None:
+        return _Sweep(engine, request, on_progress).of(clean, clean)
+    if samples < 1:
+        raise UsageError("A sweep in noise needs at least one sample.")
+    seeds = iter(range(request.seed, request.seed + samples))
+    return _swept_pairs(
+        [(clean, clean)] * samples,
+        lambda: _Sweep(engine, msgspec.structs.replace(request, seed=next(seeds)), on_progress),
+    )
 
 
 def _swept_pairs(pairs: Sequence[tuple[object, object]], sweep_of_a_pair: Callable[[], _Sweep]) -> Grid:
@@ -90,9 +151,11 @@ def _require_shape(reply: Swept, before: Sequence[Swept]) -> None:
 
 def _axes(over: str | Sequence[str]) -> tuple[Any, ...]:
     names = tuple(name.strip() for name in (over.split(",") if isinstance(over, str) else over))
-    strange = [name for name in names if name not in ("layer", "position", "head")]
-    if strange or not 1 <= len(names) <= 3:
-        raise UsageError(f"A sweep goes over layer, position and head, not over {', '.join(strange) or 'nothing'}.")
+    strange = [name for name in names if name not in ("layer", "position", "head", "coef")]
+    if strange or not 1 <= len(names) <= 4:
+        raise UsageError(
+            f"A sweep goes over layer, position, head and coef, not over {', '.join(strange) or 'nothing'}."
+        )
     return names
 
 
@@ -126,7 +189,7 @@ class _Sweep:
     interrupted: bool = False
 
     def of(self, corrupted: object, clean: object) -> Grid:
-        fields = {name: getattr(self.request, name) for name in ("site", "over", "metric", "edit", "mode", "seed")}
+        fields = {name: getattr(self.request, name) for name in FIELDS}
         lines = {"corrupted": self._line(corrupted), "clean": None if clean is None else self._line(clean)}
         with temporary_session(self.engine.channel, "sweep") as session:
             return self._run(session, ask.Sweep(session=session, **fields, **lines))
@@ -190,5 +253,6 @@ class _Sweep:
             metric=asked.metric,
             mode=asked.mode,
             seed=asked.seed,
+            coefs=asked.coefs,
             note=note,
         )

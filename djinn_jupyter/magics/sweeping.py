@@ -16,6 +16,7 @@ from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, un
 if TYPE_CHECKING:
     from djinn_jupyter.client.grid import Grid
     from djinn_jupyter.wire.edits import Edit
+    from djinn_jupyter.wire.sweeps import Noise
 
 DRAWN_SECONDS = 0.25
 
@@ -24,7 +25,7 @@ DRAWN_SECONDS = 0.25
 class SweepingMagics(Group):
     @verb(
         option("site", help="a point such as resid_post or z, with a layer where --over has none: mlp_out.4"),
-        option("--over", default="layer,position", help="layer, position, head; default layer,position"),
+        option("--over", default="layer,position", help="layer, position, head, coef; default layer,position"),
         option(
             "--from",
             dest="clean",
@@ -32,7 +33,16 @@ class SweepingMagics(Group):
             help="the clean line: a session, or a variable with a text or token ids; its values are patched in",
         ),
         option("--metric", type=unquoted, metavar="EXPR", help="such as \"logit(' Mary') - logit(' John')\""),
-        option("--edit", type=unquoted, metavar="EDIT", help='in place of patching: zero, "scale 0.5" and so on'),
+        option("--edit", type=unquoted, metavar="EDIT", help='instead of patching: zero, mean, resample, "scale 0.5"'),
+        option("--coefs", type=unquoted, metavar="LIST", help="for --over coef: 0,0.5,1 as the edit's coefficient"),
+        option(
+            "--noise",
+            type=unquoted,
+            metavar="POSITIONS",
+            help="patch the present line back into itself with noise there, as in causal tracing: 1:4",
+        ),
+        option("--noise-scale", type=float, help="of the noise, in standard deviations of the line; default 3"),
+        option("--samples", type=int, help="draw the noise so often; the picture is the mean"),
         option("--exact", action="store_true", help="compute each cell alone, bit for bit as by hand"),
         option("--seed", type=int, help="chooses the cells that are computed again alone; default 0"),
         option("--hover", action="store_true", help="a plotly figure below, to read values under the pointer"),
@@ -44,18 +54,20 @@ class SweepingMagics(Group):
         """Sweep one edit over layers, positions or heads of the present line, and draw what it does to a metric."""
         if args.metric is None:
             raise UsageError("A sweep needs a metric: --metric \"logit(' Mary') - logit(' John')\".")
+        noise = self._noise(args)
         session, drawing = self.state.session(args.session), _Drawing(self.state.screen)
         try:
             grid = sweeping.sweep(
                 self.state.engine,
-                corrupted=session,
-                clean=None if args.clean is None else self._line(args.clean),
+                corrupted=session if noise is None else None,
+                clean=session if noise is not None else None if args.clean is None else self._line(args.clean),
+                noise=noise,
+                samples=args.samples,
+                coefs=_numbers(args.coefs),
                 site=args.site,
                 over=args.over,
                 metric=args.metric,
-                edit=None
-                if args.edit is None
-                else parse_edit(self.state, words_of(args.edit, posix=True), Namespace()),
+                edit=None if args.edit is None else self._edit(args.edit),
                 mode="exact" if args.exact else "fast",
                 on_progress=drawing.draw,
                 **given(seed=args.seed),
@@ -67,13 +79,29 @@ class SweepingMagics(Group):
         self.state.keep(args.keep, grid)
         drawing.end(grid, hover=args.hover)
 
-    def _edit(self, text: str) -> Edit:
+    def _noise(self, args: Namespace) -> Noise | None:
+        if args.noise is None:
+            return None
+        if args.clean is not None:
+            raise UsageError("--noise patches from the present line itself: leave --from out.")
+        return sweeping.noise(args.noise, **given(scale=args.noise_scale))
+
+    def _edit(self, text: str) -> Edit | str:
+        if text.strip() in ("mean", "resample"):
+            return text.strip()
         return parse_edit(self.state, words_of(text, posix=True), Namespace())
 
     def _line(self, name: str) -> object:
         """Return what --from names: a variable of this notebook, or a session."""
         there = self.state.shell.user_ns.get(name)
         return there if there is not None and not callable(there) else self.state.find(name)
+
+
+def _numbers(text: str | None) -> list[float]:
+    try:
+        return [] if text is None else [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--coefs is a list of numbers, as 0,0.5,1; {text!r} is none.") from None
 
 
 class _Drawing:

@@ -94,6 +94,25 @@ def test_pairs_have_statistics_of_each_cell(engine: RemoteEngine) -> None:
         swept(engine).statistics()
 
 
+def test_a_line_in_noise_has_its_samples_as_pairs(engine: RemoteEngine) -> None:
+    asked = {"corrupted": None, "noise": dj.noise("0:2", scale=2.0)}
+    grid = swept(engine, samples=3, seed=4, **asked)
+    assert grid.over == ("pair", *OVER)
+    assert [one.seed for one in grid.replies] == [4, 5, 6]
+    assert np.array_equal(grid.values[1], swept(engine, seed=5, **asked).values)
+    assert len(set(grid.corrupted.tolist())) == 3
+    assert len(set(grid.clean.tolist())) == 1
+    assert "noise 2 at 0, 1" in repr(grid)
+
+
+def test_coefficients_are_an_axis_and_some_edits_have_a_name(engine: RemoteEngine, tmp_path: Path) -> None:
+    grid = swept(engine, clean=None, edit=dj.scale(1), coefs=[0, 1, 2], over="layer,coef", site="z.*")
+    assert grid.places() == ((0, 1, 2), (0.0, 1.0, 2.0))
+    assert dj.Grid.read(grid.save(tmp_path / "dose.grid.djinn")).columns() == grid.columns()
+    assert swept(engine, edit="mean").edit == "mean over positions"
+    assert swept(engine, edit="resample", seed=2).edit == "resample positions"
+
+
 def test_its_table_has_a_row_for_each_cell(engine: RemoteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     grid = swept(engine)
     table = grid.columns()
@@ -186,6 +205,10 @@ def test_a_pair_that_does_not_fit_the_first_leaves_those_before_it(engine: Remot
         ({"clean": [CLEAN], "corrupted": [CORRUPTED] * 2}, "equally many lines"),
         ({"clean": CLEAN, "corrupted": [CORRUPTED]}, "two lists"),
         ({"metric": "norm"}, "A metric reads logits"),
+        ({"edit": "median"}, "'median' is no edit by name"),
+        ({"corrupted": None}, "needs the line to edit"),
+        ({"noise": dj.noise(1)}, "takes one clean line"),
+        ({"noise": dj.noise(1), "corrupted": None, "samples": 0}, "at least one sample"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_and_no_session_stays(

@@ -8,6 +8,7 @@ import pytest
 from djinn_jupyter.errors import UnknownSession
 from djinn_jupyter.wire import replies, requests
 from djinn_jupyter.wire.edits import Scale
+from djinn_jupyter.wire.sweeps import Mean, Noise
 from tests.magics.conftest import Notebook, last
 
 METRIC = "--metric \"logit(' Rome') - logit(' Paris')\""
@@ -41,6 +42,23 @@ def test_an_edit_takes_the_place_of_a_clean_line(notebook: Notebook) -> None:
     notebook.cell(f'%djinn_sweep mlp_out.2 --over position --edit "scale 0.5" {METRIC}')
     asked = last(notebook, requests.Sweep)
     assert (asked.edit, asked.clean, asked.over) == (Scale(factor=0.5), None, ("position",))
+
+
+def test_noise_takes_the_place_of_a_clean_line_and_its_samples_are_pairs(notebook: Notebook) -> None:
+    said = notebook.cell(f"%djinn_sweep mlp_out --noise 1:3 --noise-scale 2 --samples 2 --seed 5 {METRIC}")
+    asked = last(notebook, requests.Sweep)
+    assert (asked.clean, asked.corrupted) == ("work/paris.ipynb", "work/paris.ipynb")
+    assert (asked.noise, asked.seed) == (Noise(positions=(1, 2), scale=2.0), 6)
+    assert "2 pairs" in said
+    assert "leave --from out" in notebook.fails(f"%djinn_sweep mlp_out --noise 1 --from work/paris.ipynb {METRIC}")
+
+
+def test_edits_by_name_and_coefficients_go_to_the_engine(notebook: Notebook) -> None:
+    notebook.cell(f"%djinn_sweep z --over layer,head --edit mean {METRIC}")
+    assert last(notebook, requests.Sweep).edit == Mean()
+    notebook.cell(f'%djinn_sweep z --over layer,head --edit "scale 1" --coefs 0,0.5 {METRIC}')
+    assert last(notebook, requests.Sweep).coefs == (0.0, 0.5)
+    assert "is a list of numbers" in notebook.fails(f"%djinn_sweep z --edit zero --coefs a,b {METRIC}")
 
 
 def test_a_sweep_that_ends_early_is_drawn_as_far_as_it_came(

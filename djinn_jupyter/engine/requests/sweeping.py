@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from djinn_jupyter.engine.interventions import edit_kinds
+from collections.abc import Sequence
+
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.interventions import require_known_tokens
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -10,14 +11,14 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.engine.session.table import SessionTable
+from djinn_jupyter.engine.sweeps import swept_edits
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.places import Places
 from djinn_jupyter.engine.sweeps.sweep import Asked, Sweeping
 from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Workspace
-from djinn_jupyter.errors import IllegalMove, InvalidEdit, PromptTooLong, UsageError
+from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import PatchFrom
 from djinn_jupyter.wire.sweeps import Line
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -42,13 +43,14 @@ class SweepRequests:
         clean, more = (None, ()) if request.clean is None else self._tokens(request.clean)
         metric = Metric.parse(request.metric, self._runtime.tokenizer)
         require_known_tokens(self._runtime, metric.condition)
-        places = Places.of(self._runtime, request.site, request.over, len(corrupted))
+        places = Places.of(self._runtime, request.site, request.over, len(corrupted), request.coefs)
         self._check_edit(request, places, len(corrupted), None if clean is None else len(clean))
         return Asked(
             places=places,
             corrupted=corrupted,
             clean=clean,
             edit=request.edit,
+            noise=request.noise,
             metric=metric,
             mode=request.mode,
             seed=request.seed,
@@ -56,18 +58,27 @@ class SweepRequests:
         )
 
     def _check_edit(self, request: ask.Sweep, places: Places, corrupted: int, clean: int | None) -> None:
-        if isinstance(request.edit, PatchFrom):
-            raise InvalidEdit("A sweep patches from its clean line: give that, and no edit.")
         if request.edit is not None:
             width = next(iter(places.taps.values())).width
-            edit_kinds.check(request.edit, width if width is not None else corrupted)
-        elif clean is None:
+            swept_edits.check(request.edit, width if width is not None else corrupted, coefs=bool(request.coefs))
+        elif request.coefs:
+            raise UsageError("A sweep over coef needs an edit with a coefficient, such as scale; patching has none.")
+        if request.noise is not None:
+            self._check_noise(request.noise.positions, corrupted, clean)
+        if request.edit is None and clean is None:
             raise UsageError("A sweep needs a clean line to patch from, or an edit such as zero or scale.")
-        elif clean != corrupted:
+        if clean is not None and clean != corrupted and (request.noise or swept_edits.reads_a_line(request.edit)):
             raise UsageError(
                 f"The clean line has {clean} tokens and the corrupted one {corrupted}, so their positions do not "
                 "correspond; choose texts of equally many tokens."
             )
+
+    def _check_noise(self, positions: Sequence[int], length: int, clean: int | None) -> None:
+        if clean is None:
+            raise UsageError("A sweep with noise needs the clean line: that is the line it spoils.")
+        strange = next((position for position in positions if not -length <= position < length), None)
+        if strange is not None:
+            raise UsageError(f"Position {strange} is not in the line, which has {length} tokens.")
 
     def _tokens(self, line: Line) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Return a line's tokens, and a note where its session would not have run them as a sweep does."""

@@ -41,12 +41,13 @@ class Recorded:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunLine:
     """A line as it ran: `raw` by tap, the hidden states `residuals` before each layer and after the last (empty where
-    they were not asked for), and the logits of its last position."""
+    they were not asked for), and the logits of its last position. `overrides` are in place wherever it runs."""
 
     tokens: tuple[int, ...]
     raw: dict[Site, Tensor]
     residuals: tuple[Tensor, ...]
     logits_V: Tensor
+    overrides: tuple[Override, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -63,18 +64,25 @@ class LinesAlone:
         self.from_the_start = runtime.recurrent or bool(anatomy.mappings or anatomy.handed)
 
     def run(
-        self, tokens: tuple[int, ...], taps: Iterable[Tap], *, residuals: bool
+        self,
+        tokens: tuple[int, ...],
+        taps: Iterable[Tap],
+        *,
+        residuals: bool,
+        overrides: tuple[Override, ...] = (),
     ) -> Generator[Blocked | None, None, RunLine]:
-        """Run a line unchanged; keep the values at `taps`, and those between all layers where asked."""
+        """Run a line with `overrides` in place; keep the values at `taps`, and where asked those between all layers."""
         seen = [Recorded(tap=tap) for tap in taps]
         borders = [Recorded(tap=tap) for tap in self.borders()] if residuals else []
-        outcome = yield from self._passed(Frame(tokens=tokens, committed=0, step=0), observers=[*seen, *borders])
+        frame = Frame(tokens=tokens, committed=0, step=0, overrides=overrides)
+        outcome = yield from self._passed(frame, observers=[*seen, *borders])
         assert isinstance(outcome, Completed)
         return RunLine(
             tokens=tokens,
             raw={one.tap.site: one.raw for one in seen if one.raw is not None},
             residuals=tuple(one.raw for one in borders if one.raw is not None),
             logits_V=outcome.logits_1V[0].clone(),
+            overrides=overrides,
         )
 
     def borders(self) -> list[Tap]:
@@ -97,9 +105,10 @@ class LinesAlone:
         return outcome.frame.hidden
 
     def _frame(self, line: RunLine, tap: Tap, raw: Tensor) -> Frame:
-        start = Frame(tokens=line.tokens, committed=0, step=0, overrides=(Override(tap=tap, raw=raw),))
+        own = Override(tap=tap, raw=raw)
         if self.from_the_start or not line.residuals:
-            return start
+            others = (one for one in line.overrides if not one.tap.same_tensor(tap))
+            return Frame(tokens=line.tokens, committed=0, step=0, overrides=(*others, own))
         boundary, hidden = (tap.boundary, raw) if tap.boundary is not None else (tap.stage, line.residuals[tap.stage])
         return Frame(
             tokens=line.tokens,
@@ -107,7 +116,7 @@ class LinesAlone:
             step=0,
             boundary=boundary,
             hidden=hidden,
-            overrides=() if tap.boundary is not None else start.overrides,
+            overrides=() if tap.boundary is not None else (own,),
         )
 
     def _passed(

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
@@ -24,6 +25,7 @@ class Cell:
     layer: int
     rows: list[int] | None
     heads: tuple[int, ...] | None
+    coef: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,17 @@ class Places:
     positions: range
     heads: range
     selector: tuple[int, ...] | None
+    coefs: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, runtime: Runtime, spelling: str, over: tuple[Axis, ...], length: int) -> Places:
+    def of(
+        cls, runtime: Runtime, spelling: str, over: tuple[Axis, ...], length: int, coefs: tuple[float, ...] = ()
+    ) -> Places:
         """Return the places of a site's sweep over a line of `length` tokens. Raises UnknownSite and UsageError."""
         if len(set(over)) < len(over):
             raise UsageError(f"A sweep goes over each axis once; {', '.join(over)} names one twice.")
+        if ("coef" in over) != bool(coefs):
+            raise UsageError("A sweep over coef needs the coefficients, as coefs=(0, 0.5, 1), and no other sweep does.")
         site = _point_or_site(spelling)
         taps = _taps(runtime, site, over, spelling)
         heads = {tap.heads for tap in taps.values()}
@@ -56,6 +63,7 @@ class Places:
             positions=range(length),
             heads=range((heads.pop() or 0) if "head" in over else 0),
             selector=site.selector,
+            coefs=coefs,
         )
         if math.prod(places.shape) > LARGEST:
             raise UsageError(f"A sweep has at most {LARGEST:,} cells; this one has {math.prod(places.shape):,}.")
@@ -67,25 +75,31 @@ class Places:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        sizes = {"layer": len(self.taps), "position": len(self.positions), "head": len(self.heads)}
+        sizes = {
+            "layer": len(self.taps),
+            "position": len(self.positions),
+            "head": len(self.heads),
+            "coef": len(self.coefs),
+        }
         return tuple(sizes[axis] for axis in self.over)
 
     def cells(self) -> Iterator[Cell]:
         """Yield every cell, row by row."""
-        axes = {"layer": self.layers, "position": self.positions, "head": self.heads}
+        axes = {"layer": self.layers, "position": self.positions, "head": self.heads, "coef": self.coefs}
         for number, place in enumerate(itertools.product(*(axes[axis] for axis in self.over))):
-            at = dict(zip(self.over, place, strict=True))
+            at: dict[str, Any] = dict(zip(self.over, place, strict=True))
             yield Cell(
                 number=number,
                 layer=at.get("layer", self.layers[0]),
                 rows=[at["position"]] if "position" in at else None,
                 heads=(at["head"],) if "head" in at else self.selector,
+                coef=at.get("coef"),
             )
 
 
 def _point_or_site(spelling: str) -> Site:
-    """Return a site, of a point alone without its layer."""
-    point = spelling.strip()
+    """Return a site, of a point alone or with `.*` without its layer."""
+    point = spelling.strip().removesuffix(".*")
     return Site(point=point) if point in POINTS else parse_site(spelling)
 
 

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import out_of_memory
-from djinn_jupyter.engine.interventions import edit_kinds, edits
+from djinn_jupyter.engine.forward.frame import Override
+from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
+from djinn_jupyter.engine.sweeps import swept_edits
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.sweeps.places import Cell, Places
@@ -25,8 +27,7 @@ from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
 from djinn_jupyter.errors import OutOfDeviceMemory
-from djinn_jupyter.wire.edits import Edit
-from djinn_jupyter.wire.sweeps import Mode, SweepProgressed, Swept
+from djinn_jupyter.wire.sweeps import Mode, Noise, SweepProgressed, Swept, SweptEdit
 
 CHUNK_ROWS: Final = 4096
 COMPARED: Final = 4 * 2**20  # bytes of values edited and compared in one slice, about a millisecond
@@ -43,7 +44,8 @@ class Asked:
     places: Places
     corrupted: tuple[int, ...]
     clean: tuple[int, ...] | None
-    edit: Edit | None
+    edit: SweptEdit | None
+    noise: Noise | None
     metric: Metric
     mode: Mode
     seed: int
@@ -93,12 +95,17 @@ class Sweeping:
             if why is not None:
                 self.mode = "exact"
                 notes.append(f"Each cell was computed alone, for this family's lines cannot share a pass: {why}.")
-        base = yield from self.alone.run(asked.corrupted, taps, residuals=True)
-        yield from room.take(base.nbytes)
-        clean = None
+        first, clean = self.alone.borders()[0], None
         if asked.clean is not None:
-            clean = yield from self.alone.run(asked.clean, taps if asked.edit is None else (), residuals=False)
+            seen = (*(taps if swept_edits.reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
+            clean = yield from self.alone.run(asked.clean, seen, residuals=False)
             yield from room.take(clean.nbytes)
+        spoiled: tuple[Override, ...] = ()
+        if asked.noise is not None and clean is not None:
+            raw = swept_edits.noised(clean.raw[first.site], asked.noise, asked.seed)
+            spoiled = (Override(tap=first, raw=raw),)
+        base = yield from self.alone.run(asked.corrupted, taps, residuals=True, overrides=spoiled)
+        yield from room.take(base.nbytes)
         unchanged = asked.metric.of(base.logits_V)
         found = Found(unchanged=unchanged, values=[unchanged] * math.prod(asked.places.shape), notes=notes)
         yield from self._compute(room, base, clean, list(asked.places.cells()), found)
@@ -149,11 +156,8 @@ class Sweeping:
         raw = base.raw[tap.site]
         value = tap.read(raw)
         before = edits.take(value, cell.rows, cell.heads)
-        if self.asked.edit is not None:
-            part = edit_kinds.compute(before, self.asked.edit)
-        else:
-            assert clean is not None
-            part = edits.take(tap.read(clean.raw[tap.site]), cell.rows, cell.heads)
+        source = value if clean is None or tap.site not in clean.raw else tap.read(clean.raw[tap.site])
+        part = swept_edits.part_of(self.asked.edit, cell, value, source, self.asked.seed)
         if not always and same_bits(part, before):
             return None
         return tap.write(raw, edits.put(value, part, cell.rows, cell.heads))
@@ -258,7 +262,6 @@ class Sweeping:
 
     def _reply(self, found: Found, clean: float | None) -> Swept:
         asked, places = self.asked, self.asked.places
-        spelled = "patch from the clean line" if asked.edit is None else edit_kinds.spell(asked.edit)
         return Swept(
             site=str(places.site),
             over=places.over,
@@ -267,7 +270,7 @@ class Sweeping:
             heads=tuple(places.heads),
             texts=tuple(self.runtime.tokenizer.text_of(token) for token in asked.corrupted),
             metric=asked.metric.condition.text,
-            edit=spelled,
+            edit=swept_edits.spell(asked.edit, asked.noise),
             values=to_array(torch.tensor(found.values, dtype=torch.float64).reshape(places.shape)),
             corrupted=found.unchanged,
             clean=clean,
@@ -278,6 +281,7 @@ class Sweeping:
             largest_difference=found.largest,
             tolerance=self._tolerance(found),
             notes=tuple(found.notes),
+            coefs=places.coefs,
         )
 
 

@@ -28,19 +28,21 @@ def metric_of(model: Any, prompt: tuple[int, ...], a: int, b: int) -> float:
     return float(row[a]) - float(row[b])
 
 
-def patched(model: Any, clean: tuple[int, ...], corrupted: tuple[int, ...], a: int, b: int) -> Values:
+def patched(
+    model: Any, clean: tuple[int, ...] | None, corrupted: tuple[int, ...], a: int, b: int, kept: Any = None
+) -> Values:
     """Return the metric with the clean line's residual put after each layer, at each position."""
-    kept = _residuals(model, clean)
+    kept = residuals(model, clean) if clean is not None else kept
     found: Values = {}
     for number, layer in enumerate(layers_of(model)):
         for position in range(len(corrupted)):
-            hook = layer.register_forward_hook(_putting(kept[number], position))
+            hook = layer.register_forward_hook(putting(kept[number], position))
             found[number, position] = metric_of(model, corrupted, a, b)
             hook.remove()
     return found
 
 
-def _residuals(model: Any, prompt: tuple[int, ...]) -> list[Tensor]:
+def residuals(model: Any, prompt: tuple[int, ...]) -> list[Tensor]:
     kept: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda m, a, o: kept.append(_hidden(o).clone())) for layer in layers_of(model)]
     metric_of(model, prompt, 0, 1)
@@ -53,7 +55,7 @@ def _hidden(output: Any) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def _putting(kept: Tensor, position: int) -> Any:
+def putting(kept: Tensor, position: int) -> Any:
     def hook(module: Any, args: Any, output: Any) -> Any:
         hidden = _hidden(output).clone()
         hidden[:, position] = kept[:, position]
