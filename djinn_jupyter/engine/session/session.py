@@ -145,13 +145,11 @@ class Session:
         """Raise IllegalMove unless it stands at the stop and the edition that the client sees."""
         if self.standing == seen:
             return
-        name = label(self.name)
+        name = in_quotes(label(self.name))
         if self.stop == seen.number and self.frame is not None:
-            raise IllegalMove(
-                f"Session {in_quotes(name)} was edited meanwhile: the stop you see is gone. Look again, then go on."
-            )
+            raise IllegalMove(f"Session {name} was edited meanwhile: the stop you see is gone. Look again, then go on.")
         now = f"stands at {self._place}" if self._place is not None else f"is {self.state}"
-        raise IllegalMove(f"Session {in_quotes(name)} has moved on meanwhile and {now}: the stop you see is gone.")
+        raise IllegalMove(f"Session {name} has moved on meanwhile and {now}: the stop you see is gone.")
 
     @property
     def _place(self) -> str | None:

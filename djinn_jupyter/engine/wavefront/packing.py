@@ -26,7 +26,7 @@ from transformers import Cache
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.wavefront.layer_calls import LayerCalls, Path
-from djinn_jupyter.engine.wavefront.shared_cache import Rows, SharedCache
+from djinn_jupyter.engine.wavefront.shared_cache import KeyValues, SharedCache
 
 Attention = Callable[..., Any]
 TABLE: Final = "ALL_ATTENTION_FUNCTIONS"  # as modeling files of transformers name it
@@ -44,7 +44,7 @@ class Portion:
 
     calls: LayerCalls
     rows_BnD: Tensor
-    before: Rows | None = None
+    before: KeyValues | None = None
     until: int = 0
 
     @property
@@ -101,7 +101,7 @@ class Packing:
         after = call.run()
         return [rows[0].reshape(one.rows_BnD.shape) for rows, one in _split(after, 1, portions)]
 
-    def caught(self, layer: int, portions: Sequence[Portion]) -> list[Rows]:
+    def caught(self, layer: int, portions: Sequence[Portion]) -> list[KeyValues]:
         """Run `layer` up to its cache's update. Return the keys and values [B, H, n, D] of each portion's lines."""
         call = _PackedCall(packing=self, layer=layer, portions=portions, cache=_PackedCache(catching=True))
         with suppress(Leave):
@@ -121,9 +121,9 @@ class _PackedCache(Cache):
     def __init__(self, catching: bool) -> None:
         super().__init__(layers=[])
         self.catching = catching
-        self.caught: Rows | None = None
+        self.caught: KeyValues | None = None
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Rows:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> KeyValues:
         if self.catching:
             self.caught = key_states, value_states
             raise Leave
@@ -215,7 +215,7 @@ class _PackedCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Place:
+class FunctionEntry:
     """Where a layer's modules look up their attention function `own`: a table of transformers, and its key there."""
 
     table: Any
@@ -224,19 +224,19 @@ class Place:
     listed: bool  # False where the modeling file's own function is the default
 
 
-def _places(layer: Any) -> list[Place]:
-    found: dict[tuple[int, str], Place] = {}
+def _places(layer: Any) -> list[FunctionEntry]:
+    found: dict[tuple[int, str], FunctionEntry] = {}
     for file in {type(module).__module__: sys.modules[type(module).__module__] for module in layer.modules()}.values():
         table: Any = getattr(file, TABLE, {})
         for key in _implementations(layer) if table else ():
             own = table.get(key, getattr(file, EAGER, None))
             if own is not None:
-                found.setdefault((id(table), key), Place(table=table, key=key, own=own, listed=key in table))
+                found.setdefault((id(table), key), FunctionEntry(table=table, key=key, own=own, listed=key in table))
     return list(found.values())
 
 
 @contextmanager
-def attention_as(places: Sequence[Place], attend: Attention) -> Iterator[None]:
+def attention_as(places: Sequence[FunctionEntry], attend: Attention) -> Iterator[None]:
     """Put `attend` in the place of the attention function inside this block; it gets the one that it replaces as `own`.
     Raises NotPacked where there is none."""
     if not places:

@@ -20,7 +20,7 @@ from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.model.hooks.gates import Leave
 
-Rows = tuple[Tensor, Tensor]
+KeyValues = tuple[Tensor, Tensor]
 SERVED = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
 
 
@@ -28,7 +28,7 @@ SERVED = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
 class BaseRows:
     """The keys and values of the base line, k_1HSD and v_1HSD by cache layer."""
 
-    of_layer: dict[int, Rows]
+    of_layer: dict[int, KeyValues]
 
     @property
     def nbytes(self) -> int:
@@ -42,12 +42,12 @@ class SharedLayer(cache_utils.CacheLayerMixin):
         super().__init__()  # type: ignore[no-untyped-call]
         self.index, self.base, self.start, self.is_sliding = index, base, start, sliding
         self.is_initialized = True
-        self.before: Rows | None = None  # B lines' own rows from the base's `until` on, before those of this call
+        self.before: KeyValues | None = None  # B lines' own rows from the base's `until` on, before those of this call
         self.until = start
         self.catching = False
-        self.caught: Rows | None = None
+        self.caught: KeyValues | None = None
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Rows:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> KeyValues:
         """Return the rows that attention reads, those of the base first. Leaves the pass where it is `catching`."""
         if self.catching:
             self.caught = key_states, value_states
@@ -65,7 +65,7 @@ class SharedLayer(cache_utils.CacheLayerMixin):
             self.catching = False
 
     @contextmanager
-    def following(self, before: Rows, until: int) -> Iterator[None]:
+    def following(self, before: KeyValues, until: int) -> Iterator[None]:
         """Put the lines' own rows `before` those of the calls inside this block; the base ends at `until`."""
         self.before, self.until = before, until
         try:
@@ -73,14 +73,14 @@ class SharedLayer(cache_utils.CacheLayerMixin):
         finally:
             self.before, self.until = None, self.start
 
-    def take(self) -> Rows:
+    def take(self) -> KeyValues:
         """Return what was caught, once."""
         caught, self.caught = self.caught, None
         if caught is None:
             raise RuntimeError(f"layer {self.index} did not update its cache")
         return caught
 
-    def _joined(self, own: Sequence[Rows]) -> Rows:
+    def _joined(self, own: Sequence[KeyValues]) -> KeyValues:
         lines = own[-1][0].shape[0]
         if self.until:
             base = [rows[:, :, : self.until].expand(lines, -1, -1, -1) for rows in self.base.of_layer[self.index]]

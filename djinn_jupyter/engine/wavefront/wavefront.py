@@ -24,7 +24,7 @@ from djinn_jupyter.engine.model.hooks.gates import Leave
 from djinn_jupyter.engine.system.device import require_alive
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes, LayerCalls
 from djinn_jupyter.engine.wavefront.packing import Packing, Portion
-from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, Rows, SharedCache
+from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, KeyValues, SharedCache
 
 MOST_SECONDS: Final = 0.02  # of one call of a layer, so that others' requests wait no longer
 MOST_JOINED: Final = 256 * 2**20  # bytes of keys and values that attention reads in one call
@@ -213,7 +213,7 @@ class Wavefront:
         )
 
     @torch.inference_mode()
-    def _caught(self, calls: LayerCalls, layer: int, rows_BnD: Tensor) -> Rows:
+    def _caught(self, calls: LayerCalls, layer: int, rows_BnD: Tensor) -> KeyValues:
         """Run a layer up to its cache's update. Return the keys and values that it gave."""
         view = calls.cache.layer(self._cache_layer(layer))
         with suppress(Leave), view.leaving(), self.forward.weights.passing():
