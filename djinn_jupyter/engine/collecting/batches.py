@@ -30,6 +30,8 @@ from djinn_jupyter.wire.sites import Site
 
 ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
 COARSE: Final = 5e-2
+ENOUGH: Final = 512  # tokens, beyond which a larger batch saves less than filling up costs
+NEAR: Final = 0.8
 TRIED: Final = (9, 4, 6)  # lengths
 Prompts = Sequence[tuple[int, ...]]
 Rows = Sequence[list[int] | None]
@@ -185,10 +187,13 @@ class Batches:
 
 def batches_of(lengths: Sequence[int], most: int) -> Iterator[list[int]]:
     """Yield the numbers of prompts that run together: sorted by length, of at most `most` tokens with those that fill
-    up. What was asked alone decides, so that a collection that goes on has the same bits."""
+    up, and where there are ENOUGH, of lengths that are near each other. What was asked alone decides, so that a
+    collection that goes on has the same bits."""
     here: list[int] = []
     for number in sorted(range(len(lengths)), key=lambda number: lengths[number], reverse=True):
-        if here and lengths[here[0]] * (len(here) + 1) > most:
+        longest = lengths[here[0]] if here else 0
+        uneven = longest * len(here) >= ENOUGH and lengths[number] < NEAR * longest
+        if here and (uneven or longest * (len(here) + 1) > most):
             yield here
             here = []
         here.append(number)
