@@ -120,8 +120,10 @@ def _is_base(kind: type) -> bool:
 
 
 def _aliases(module: types.ModuleType) -> Iterator[str]:
+    """Its names of literals; those that it has from `nouns` are written there."""
     for name, value in vars(module).items():
-        if typing.get_origin(value) is typing.Literal:
+        imported = module is not nouns and name in vars(nouns)
+        if typing.get_origin(value) is typing.Literal and not imported:
             yield f"export type {name} = {_spell(value, asked=True)};\n"
 
 

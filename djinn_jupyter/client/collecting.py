@@ -15,7 +15,8 @@ from djinn_jupyter.client.prompts import given_prompts, tokenized
 from djinn_jupyter.client.temporary import temporary_session
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, Mode, StoredDtype
+from djinn_jupyter.wire.collecting import MOST_PROMPTS, Collected, CollectionProgressed, StoredDtype
+from djinn_jupyter.wire.nouns import Mode
 
 SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until it is written
 SHARD_TOKENS: Final = 2**18

@@ -21,11 +21,12 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.errors import EngineUnavailable
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.collecting import Mode, StoredDtype
+from djinn_jupyter.wire.collecting import StoredDtype
 from djinn_jupyter.wire.nouns import (
     CheckpointDescription,
     EngineStatistics,
     LayerCopy,
+    Mode,
     ModelDescription,
     ModuleDescription,
     SessionDescription,

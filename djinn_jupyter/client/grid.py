@@ -14,8 +14,8 @@ from djinn_jupyter.client.arrays import from_numpy, to_numpy
 from djinn_jupyter.client.pair_statistics import PairStatistics, statistics_of
 from djinn_jupyter.errors import MissingDependency, UsageError
 from djinn_jupyter.wire.arrays import Array
+from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.replies import Swept
-from djinn_jupyter.wire.sweeps import Mode
 
 if TYPE_CHECKING:
     import numpy as np

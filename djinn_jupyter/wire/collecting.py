@@ -8,12 +8,12 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.limits import MOST_TOKENS, Positions, Spelling
+from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 StoredDtype = Literal["float32", "bfloat16", "float16"]
 Prompt = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)]
-Mode = Literal["fast", "exact"]
 MOST_PROMPTS = 65_536
 
 

@@ -22,6 +22,7 @@ FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
 Tier = Literal["host", "disk"]
 Residency = Literal["resident", "storing", "host", "loading", "disk"]
 Exactness = Literal["exact", "recomputed"]
+Mode = Literal["fast", "exact"]  # of a sweep or a collection: prompts and lines share passes, or each runs alone
 Activity = Literal["busy", "idle", "focused", "blurred", "expected", "in_use", "gone"]
 
 

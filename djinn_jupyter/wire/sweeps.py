@@ -11,11 +11,11 @@ from djinn_jupyter.wire.edits import Edit, EditBase
 from djinn_jupyter.wire.event_base import EventBase
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.limits import MOST_TOKENS, Name, Spelling
+from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.reply_base import ReplyBase
 from djinn_jupyter.wire.request_base import SessionRequest
 
 Axis = Literal["layer", "position", "head", "coef"]
-Mode = Literal["fast", "exact"]
 Line = Annotated[tuple[Annotated[int, Meta(ge=0)], ...], Meta(min_length=1, max_length=MOST_TOKENS)] | Name
 
 

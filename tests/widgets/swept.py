@@ -6,7 +6,8 @@ import numpy as np
 
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.sweeps import Axis, Mode
+from djinn_jupyter.wire.nouns import Mode
+from djinn_jupyter.wire.sweeps import Axis
 from tests.widgets.samples import HEADS, LAYERS, PROMPT
 
 

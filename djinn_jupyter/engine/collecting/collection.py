@@ -25,7 +25,8 @@ from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
-from djinn_jupyter.wire.collecting import Collected, CollectionProgressed, Mode
+from djinn_jupyter.wire.collecting import Collected, CollectionProgressed
+from djinn_jupyter.wire.nouns import Mode
 
 Result = TypeVar("Result")
 LAYER_WORK: Final = {"cpu": 4e9}  # multiplications of a layer's call, so that others' requests wait no longer

@@ -27,7 +27,8 @@ from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
 from djinn_jupyter.errors import OutOfDeviceMemory
-from djinn_jupyter.wire.sweeps import Mode, Noise, SweepProgressed, Swept, SweptEdit
+from djinn_jupyter.wire.nouns import Mode
+from djinn_jupyter.wire.sweeps import Noise, SweepProgressed, Swept, SweptEdit
 
 CHUNK_ROWS: Final = 4096
 COMPARED: Final = 4 * 2**20  # bytes of values edited and compared in one slice, about a millisecond

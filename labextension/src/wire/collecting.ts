@@ -4,13 +4,7 @@ import {
   Float,
 } from './values';
 
-import {
-  Mode,
-} from './sweeps';
-
 export type StoredDtype = 'float32' | 'bfloat16' | 'float16';
-
-export type Mode = 'fast' | 'exact';
 
 /**
  * The shard at `path` is whole and on the disk. `existed`: it was there already, and how it was computed stands in

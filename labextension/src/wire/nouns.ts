@@ -27,6 +27,8 @@ export type Residency = 'resident' | 'storing' | 'host' | 'loading' | 'disk';
 
 export type Exactness = 'exact' | 'recomputed';
 
+export type Mode = 'fast' | 'exact';
+
 export type Activity = 'busy' | 'idle' | 'focused' | 'blurred' | 'expected' | 'in_use' | 'gone';
 
 /**

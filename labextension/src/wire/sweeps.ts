@@ -5,13 +5,7 @@ import {
   Float,
 } from './values';
 
-import {
-  Mode,
-} from './collecting';
-
 export type Axis = 'layer' | 'position' | 'head' | 'coef';
-
-export type Mode = 'fast' | 'exact';
 
 /** The mean over the positions of the clean line, of the line itself where there is none. */
 export interface MeanEdit {
