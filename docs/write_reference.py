@@ -31,7 +31,7 @@ from djinn_jupyter.engine.session import residence_states as residency
 from djinn_jupyter.engine.session.states import MOVES
 from djinn_jupyter.magics.groups import GROUPS
 from djinn_jupyter.widgets import theme
-from djinn_jupyter.wire import holdings, nouns, readings, replies, requests
+from djinn_jupyter.wire import holdings, nouns, readings, replies, requests, rules
 from djinn_jupyter.wire.edits import Edit
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -62,7 +62,7 @@ def wire() -> str:
         _chapter("Replies", typing.get_args(replies.Reply)),
         _chapter("Events", typing.get_args(replies.Event)),
         _chapter("Edits", typing.get_args(Edit)),
-        _chapter("Nouns", (*_structs(nouns), *_structs(holdings), *_structs(readings))),
+        _chapter("Nouns", (*_structs(nouns), *_structs(rules), *_structs(holdings), *_structs(readings))),
     ]
     return "\n".join(parts)
 

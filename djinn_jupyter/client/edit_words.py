@@ -12,6 +12,7 @@ from djinn_jupyter.client.edits import EXAMPLES, KINDS, Kind
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
+    from djinn_jupyter.client.patches import Patch
     from djinn_jupyter.wire.edits import Edit
 
 NO_OPTIONS: Final[Mapping[str, Any]] = {}
@@ -23,7 +24,7 @@ def parse_edit(
     value: Callable[[str], Any],
     find: Callable[[str], Any],
     options: Mapping[str, Any] = NO_OPTIONS,
-) -> Edit:
+) -> Edit | Patch:
     """Return the edit that the words spell. `options` are parsed options by their keys; None and those of no edit are
     ignored. Raises UsageError."""
     name, *rest = [unquoted(word) for word in words] or [""]

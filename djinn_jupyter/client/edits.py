@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from djinn_jupyter.client.arrays import from_any
-from djinn_jupyter.client.positions import Positions, spell_positions
+from djinn_jupyter.client.patches import Patch
+from djinn_jupyter.client.patches import patch_from as patch_from
 from djinn_jupyter.errors import InvalidEdit
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
         Edit,
         NormMatch,
         Orthogonal,
-        PatchFrom,
         ProjectionCap,
         ProjectOut,
         Scale,
@@ -109,31 +109,13 @@ def projection_cap(direction: object, low: float | None = None, high: float | No
     return ProjectionCap(direction=from_any(direction), low=low_bound, high=high_bound)
 
 
-class NamedSession(Protocol):
-    """A session, of which an edit needs the name alone."""
-
-    @property
-    def name(self) -> str: ...
-
-
-def patch_from(session: NamedSession | str, *, site: str | None = None, positions: Positions = None) -> PatchFrom:
-    """Replace the value by that at a site of another session's stopped pass. `positions` count in the source; an open
-    slice is refused."""
-    from djinn_jupyter.wire.edits import PatchFrom
-
-    name = session if isinstance(session, str) else session.name
-    return PatchFrom(session=name, site=site, positions=spell_positions(positions, _no_ends))
-
-
-def as_edit(value: object) -> Edit:
-    """Return an Edit unchanged, and any other value as a Set edit."""
+def as_edit(value: object) -> Edit | Patch:
+    """Return an Edit or a patch unchanged, and any other value as a Set edit."""
     from djinn_jupyter.wire.edits import Edit
 
+    if isinstance(value, Patch):
+        return value
     return value if isinstance(value, get_args(Edit)) else set_to(value)
-
-
-def _no_ends() -> tuple[int, int]:
-    raise InvalidEdit("The source of a patch needs both ends of a slice: write '2:5'.")
 
 
 # --- the same in words -----------------------------------------------------------------------------------------------
@@ -160,7 +142,7 @@ class Kind:
     """A kind of edit in words: its constructor, an example, and how each word after the first is read. A `value` is a
     number or a vector, a `bound` a number or `none`."""
 
-    make: Callable[..., Edit]
+    make: Callable[..., Edit | Patch]
     example: str
     words: tuple[Literal["number", "bound", "value", "session"], ...] = ()
     options: tuple[Option, ...] = ()

@@ -13,6 +13,9 @@ WHY_NOT = {
     "ahead": "not met yet: it lies ahead of the stop",
     "next pass": "holds from the next pass on: this one had gone by",
     "other positions": "touches no position of this pass",
+    "other passes": "is not for this pass",
+    "condition": "its condition held at no position of this pass",
+    "refused": "could not be applied in this pass",
     "not so far": "not met in this pass so far",
     "applied": "applied in this pass",
     "off": "off",
@@ -48,7 +51,7 @@ def sections(told: Influences, edits: Edits = (), but: Edits = ()) -> dict[str, 
 def rule_size(rule: RuleAtStop) -> str:
     """Return the size of a rule's change in the stopped pass, or the reason that it changed nothing."""
     if rule.applies != "applied":
-        return WHY_NOT[rule.applies]
+        return WHY_NOT[rule.applies] + (f": {rule.trouble}" if rule.trouble else "")
     return size_line(rule.relative_size) + ("" if rule.enabled else "; off from the next pass on")
 
 

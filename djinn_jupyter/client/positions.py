@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable
-from typing import SupportsIndex
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, SupportsIndex
 
 from djinn_jupyter.errors import InvalidEdit
 
 Positions = int | slice | str | Iterable[SupportsIndex] | None
 MAX_POSITIONS = 4_000_000
+TOKENS_TOLD = 24
 
 
 def spell_positions(
@@ -26,6 +27,62 @@ def spell_positions(
     found = tuple(_indices(_by_name(positions, named) if isinstance(positions, str) else positions, ends))
     if not found or len(found) > MAX_POSITIONS:
         raise InvalidEdit(f"Positions {positions!r} select nothing (or too much); write -1, [0, 4] or '2:5'.")
+    return found
+
+
+def spell_standing(
+    positions: Positions, named: Callable[[str], list[int]] | None = None
+) -> tuple[tuple[int, ...] | None, int | None]:
+    """Return the positions of a rule, which is for passes to come: indices, and the first of all later ones (`5:`);
+    (None, None) for the whole pass. Negative indices count from the end of each pass."""
+    if positions is None:
+        return None, None
+    chosen = _by_name(positions, named) if isinstance(positions, str) else positions
+    parts = [_parsed(part) for part in chosen.split(",")] if isinstance(chosen, str) else [chosen]
+    closed = [_closed(part) for part in parts]
+    onward = [one for one in closed if isinstance(one, Onward)]
+    rest = [one for one in closed if not isinstance(one, Onward)]
+    if any(one.first == 0 for one in onward):
+        return None, None
+    found = spell_positions([index for one in rest for index in _indices(one, _no_ends)], _no_ends) if rest else None
+    return found, min((one.first for one in onward), default=None)
+
+
+class Onward(NamedTuple):
+    """All positions from `first` on."""
+
+    first: int
+
+
+def _closed(part: Any) -> Any:
+    """Return a slice of a rule with both of its ends, or as Onward; other positions unchanged."""
+    if not isinstance(part, slice):
+        return part
+    start, stop = part.start, part.stop
+    if stop is None and (start is None or start >= 0) and part.step in (None, 1):
+        return Onward(start or 0)
+    if start is None and stop is not None and stop >= 0:
+        return slice(0, stop, part.step)
+    if start is not None and start < 0 and stop is None:
+        return list(range(start, 0, part.step or 1))
+    return part
+
+
+def _no_ends() -> tuple[int, int]:
+    raise InvalidEdit("A rule is for passes of every length: write its positions as 2:5, 5:, -3: or -1.")
+
+
+def positions_of(text: str, texts: Mapping[int, str]) -> list[int]:
+    """Return the positions of tokens with this text, of `texts` by position; if there are none, of tokens that match
+    without surrounding spaces. InvalidEdit where none matches."""
+    exactly = [position for position, one in texts.items() if one == text]
+    found = exactly or [position for position, one in texts.items() if one.strip() == text.strip()]
+    if not found:
+        there = ", ".join(repr(one) for one in list(texts.values())[-TOKENS_TOLD:])
+        raise InvalidEdit(
+            f"No token of the stopped pass reads {text!r}. Its tokens are: {there}. Positions are also "
+            "-1, 0,4, 2:5 or last."
+        )
     return found
 
 

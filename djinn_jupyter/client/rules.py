@@ -1,10 +1,17 @@
-"""The client's handle of a steering rule: its description, and turning it off, on or ending it."""
+"""Steering rules on the client's side: the request for one, and the handle of one that is set."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from djinn_jupyter.wire.nouns import RuleDescription
+from djinn_jupyter.client.patches import Patch, PatchedSession, taken
+from djinn_jupyter.client.positions import Positions, spell_standing
+from djinn_jupyter.errors import InvalidEdit
+from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.edits import Edit
+from djinn_jupyter.wire.nouns import PassesMeant, RuleDescription
+from djinn_jupyter.wire.positions import limits_of
 
 
 class SteeredSession(Protocol):
@@ -21,11 +28,22 @@ class SteeringRule:
     def __init__(self, session: SteeredSession, reply: RuleDescription) -> None:
         self.session, self.reply = session, reply
         self.number, self.site, self.what = reply.number, reply.site, reply.what
-        self.edit, self.positions = reply.edit, reply.positions
+        self.edit, self.positions, self.onward = reply.edit, reply.positions, reply.onward
+        self.on_passes, self.when, self.note = reply.on, reply.when, reply.note
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The rule's positions, passes and condition in words; empty where it is for all."""
+        return limits_of(self.reply)
 
     @property
     def enabled(self) -> bool:
         return self.reply.enabled
+
+    @property
+    def trouble(self) -> str | None:
+        """The reason for which a pass of this run could not have the rule."""
+        return self.reply.trouble
 
     def off(self) -> None:
         """Turn the rule off: no later pass applies it until `on`."""
@@ -39,3 +57,26 @@ class SteeringRule:
 
     def __repr__(self) -> str:
         return f"Rule {self.number}{'' if self.enabled else ' (off)'}: {self.what}"
+
+
+def steering(
+    session: PatchedSession,
+    site: str,
+    edit: Edit | Patch,
+    positions: Positions,
+    named: Callable[[str], list[int]],
+    *,
+    when: str | None,
+    on: PassesMeant | None,
+) -> ask.Steer:
+    """Return the request for a rule. The value that a patch names is taken from its session now: a rule outlives the
+    stop that has it. `named` finds a token's positions by its text."""
+    chosen, onward = spell_standing(positions, named)
+    words = None
+    if isinstance(edit, Patch):
+        if onward is not None:
+            raise InvalidEdit("A rule that patches needs both ends of its positions: write '2:5'.")
+        edit, chosen, words = taken(edit, session, site, chosen)
+    return ask.Steer(
+        session=session.name, site=site, edit=edit, positions=chosen, onward=onward, on=on, when=when, words=words
+    )

@@ -12,19 +12,21 @@ from djinn_jupyter.client.attribution import Attribution
 from djinn_jupyter.client.batches import Batch, OnRow
 from djinn_jupyter.client.connection.channel import Channel, ask_for, expect
 from djinn_jupyter.client.edits import as_edit
-from djinn_jupyter.client.positions import Positions, spell_positions
-from djinn_jupyter.client.rules import SteeringRule
+from djinn_jupyter.client.patches import at_stop
+from djinn_jupyter.client.positions import Positions, positions_of, spell_positions
+from djinn_jupyter.client.rules import SteeringRule, steering
 from djinn_jupyter.client.running import OnToken, run_until_stop
 from djinn_jupyter.client.runs import Runs
 from djinn_jupyter.client.scoring import ScoredSession
 from djinn_jupyter.client.stops import Finished, Interrupted, Paused, Stop
 from djinn_jupyter.client.views import Effect, Lens, Snapshot, Watched
-from djinn_jupyter.errors import DjinnError, InvalidEdit, UsageError, WireError
+from djinn_jupyter.errors import DjinnError, UsageError, WireError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import (
     BreakpointDescription,
+    PassesMeant,
     SessionDescription,
     StopIdentity,
     Tier,
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 Kind = TypeVar("Kind")
-TOKENS_TOLD = 24
 
 
 class RemoteSession(Runs, ScoredSession):
@@ -56,6 +57,14 @@ class RemoteSession(Runs, ScoredSession):
     @property
     def label(self) -> str:
         return label(self.name)
+
+    @property
+    def channel(self) -> Channel:
+        return self._channel
+
+    def sibling(self, name: str) -> RemoteSession:
+        """Return the session of that name in the same engine, which is not asked for it."""
+        return RemoteSession(self._channel, name)
 
     # ------------------------------------------------------------------------------------------------ running
 
@@ -121,13 +130,9 @@ class RemoteSession(Runs, ScoredSession):
         stop: StopIdentity | None = None,
     ) -> replies.Edited:
         """Change the stopped value by an Edit, or set it to an array or number; by default at all positions."""
-        request = ask.ApplyEdit(
-            session=self.name,
-            edit=as_edit(edit),
-            site=site,
-            positions=self._spelled(positions),
-            stop=stop,
-        )
+        spelled = self._spelled(positions)
+        made, words = at_stop(as_edit(edit), self, site, spelled)
+        request = ask.ApplyEdit(session=self.name, edit=made, site=site, positions=spelled, words=words, stop=stop)
         edited = self._ask(request, replies.Edited)
         self.changes += 1
         return edited
@@ -150,10 +155,19 @@ class RemoteSession(Runs, ScoredSession):
         self.changes += 1
         return self._paused(switched)
 
-    def steer(self, site: str | int, edit: object, positions: Positions = None) -> SteeringRule:
-        """Add a rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it."""
-        spelled = self._spelled(positions)
-        request = ask.Steer(session=self.name, site=str(site), edit=as_edit(edit), positions=spelled)
+    def steer(
+        self,
+        site: str | int,
+        edit: object,
+        positions: Positions = None,
+        *,
+        when: str | None = None,
+        on: PassesMeant | None = None,
+    ) -> SteeringRule:
+        """Add a rule that applies `edit` at every pass until `unsteer`; `rule.off()` and `rule.on()` switch it.
+        `resid_post.*` is the point at every layer, `5:` all positions from 5 on; `when` is a breakpoint's condition,
+        asked at each position; `on` is "prompt" or "new", for passes over the prompt or over new tokens alone."""
+        request = steering(self, str(site), as_edit(edit), positions, self._named, when=when, on=on)
         return SteeringRule(self, self._ask(request, replies.Steered).rule)
 
     def rules(self) -> tuple[SteeringRule, ...]:
@@ -368,18 +382,8 @@ class RemoteSession(Runs, ScoredSession):
         return spell_positions(positions, self._ends, self._named)
 
     def _named(self, text: str) -> list[int]:
-        """Return the positions of tokens with this text in the stopped pass; if there are none, of tokens that match
-        without surrounding spaces. InvalidEdit where none matches."""
         stop = self._last or self.stop
-        exactly = [p for p in stop.positions if stop.texts[p] == text]
-        found = exactly or [p for p in stop.positions if stop.texts[p].strip() == text.strip()]
-        if not found:
-            there = ", ".join(repr(stop.texts[p]) for p in stop.positions[-TOKENS_TOLD:])
-            raise InvalidEdit(
-                f"No token of the stopped pass reads {text!r}. Its tokens are: {there}. Positions are also "
-                "-1, 0,4, 2:5 or last."
-            )
-        return found
+        return positions_of(text, {position: stop.texts[position] for position in stop.positions})
 
 
 def _spelled(site: str | int | None) -> str | None:

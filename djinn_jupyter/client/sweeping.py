@@ -15,6 +15,7 @@ from djinn_jupyter.client.connection.channel import expect
 from djinn_jupyter.client.edits import as_edit
 from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.grid import Grid, unfinished
+from djinn_jupyter.client.patches import in_one_engine
 from djinn_jupyter.client.positions import Positions, spell_positions
 from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.client.temporary import temporary_session
@@ -96,7 +97,7 @@ def _swept_edit(edit: object) -> SweptEdit | None:
         if edit not in named:
             raise UsageError(f"{edit!r} is no edit by name: mean and resample are, others are made, as dj.zero().")
         return named[edit]
-    return as_edit(edit)
+    return in_one_engine(as_edit(edit))
 
 
 def _swept_in_noise(

@@ -8,13 +8,14 @@ from typing import Any
 
 from djinn_jupyter.client import edits
 from djinn_jupyter.client.edit_words import parse_edit
+from djinn_jupyter.client.patches import Patch
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.wire.edits import Edit
 
 FORMS = "a number, a list of numbers, `* 0.9`, `+ 1`, or an edit such as `scale 0.9` or `zero`"
 
 
-def read_change(text: str) -> Edit:
+def read_change(text: str) -> Edit | Patch:
     """Return the edit that `text` spells for a value."""
     text = text.strip()
     if text.startswith(("*", "+")):

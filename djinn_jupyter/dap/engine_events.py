@@ -10,6 +10,7 @@ from djinn_jupyter.dap.protocol import Client
 from djinn_jupyter.dap.reports import Reports
 from djinn_jupyter.wire.replies import (
     Event,
+    RuleRefused,
     SessionClosed,
     SessionEdited,
     SessionFailed,
@@ -47,6 +48,8 @@ class EngineEvents:
                 self._reports.over(thread, f"\n{thread.session.label} finished ({event.reason}).\n")
             case SessionFailed():
                 self._reports.over(thread, f"{event.message}\n", "stderr")
+            case RuleRefused(number=number, message=message):
+                self._client.write(f"Rule {number} could not be applied: {message} The run goes on.\n", "stderr")
             case SessionEdited(stop=stop):
                 self._reports.edited_elsewhere(thread, stop)
             case SessionClosed():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
-from djinn_jupyter.client.edit_words import parse_edit
+from djinn_jupyter.client.edit_words import parse_edit, unquoted
 from djinn_jupyter.client.edits import EXAMPLES, KINDS
 from djinn_jupyter.dap.changes import read_value, words
 from djinn_jupyter.dap.debug_thread import DebugThread
@@ -16,6 +16,7 @@ from djinn_jupyter.dap.reports import Reports, identified
 from djinn_jupyter.errors import UsageError
 
 if TYPE_CHECKING:
+    from djinn_jupyter.client.patches import Patch
     from djinn_jupyter.wire.edits import Edit
 
 MOVES: Final = ("step", "back", "resume")
@@ -47,6 +48,8 @@ def parser() -> _Parser:
     steer = verbs.add_parser("steer", help="a rule: the edit at every pass until `unsteer`")
     steer.add_argument("site")
     _add_edit(steer)
+    steer.add_argument("--when", nargs="+", metavar="EXPR", help="only where this condition holds")
+    steer.add_argument("--on", choices=("prompt", "new"), help="only in passes over the prompt, or over new tokens")
     verbs.add_parser("unsteer", help="end a rule, or all").add_argument("number", nargs="?", type=int)
     verbs.add_parser("fork", help="a second session that stands here").add_argument("name")
     step = verbs.add_parser("step", help="go on by layers, tokens or points")
@@ -123,8 +126,9 @@ class Repl:
         return repr(thread.stopped.lens(site=said.site))
 
     def _steer(self, thread: DebugThread, said: argparse.Namespace) -> str:
-        rule = thread.session.steer(said.site, _edit_of(said), said.positions)
-        return f"rule {rule.number} at {rule.site}: {' '.join(said.words)}"
+        when = None if not said.when else unquoted(said.when[0]) if len(said.when) == 1 else " ".join(said.when)
+        rule = thread.session.steer(said.site, _edit_of(said), said.positions, when=when, on=said.on)
+        return f"rule {rule.number}: {rule.what}"
 
     def _unsteer(self, thread: DebugThread, said: argparse.Namespace) -> str:
         return f"{thread.session.unsteer(said.number)} rules ended"
@@ -149,7 +153,7 @@ class Repl:
         )
 
 
-def _edit_of(said: argparse.Namespace) -> Edit:
+def _edit_of(said: argparse.Namespace) -> Edit | Patch:
     return parse_edit(said.words, value=read_value, find=str, options=vars(said))
 
 

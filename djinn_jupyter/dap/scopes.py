@@ -95,7 +95,7 @@ class SessionScope(Container):
             Variable(name=str(b.number), value=f"{b.site}{f' when {b.when}' if b.when else ''}, hit {b.hits}")
             for b in held.breakpoints
         ]
-        rules = [Variable(name=str(r.number), value=r.site) for r in held.rules]
+        rules = [Variable(name=str(r.number), value=r.what) for r in held.rules]
         stops = [
             Variable(name=str(s.index), value=f"{s.site}, step {s.step} ({s.reason})")
             for s in self._look.session.history().stops

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Literal
 
 from IPython.core.magic import magics_class
 
@@ -11,7 +12,7 @@ from djinn_jupyter.client.edits import EXAMPLES, KINDS
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.magics.editing import edited_by_code, parse_edit
 from djinn_jupyter.magics.lazily import views
-from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, verb
+from djinn_jupyter.magics.parsing import EFFECT, KEEP, POSITIONS, SESSION, TOKEN, Group, option, phrase, verb
 from djinn_jupyter.magics.showing import effect_asked, effect_of, outcome_view
 
 EDIT = option("edit", nargs="*", help=f"{EXAMPLES}; a VECTOR is a variable or an expression without spaces")
@@ -21,6 +22,17 @@ EDIT_OPTIONS = tuple(
     for one in kind.options
 )
 ON = option("--on", type=int, metavar="N", help="turn number N on again")
+ON_OR_PASSES = option(
+    "--on",
+    metavar="prompt|new|N",
+    help="prompt or new: only in passes over the prompt, or over new tokens; N: turn rule N on again",
+)
+STANDING_POSITIONS = option(
+    "--positions",
+    metavar="P",
+    help='such as -1 (of each pass), 0,4, 2:5 (its end excluded), 5: (all from 5 on), last, or a token, " Paris"; '
+    "default all",
+)
 OFF = option("--off", type=int, metavar="N", help="turn number N off, without ending it")
 
 
@@ -71,15 +83,17 @@ class ChangingMagics(Group):
         option("site", nargs="?", help="where; without a site, the rules are listed"),
         EDIT,
         *EDIT_OPTIONS,
-        POSITIONS,
-        ON,
+        STANDING_POSITIONS,
+        option("--when", nargs="+", metavar="EXPR", help='where it holds: token == " Paris", norm > 40, step > 2'),
+        ON_OR_PASSES,
         OFF,
         KEEP,
         SESSION,
     )
     def djinn_steer(self, args: Namespace) -> None:
-        """A rule that holds: apply an edit at every pass until %djinn_unsteer."""
+        """A rule that holds: apply an edit at every pass until %djinn_unsteer. `resid_post.*` is every layer."""
         session = self.state.session(args.session)
+        passes = _passes(args)
         number, enabled = _switched(args)
         if number is not None:
             if args.site is not None:
@@ -92,15 +106,31 @@ class ChangingMagics(Group):
             self.state.screen.show(views.rules_view(session.describe().rules, session=session.name))
             return
         edit = parse_edit(self.state, args.edit, args)
-        rule = session.steer(args.site, edit, args.positions)
+        rule = session.steer(args.site, edit, args.positions, when=phrase(args.when), on=passes)
         self.state.keep(args.keep, rule)
-        self.state.screen.say(f"rule {rule.number} at {rule.site}: {' '.join(args.edit)}{_times(args.coef)}")
+        limits = "".join(f", {limit}" for limit in rule.limits)
+        self.state.screen.say(f"rule {rule.number} at {rule.site}: {' '.join(args.edit)}{_times(args.coef)}{limits}")
+        if rule.note is not None:
+            self.state.screen.say(rule.note)
 
     @verb(option("number", nargs="?", type=int, help="the rule's number; without one, all rules end"), SESSION)
     def djinn_unsteer(self, args: Namespace) -> None:
         """End steering rules."""
         count = self.state.session(args.session).unsteer(args.number)
         self.state.screen.say(f"{count} steering rule{'' if count == 1 else 's'} ended")
+
+
+def _passes(args: Namespace) -> Literal["prompt", "new"] | None:
+    """Take the passes that --on names; a number there is left as the rule to turn on."""
+    said, args.on = args.on, None
+    if said is None or said.isdecimal():
+        args.on = None if said is None else int(said)
+        return None
+    if said == "prompt" or said == "new":
+        return "prompt" if said == "prompt" else "new"
+    raise UsageError(
+        f"--on takes prompt or new, the passes of a rule, or the number of a rule to turn on; not {said!r}."
+    )
 
 
 def _switched(args: Namespace) -> tuple[int | None, bool]:

@@ -15,6 +15,7 @@ from djinn_jupyter.magics.parsing import KEEP, SESSION, Group, given, option, un
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.grid import Grid
+    from djinn_jupyter.client.patches import Patch
     from djinn_jupyter.wire.edits import Edit
     from djinn_jupyter.wire.sweeps import Noise
 
@@ -86,7 +87,7 @@ class SweepingMagics(Group):
             raise UsageError("--noise patches from the present line itself: leave --from out.")
         return sweeping.noise(args.noise, **given(scale=args.noise_scale))
 
-    def _edit(self, text: str) -> Edit | str:
+    def _edit(self, text: str) -> Edit | Patch | str:
         if text.strip() in ("mean", "resample"):
             return text.strip()
         return parse_edit(self.state, words_of(text, posix=True), Namespace())

@@ -14,6 +14,7 @@ from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
+from djinn_jupyter.wire.positions import limits_of
 from djinn_jupyter.wire.replies import Finished
 
 PROMPT_SHOWN = 2000
@@ -98,7 +99,10 @@ def rule_line(rule: RuleDescription) -> str:
     kind = type(rule.edit).__name__.lower()
     size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"
     books = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
-    return f"rule {rule.number}, {kind} at {rule.site}{'' if rule.enabled else ' (off)'}: {books}"
+    if rule.trouble is not None:
+        books += f"; {plural(rule.passes_refused, 'pass', 'passes')} could not have it: {rule.trouble}"
+    place = ", ".join((rule.site, *limits_of(rule)))
+    return f"rule {rule.number}, {kind} at {place}{'' if rule.enabled else ' (off)'}: {books}"
 
 
 def _new_tokens(done: Finished) -> str | Html:

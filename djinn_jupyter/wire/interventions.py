@@ -8,16 +8,18 @@ from msgspec import Meta
 
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.limits import Chosen, Positions, Spelling
+from djinn_jupyter.wire.nouns import PassesMeant
 from djinn_jupyter.wire.request_base import SessionRequest, StopRequest
 
 
 class ApplyEdit(StopRequest, frozen=True, tag="ApplyEdit"):
     """Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
-    negative from the end of the pass, None for all of the pass."""
+    negative from the end of the pass, None for all of the pass. `words` say what an edit was made of."""
 
     edit: Edit
     site: Spelling | None = None
     positions: Positions | None = None
+    words: Spelling | None = None
 
 
 class RevertEdits(StopRequest, frozen=True, tag="RevertEdits"): ...
@@ -38,9 +40,18 @@ class MeasureEffect(SessionRequest, frozen=True, tag="MeasureEffect"):
 
 
 class Steer(SessionRequest, frozen=True, tag="Steer"):
+    """Apply `edit` at every pass that meets `site`, which may be a point of every layer (`resid_post.*`): at these
+    `positions` (negative from the end of each pass) and all from `onward` on, or all of the pass; in passes over the
+    prompt or over new tokens (`on`), or both; where the condition `when` holds at the position. An array with a row
+    for each of several `positions` gives each its row. `words` say what an edit was made of."""
+
     site: Spelling
     edit: Edit
     positions: Positions | None = None
+    onward: Annotated[int, Meta(ge=0)] | None = None
+    on: PassesMeant | None = None
+    when: Annotated[str, Meta(min_length=1, max_length=2000)] | None = None
+    words: Spelling | None = None
 
 
 class Unsteer(SessionRequest, frozen=True, tag="Unsteer"):

@@ -7,13 +7,13 @@ from typing import Literal
 from djinn_jupyter.described import check_rules
 from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire.arrays import Array
-from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
 from djinn_jupyter.wire.holdings import BudgetStatistics, ProcessMemory, SlabStatistics
+from djinn_jupyter.wire.rules import PassesMeant as PassesMeant
+from djinn_jupyter.wire.rules import RuleDescription as RuleDescription
 
 
-class Noun(Frozen):
-    """Base of everything here."""
+class Noun(Frozen): ...
 
 
 SessionState = Literal["idle", "running", "paused", "closed"]
@@ -125,23 +125,6 @@ class BreakpointDescription(Noun, frozen=True):
     enabled: bool
     hits: int
     note: str | None = None
-
-
-class RuleDescription(Noun, frozen=True):
-    """A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
-    is its edit in words, with the site; one that is not `enabled` is turned off: no pass meets it."""
-
-    number: int
-    site: str
-    edit: Edit
-    positions: tuple[int, ...] | None
-    passes_met: int
-    passes_changed: int
-    last_relative_size: float | None
-    mean_relative_size: float | None
-    relative_sizes: tuple[float, ...] = ()
-    what: str = ""
-    enabled: bool = True
 
 
 class WatchDescription(Noun, frozen=True):

@@ -7,7 +7,9 @@ from typing import Literal
 from djinn_jupyter.wire import nouns
 from djinn_jupyter.wire.nouns import Noun, Origin, StopDescription, StopIdentity, TopToken
 
-Applies = Literal["applied", "ahead", "next pass", "other positions", "not so far", "off"]
+Applies = Literal[
+    "applied", "ahead", "next pass", "other positions", "other passes", "condition", "refused", "not so far", "off"
+]
 
 
 class Change(Noun, frozen=True):
@@ -29,9 +31,10 @@ class Override(Noun, frozen=True):
 
 class RuleAtStop(Noun, frozen=True):
     """A steering rule of the session. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the
-    stop, was set after the pass had gone by (`next pass`), names `other positions`, was `not so far` met within the
-    layer of the stop, or is `off`. `relative_size` is that of the stopped pass. A rule that is not `enabled` was
-    `applied` where it was turned off after the pass had gone by."""
+    stop, was set after the pass had gone by (`next pass`), names `other positions` or `other passes` (of the prompt, of
+    new tokens), has a `condition` that held nowhere, was `refused` by a value that it does not fit (`trouble` says
+    why), was `not so far` met within the layer of the stop, or is `off`. `relative_size` is that of the stopped pass,
+    at its first site. A rule that is not `enabled` was `applied` where it was turned off after the pass had gone by."""
 
     number: int
     site: str
@@ -39,6 +42,7 @@ class RuleAtStop(Noun, frozen=True):
     applies: Applies
     relative_size: float | None = None
     enabled: bool = True
+    trouble: str | None = None
 
 
 class EditAtStop(Noun, frozen=True):

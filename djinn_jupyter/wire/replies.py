@@ -364,6 +364,13 @@ class SessionFailed(EventBase, frozen=True, tag="SessionFailed"):
     message: str
 
 
+class RuleRefused(EventBase, frozen=True, tag="RuleRefused"):
+    """A steering rule could not be applied at a pass, for the first time in this run. The run goes on without it."""
+
+    number: int
+    message: str
+
+
 class SessionSwapped(EventBase, frozen=True, tag="SessionSwapped"):
     transfer: Transfer
 
@@ -381,6 +388,7 @@ Event = (
     | SessionFinished
     | SessionEdited
     | SessionFailed
+    | RuleRefused
     | SessionSwapped
     | SessionChanged
     | SweepProgressed

@@ -88,6 +88,7 @@ _SELECTED = re.compile(r"^(?P<place>[^\[\]]+?)(?:\[(?P<selector>[-\d:, ]+)\])?$"
 _BLOCK = re.compile(r"^blocks\.(?P<layer>\d+)\.(?P<hook>.+)$")
 _NNTERP_LAYER = re.compile(r"^(?P<name>\w+)\[(?P<layer>\d+)\]$")
 _POINT_LAYER = re.compile(r"^(?P<point>[a-z_]+)\.(?P<layer>\d+)$")
+_EVERY_LAYER = re.compile(r"^(?P<point>[a-z_]+)\.\*(?P<selector>\[[-\d:, ]+\])?$")
 _MODULE_PATH = re.compile(r"^[A-Za-z_]\w*(\.\w+)*$")
 MAX_SELECTED: Final = 4096
 
@@ -152,6 +153,19 @@ def parse_site(text: str) -> Site:
     selector = parse_selector(selected) if selected else None
     site = _from_other_tool(place) or _from_place(place)
     return site if selector is None else msgspec.structs.replace(site, selector=selector)
+
+
+def parse_every_layer(text: str) -> Site | None:
+    """Return the site of layer 0 where the text spells a point of every layer, such as `resid_post.*` or `z.*[6]`."""
+    matched = _EVERY_LAYER.match(text.strip())
+    if matched is None or matched["point"] not in LAYER_POINTS:
+        return None
+    return parse_site(f"{matched['point']}.0{matched['selector'] or ''}")
+
+
+def spell_every_layer(site: Site) -> str:
+    """Spell the point and selector of a site at every layer: `resid_post.*`, `z.*[6]`."""
+    return str(msgspec.structs.replace(site, layer=0)).replace(".0", ".*", 1)
 
 
 def _from_place(place: str) -> Site:

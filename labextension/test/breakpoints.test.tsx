@@ -140,10 +140,12 @@ test('steering rules in force are listed with what they do, and can be ended', a
     mean_relative_size: 0.5,
     relative_sizes: [],
     what: 'scale 2 at resid_post.2',
-    enabled: true
+    enabled: true,
+    trouble: 'The value does not fit.'
   } as const;
   await panel.has(session('a', { rules: [rule] }));
   expect(screen.getByText('scale 2 at resid_post.2')).toBeTruthy();
+  expect(screen.getByText('Could not be applied: The value does not fit.')).toBeTruthy();
   expect(screen.getByText('relative size 0.500')).toBeTruthy();
   panel.channel.asked.length = 0;
   await settled(() => fireEvent.click(screen.getByLabelText('The rule at resid_post.2 is on')));

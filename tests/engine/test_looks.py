@@ -39,7 +39,7 @@ def really(desk: Desk, sites: tuple[str, ...], step: int) -> dict[str, Tensor]:
     """Return a run's values at these sites in the pass of `step`, recorded by watches."""
     desk.open("watcher")
     for rule in desk.session().rules.values():
-        desk.steer(str(rule.site), rule.edit, "watcher")
+        desk.steer(rule.named, rule.edit, "watcher")
     for site in sites:
         desk.ask(ask.Watch(session="watcher", site=site))
     desk.run(PROMPT, NEW, name="watcher")

@@ -14,6 +14,7 @@ PACKAGE = ENGINE.parent
 LATE = {
     "cli/dap.py": ("`djinn --help` needs neither zmq nor the adapter", {"dap"}),
     "cli/experiment.py": ("`djinn --help` needs neither numpy nor an experiment", {"experiments"}),
+    "client/patches.py": ("`%load_ext` reads the words of edits, which make patches", {"wire"}),
     "client/edits.py": ("`%load_ext` reads the words of edits, and must not wait for msgspec", {"wire.edits"}),
     "engine/__main__.py": ("logs and signals are set up before torch is there", {"engine.process", "engine.startup"}),
     "engine/model/loading/tokenizer_process.py": ("the child alone needs transformers", {"engine.model.loading"}),

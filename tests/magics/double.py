@@ -265,18 +265,6 @@ class EngineDouble(Switched, Attributing, Owned, Sweeping, Collecting):
         self._change(request.session, breakpoints=kept)
         return replies.Cleared(count=len(points) - len(kept))
 
-    def _steer(self, request: requests.Steer) -> replies.Reply:
-        rule = samples.rule(
-            site=self._site(request.site), edit=request.edit, passes_met=0, passes_changed=0, mean_relative_size=None
-        )
-        self._change(request.session, rules=(rule,))
-        return replies.Steered(rule=rule, existed=False)
-
-    def _unsteer(self, request: requests.Unsteer) -> replies.Reply:
-        count = len(self.sessions[request.session].rules)
-        self._change(request.session, rules=())
-        return replies.Cleared(count=count)
-
     def _watch(self, request: requests.Watch) -> replies.Reply:
         name = None if request.direction is None else request.direction.name
         watch = samples.watch(site=self._site(request.site), passes=0, bytes_held=0, direction=name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import msgspec
 from djinn_jupyter.errors import UnknownRule
 from djinn_jupyter.wire import nouns, replies, requests
 from djinn_jupyter.wire.readings import EditAtStop
-from tests.widgets import trees
+from tests.widgets import samples, trees
 
 
 class Switched:
@@ -17,6 +18,31 @@ class Switched:
 
     sessions: dict[str, nouns.SessionDescription]
     stops: dict[str, replies.Paused | None]
+    _site: Callable[[str], str]
+
+    def _steer(self, request: requests.Steer) -> replies.Reply:
+        rule = samples.rule(
+            site=self._site(request.site),
+            edit=request.edit,
+            positions=request.positions,
+            onward=request.onward,
+            on=request.on,
+            when=request.when,
+            note="' a' may be meant otherwise." if request.when and "'a'" in request.when else None,
+            passes_met=0,
+            passes_changed=0,
+            mean_relative_size=None,
+        )
+        self._rules(request.session, rule)
+        return replies.Steered(rule=rule, existed=False)
+
+    def _unsteer(self, request: requests.Unsteer) -> replies.Reply:
+        count = len(self.sessions[request.session].rules)
+        self._rules(request.session)
+        return replies.Cleared(count=count)
+
+    def _rules(self, session: str, *rules: nouns.RuleDescription) -> None:
+        self.sessions[session] = msgspec.structs.replace(self.sessions[session], rules=rules)
 
     def _enablerule(self, request: requests.EnableRule) -> replies.Reply:
         told = self.sessions[request.session]

@@ -300,6 +300,25 @@ def test_an_error_in_the_cells_code_is_shown_whole_and_nothing_is_edited(stopped
     assert "h" not in stopped.shell.user_ns
 
 
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ("--positions 5:", "from position 5 on"),
+        ("--positions -1 --on new", "position -1, at new tokens"),
+        ("--on prompt", "in the prompt"),
+        ("--when norm > 40", "when norm > 40"),
+        ("--when \"token == ' Paris'\" --positions 0,4", "positions 0, 4, when token == ' Paris'"),
+    ],
+)
+def test_a_rule_says_when_also_while_idle(notebook: Notebook, limits: str, said: str) -> None:
+    assert notebook.cell(f"%djinn_steer 4 scale 2 {limits}") == f"rule 1 at resid_post.4: scale 2, {said}\n"
+    assert f"rule 1, scale at resid_post.4, {said}: changed 0 of 0 passes" in notebook.cell("%djinn_steer")
+
+
+def test_what_a_rule_may_have_meant_is_said(notebook: Notebook) -> None:
+    assert "' a' may be meant otherwise." in notebook.cell("%djinn_steer 4 scale 2 --when \"token == 'a'\"")
+
+
 def test_steering_rules_are_set_listed_and_ended(notebook: Notebook) -> None:
     notebook.cell("import numpy; mood = numpy.ones(256, numpy.float32)")
     assert notebook.cell("%djinn_steer 4 add mood --coef -2.5") == "rule 1 at resid_post.4: add mood (times -2.5)\n"

@@ -29,6 +29,7 @@ def test_an_edit_of_the_stop_is_turned_off_and_the_stop_drawn_with_it(notebook: 
 @pytest.mark.parametrize(
     ("line", "said"),
     [
+        ("%djinn_steer 4 scale 2 --on always", "--on takes prompt or new, the passes of a rule, or the number"),
         ("%djinn_steer --off 7", "no steering rule 7"),
         ("%djinn_steer --off 1 --on 1", "Give --on or --off, not both."),
         ("%djinn_steer 4 scale 2 --off 1", "--on and --off stand alone"),

@@ -95,12 +95,12 @@ def make_plan(
     """Return a plan with one place per tap."""
     rules, observers, halts = tuple(rules), tuple(observers), tuple(halts)
     taps: dict[Site, Tap] = {}
-    for one in (*rules, *observers, *halts):
-        taps.setdefault(one.tap.site.whole(), one.tap)
+    for tap in (*(tap for rule in rules for tap in rule.taps), *(one.tap for one in (*observers, *halts))):
+        taps.setdefault(tap.site.whole(), tap)
     places = [
         TapPlan(
             tap=tap,
-            rules=tuple(r for r in rules if r.tap.site.whole() == site),
+            rules=tuple(rule for rule in rules if site in rule.places),
             observers=tuple(o for o in observers if o.tap.site.whole() == site),
             halts=tuple(h for h in halts if h.tap.site.whole() == site),
         )

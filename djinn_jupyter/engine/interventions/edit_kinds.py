@@ -197,9 +197,18 @@ def _patched(part: Tensor, edit: PatchFrom, source: Tensor | None = None) -> Ten
 # --- the same for every kind -----------------------------------------------------------------------------------------
 
 
-def compute(part: Tensor, edit: Edit, **given: Tensor) -> Tensor:
-    """Return the edited part, in the part's dtype and shape. `given` are values that the edit only names."""
-    arrays = {name: _fitting(array, part, name) for name, array in _fields(edit, Array).items()}
+def arrays_of(edit: Edit, part: Tensor) -> dict[str, Tensor]:
+    """Return the arrays of an edit by name, on the device and in the dtype of the part."""
+    arrays = _fields(edit, Array).items()
+    return {name: to_tensor(array).to(device=part.device, dtype=part.dtype) for name, array in arrays}
+
+
+def compute(part: Tensor, edit: Edit, arrays: Mapping[str, Tensor] | None = None, **given: Tensor) -> Tensor:
+    """Return the edited part, in the part's dtype and shape. `arrays` are those of the edit, if they are there already;
+    `given` are values that the edit only names."""
+    arrays = arrays_of(edit, part) if arrays is None else arrays
+    for name, array in arrays.items():
+        _require_fit(array, part, name)
     return KINDS[type(edit)].compute(part, edit, **arrays, **given)
 
 
@@ -208,14 +217,15 @@ def spell(edit: Edit) -> str:
     return KINDS[type(edit)].spell(edit)
 
 
-def check(edit: Edit, width: int) -> None:
-    """Raise InvalidEdit for what is wrong before the value is known: `width` is the size of the value's last axis."""
+def check(edit: Edit, width: int | None, *, heads: int | None = None) -> None:
+    """Raise InvalidEdit for what is wrong before the value is known: `width` is the size of the value's last axis, None
+    where it differs from pass to pass, `heads` that of the axis before it, where it is known."""
     kind, name = KINDS[type(edit)], type(edit).__name__.lower()
     for number in _fields(edit, float).values():
         if math.isnan(number) or (abs(number) > LARGEST and not kind.infinite):
             raise InvalidEdit(f"{name}: {number} is not {'a number' if kind.infinite else 'finite in float32'}.")
     for array in _fields(edit, Array).values():
-        _check_array(array, width, name)
+        _check_array(array, width, heads, name)
     kind.check(edit)
 
 
@@ -223,22 +233,20 @@ def _fields(edit: Edit, kind: type[Value]) -> Mapping[str, Value]:
     return {name: value for name, value in msgspec.structs.asdict(edit).items() if isinstance(value, kind)}
 
 
-def _check_array(array: Array, width: int, verb: str) -> None:
-    if array.shape and array.shape[-1] not in (1, width):
+def _check_array(array: Array, width: int | None, heads: int | None, verb: str) -> None:
+    if array.shape and width is not None and array.shape[-1] not in (1, width):
         raise InvalidEdit(f"{verb}: the array's last axis has {array.shape[-1]} entries, the site has {width}.")
+    if heads is not None and len(array.shape) > 1 and array.shape[-2] not in (1, heads):
+        raise InvalidEdit(f"{verb}: the array has {array.shape[-2]} heads, the site has {heads}.")
     if not bool(torch.isfinite(to_tensor(array)).all()):
         raise InvalidEdit(f"{verb}: the array holds NaN or infinity; the activation is left as it was.")
 
 
-def _fitting(array: Array, part: Tensor, what: str) -> Tensor:
-    tensor = to_tensor(array).to(device=part.device, dtype=part.dtype)
-    try:
-        fits = torch.broadcast_shapes(tensor.shape, part.shape) == part.shape
-    except RuntimeError:
-        fits = False
+def _require_fit(array: Tensor, part: Tensor, what: str) -> None:
+    pairs = zip(reversed(array.shape), reversed(part.shape), strict=False)  # broadcast_shapes takes 30 us
+    fits = array.ndim <= part.ndim and all(mine in (1, whole) for mine, whole in pairs)
     if not fits:
         raise InvalidEdit(
             f"The {what} has shape {list(array.shape)}, which does not broadcast "
             f"to the selected part {list(part.shape)}."
         )
-    return tensor

@@ -10,9 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.interventions import edit_kinds
 from djinn_jupyter.errors import InvalidEdit
-from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.positions import at_positions
 from djinn_jupyter.wire.sites import Site
 
@@ -64,8 +62,8 @@ def relative_size(before: Tensor, after: Tensor) -> Tensor:
     return size
 
 
-def spell_at(edit: Edit, site: Site, positions: Sequence[int] | None) -> str:
-    """Return the edit with its place: `zero at z.5[6], position 4`; without positions it applies to every one of a
-    pass."""
+def spell_at(words: str, site: Site, positions: Sequence[int] | None) -> str:
+    """Return the words of an edit with its place: `zero at z.5[6], position 4`; without positions it applies to every
+    one of a pass."""
     where = "" if positions is None else f", {at_positions(positions)}"
-    return f"{edit_kinds.spell(edit)} at {site}{where}"
+    return f"{words} at {site}{where}"

@@ -174,7 +174,7 @@ class _Dump:
             edits=session.edits_in_force,
             edits_made=tuple(EditImage.of(one) for one in session.edits) if self.paused else (),
             breakpoints=tuple(_breakpoint(b) for b in session.breakpoints.values()),
-            rules=tuple(RuleImage.of(one, tap=_tap(one), sizes=one.sizes()) for one in session.rules.values()),
+            rules=tuple(RuleImage.of(one, **_taps(one), sizes=one.sizes()) for one in session.rules.values()),
             watches=tuple(_watch(one) for one in session.watches.values()),
             logits=None if session.state == "running" else session.logits_1V,
             journal=_states(session.journal) if self.paused else {},
@@ -272,7 +272,13 @@ def _watch(one: Watch) -> WatchImage:
     return WatchImage.of(one, tap=_tap(one), values=values, positions=positions, runs=runs)
 
 
-def _tap(placed: Breakpoint | Rule | Watch) -> TapImage:
+def _taps(rule: Rule) -> dict[str, Any]:
+    """Return the first tap of a rule and those after it."""
+    first, *more = (TapImage(site=s, kind=tap.kind) for s, tap in zip(rule.sites, rule.taps, strict=True))
+    return {"tap": first, "more": tuple(more)}
+
+
+def _tap(placed: Breakpoint | Watch) -> TapImage:
     """Return the tap with the site as it was named, which may have a selector."""
     return TapImage(site=placed.site, kind=placed.tap.kind)
 
@@ -285,7 +291,7 @@ def _pass_log(log: PassLog, dumped: DumpedFrames) -> TrailImage:
         key = tuple(id(rule) for rule in one.rules)
         if key not in sets:
             sets[key] = len(kept)
-            kept.append(tuple(HeldRule.of(rule, tap=_tap(rule)) for rule in one.rules))
+            kept.append(tuple(HeldRule.of(rule, **_taps(rule)) for rule in one.rules))
         passes.append(_passes(one, sets[key], dumped))
     return TrailImage(rules=tuple(kept), passes=tuple(passes))
 

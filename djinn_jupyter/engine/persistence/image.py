@@ -21,7 +21,7 @@ from torch import Tensor
 from djinn_jupyter.engine.persistence.values import Kept
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Origin, PauseReason, Sampling
+from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Origin, PassesMeant, PauseReason, Sampling
 from djinn_jupyter.wire.sites import Site
 
 
@@ -170,7 +170,8 @@ class BreakpointImage(ImagePart, frozen=True):
 
 
 class RuleImage(ImagePart, frozen=True):
-    """A rule and its accounting; `sizes` are all relative sizes of the run, oldest first."""
+    """A rule and its accounting; `sizes` are all relative sizes of the run, oldest first. `more` are the taps after the
+    first; `named` is None in images of versions whose rules had one site."""
 
     number: int
     tap: TapImage
@@ -180,6 +181,17 @@ class RuleImage(ImagePart, frozen=True):
     passes_changed: int
     sizes: tuple[float, ...]
     enabled: bool = True
+    more: tuple[TapImage, ...] = ()
+    named: str | None = None
+    onward: int | None = None
+    on: PassesMeant | None = None
+    when: str | None = None
+    words: str | None = None
+    note: str | None = None
+    passes_refused: int = 0
+    trouble: str | None = None
+    met_at: int | None = None
+    refused_at: int | None = None
 
 
 class EditImage(ImagePart, frozen=True):
@@ -213,6 +225,12 @@ class HeldRule(ImagePart, frozen=True):
     tap: TapImage
     edit: Edit
     positions: tuple[int, ...] | None
+    more: tuple[TapImage, ...] = ()
+    named: str | None = None
+    onward: int | None = None
+    on: PassesMeant | None = None
+    when: str | None = None
+    words: str | None = None
 
 
 class EntryImage(ImagePart, frozen=True):

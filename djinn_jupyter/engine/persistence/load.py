@@ -16,6 +16,7 @@ from djinn_jupyter.engine.forward.frame import Frame, Override
 from djinn_jupyter.engine.interventions import conditions
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.change import Change
+from djinn_jupyter.engine.interventions.guard import Guard
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch
 from djinn_jupyter.engine.memory.kv.rows import Rows
@@ -215,7 +216,7 @@ class _Load:
 
     def _rule(self, image: kept.RuleImage) -> Rule:
         rule = self._held(image)
-        rule.take_up(image.passes_met, image.passes_changed, image.sizes)
+        rule.take_up(image.sizes)
         return rule
 
     def _edits(self) -> list[StopEdit]:
@@ -234,7 +235,18 @@ class _Load:
         ]
 
     def _held(self, image: kept.HeldRule | kept.RuleImage) -> Rule:
-        return image.like(Rule, site=image.tap.site, tap=self._tap(image.tap))
+        taps = (image.tap, *image.more)
+        return image.like(
+            Rule,
+            sites=tuple(one.site for one in taps),
+            taps=tuple(map(self._tap, taps)),
+            named=image.named or str(image.tap.site),
+            guard=None if image.when is None else self._guard(image.when),
+        )
+
+    def _guard(self, text: str) -> Guard:
+        texts = self.runtime.tokenizer
+        return Guard(condition=conditions.parse(text, kept=True), text_of=texts.text_of, id_of=texts.token_id)
 
     def _watch(self, image: kept.WatchImage) -> Watch:
         return image.like(

@@ -48,11 +48,13 @@ class _Recomputing:
     def __init__(self, runtime: Runtime, session: Session, cache: PagedCache) -> None:
         self.runtime, self.session, self.cache = runtime, session, cache
         self.journal: Journal = {}
+        self._prompt_end = 0  # the tokens after it were generated; a rule's condition may ask for the step
         self._oldest = session.history.oldest_position(session.committed)
 
     def run(self) -> Steps:
         self._keep_states()
         for passes in self.session.pass_log.passes:
+            self._prompt_end = self._prompt_end if passes.decode else passes.end
             for frame in self._frames(passes):
                 yield from self._pass(frame, passes)
                 self.cache.release_behind(self._oldest)
@@ -64,7 +66,8 @@ class _Recomputing:
     def _frames(self, passes: Passes) -> Iterator[Frame]:
         for start in range(passes.start, passes.end, passes.each):
             tokens = self.session.tokens[start : min(start + passes.each, passes.end)]
-            yield Frame(tokens=tuple(tokens), committed=start, step=int(passes.decode))
+            step = start + len(tokens) - self._prompt_end if passes.decode else 0
+            yield Frame(tokens=tuple(tokens), committed=start, step=step)
 
     def _pass(self, frame: Frame, passes: Passes) -> Steps:
         if passes.entry is not None:

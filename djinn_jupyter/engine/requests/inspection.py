@@ -5,11 +5,13 @@ from __future__ import annotations
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.interventions import breakpoints, edits
+from djinn_jupyter.engine.interventions import edits
+from djinn_jupyter.engine.interventions.moment_scope import evaluate
 from djinn_jupyter.engine.interventions.site_value import Moment
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.requests import interventions
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.making_rules import checked_condition
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports
 from djinn_jupyter.engine.session.influences import influences
@@ -103,7 +105,7 @@ class InspectionRequests:
     @handles(ask.Evaluate, changes=False)
     def evaluate(self, request: ask.Evaluate, holder: Holder) -> Steps:
         session, frame, site, tap = self._looked_at(request)
-        condition = interventions.checked_condition(self._runtime, request.expression, tap)
+        condition = checked_condition(self._runtime, request.expression, tap)
         seen = yield from queries.value_at(self._runtime, session, tap, ahead=False)
         moment = Moment(
             tap=tap,
@@ -115,9 +117,7 @@ class InspectionRequests:
         )
         rows = edits.rows_of((request.position,), moment.row_positions())
         assert rows is not None
-        value = breakpoints.evaluate(
-            condition, moment, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id
-        )
+        value = evaluate(condition, moment, site, rows[0], self._tokenizer.text_of, self._tokenizer.token_id)
         _require_tellable(value, request.expression)
         position = moment.row_positions()[rows[0]]
         return Evaluated(stop=reports.standing(session), value=value, site=str(site), position=position)

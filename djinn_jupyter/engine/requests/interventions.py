@@ -8,13 +8,14 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import Frame
-from djinn_jupyter.engine.interventions import conditions, edit_kinds, edits
+from djinn_jupyter.engine.interventions import edit_kinds, edits
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
-from djinn_jupyter.engine.interventions.steering import Rule, check_rule
+from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.interventions.watches import Watch, unit_of
 from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.persistence.recompute import recompute
 from djinn_jupyter.engine.requests.handles import handles
+from djinn_jupyter.engine.requests.making_rules import checked_condition, made_rule
 from djinn_jupyter.engine.residency.residency import Residency
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session import queries, reports, stop_edits
@@ -24,7 +25,6 @@ from djinn_jupyter.engine.session.steps import Blocked, Pieces, Steps
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.session.unspaced import note_of
 from djinn_jupyter.errors import (
-    InvalidCondition,
     InvalidEdit,
     UnknownBreakpoint,
     UnknownRule,
@@ -109,10 +109,17 @@ class EditRequests:
             patched = yield from self._patch(request.edit, site, _touched(frame, request.positions))
         yield from self._residency.set_aside(session, frame.raw.nbytes)
         made = stop_edits.make(
-            frame, request.edit, site, request.positions, number=len(session.edits) + 1, patched=patched
+            frame,
+            request.edit,
+            site,
+            request.positions,
+            number=len(session.edits) + 1,
+            patched=patched,
+            words=request.words,
         )
         session.edit(made.frame, made.noted)
-        return _edited(tell_edited(self._runtime, session), site, edit_kinds.spell(request.edit), made)
+        words = request.words or edit_kinds.spell(request.edit)
+        return _edited(tell_edited(self._runtime, session), site, words, made)
 
     def _patch(
         self, edit: PatchFrom, site: Site, positions: tuple[int, ...]
@@ -176,20 +183,12 @@ class RuleRequests:
     def steer(self, request: ask.Steer, holder: Holder) -> Steered:
         """Set a rule. The same rule twice is one; setting it again turns it on."""
         session = self._sessions.find(request.session)
-        site = parse_site(request.site)
-        tap = self._runtime.resolve(site)
-        if isinstance(request.edit, PatchFrom):
-            raise InvalidEdit(
-                "patch_from takes the value of one stop; a rule holds for many passes. Use add or set with the array."
-            )
-        check_rule(request.edit, tap, tap.width or 0)
+        made = made_rule(self._runtime, request, session.rule_numbers_given + 1)
         for rule in session.rules.values():
-            if (rule.site, rule.edit, rule.positions) == (site, request.edit, request.positions):
+            if rule.says(made):
                 session.enable_rule(rule, True)
                 return Steered(rule=rule.describe(), existed=True)
-        made = Rule(
-            number=session.next_rule_number(), site=site, tap=tap, edit=request.edit, positions=request.positions
-        )
+        session.next_rule_number()
         session.steer(made)
         return Steered(rule=made.describe(), existed=False)
 
@@ -248,24 +247,6 @@ def watch_of(session: Session, site: str, direction: str | None) -> Watch:
     if key not in session.watches:
         raise UnknownSite(f"{key} is not watched; watched here: {', '.join(session.watches) or 'nothing'}.")
     return session.watches[key]
-
-
-def checked_condition(runtime: Runtime, text: str, tap: Tap) -> conditions.Condition:
-    """Return the condition in `text`. Raises InvalidCondition where it cannot be evaluated at this tap."""
-    condition = conditions.parse(text)
-    if condition.needs_lens and (tap.axes != "T D" or tap.width != runtime.forward.anatomy.hidden_size):
-        raise InvalidCondition(
-            f"top1, p, logit and rank read the residual stream; {tap.site.whole()} has another width. Use resid_post.N."
-        )
-    require_known_tokens(runtime, condition)
-    return condition
-
-
-def require_known_tokens(runtime: Runtime, condition: conditions.Condition) -> None:
-    """Raise InvalidCondition for a token that the model does not have."""
-    for number in (*map(runtime.tokenizer.token_id, condition.tokens), *condition.token_ids):
-        if not 0 <= number < runtime.description.vocab_size:
-            raise InvalidCondition(f"There is no token {number}: there are {runtime.description.vocab_size} ids.")
 
 
 def _named(session: Session, spelling: str) -> list[int]:
@@ -333,6 +314,6 @@ def _edited(stop: StopIdentity, site: Site, spelling: str, made: stop_edits.Made
 def rule_of(session: Session, number: int) -> Rule:
     """Return the rule of that number. Raises UnknownRule."""
     if number not in session.rules:
-        rules = ", ".join(f"{r.number} at {r.site}" for r in session.rules.values()) or "none"
+        rules = ", ".join(f"{r.number} at {r.named}" for r in session.rules.values()) or "none"
         raise UnknownRule(f"There is no steering rule {number}; there are {rules}.")
     return session.rules[number]

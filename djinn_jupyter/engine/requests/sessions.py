@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.lifecycle import Lifecycle
 from djinn_jupyter.engine.residency.residency import Residency
@@ -129,7 +128,7 @@ class SessionRequests:
             generation=None if parent.generation is None else generations(parent.generation),
             logits_1V=parent.logits_1V,
             breakpoints={number: replace(b) for number, b in parent.breakpoints.items()},
-            rules={number: _own_books(rule) for number, rule in parent.rules.items()},
+            rules={number: rule.copy() for number, rule in parent.rules.items()},
             numbers_given=parent.numbers_given,
             runs=parent.runs,
             forked_from=_origin(parent),
@@ -154,14 +153,3 @@ def _origin(parent: Session) -> Origin:
     stops = parent.history.stops
     last = parent.history.here or (stops[-1] if stops else None)
     return Origin(session=parent.name, stop=None if last is None else last.number, tokens=len(parent.tokens))
-
-
-def _own_books(rule: Rule) -> Rule:
-    return Rule(
-        number=rule.number,
-        site=rule.site,
-        tap=rule.tap,
-        edit=rule.edit,
-        positions=rule.positions,
-        enabled=rule.enabled,
-    )

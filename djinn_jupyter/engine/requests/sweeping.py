@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from djinn_jupyter.engine.requests.handles import handles
-from djinn_jupyter.engine.requests.interventions import require_known_tokens
+from djinn_jupyter.engine.requests.making_rules import require_known_tokens
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session

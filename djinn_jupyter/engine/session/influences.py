@@ -39,11 +39,12 @@ def _rule(rule: Rule, frame: Frame) -> RuleAtStop:
     made = next((c for override in frame.overrides for c in override.changes if c.rule == rule.number), None)
     return RuleAtStop(
         number=rule.number,
-        site=str(rule.site),
+        site=rule.named,
         what=rule.what,
         applies="applied" if made is not None else _why_not(rule, frame),
         relative_size=None if made is None else _finite(made),
         enabled=rule.enabled,
+        trouble=rule.trouble if rule.refused_at == frame.committed else None,
     )
 
 
@@ -52,13 +53,20 @@ def _why_not(rule: Rule, frame: Frame) -> Applies:
     value have its site alone: a value there counts as "applied"."""
     if not rule.enabled:
         return "off"
-    if any(not override.changes and override.tap.site == rule.site.whole() for override in frame.overrides):
+    if any(not override.changes and override.tap.site in rule.places for override in frame.overrides):
         return "applied"
+    if not rule.takes(frame.step):
+        return "other passes"
     if rule.rows_in(frame.positions) == []:
         return "other positions"
-    if not may_be_reached(rule.tap, frame):
+    if not may_be_reached(rule.taps[0], frame):
         return "ahead"
-    inside = rule.tap.boundary is None and frame.tap is not None and rule.tap.stage == frame.tap.stage
+    if rule.refused_at == frame.committed:
+        return "refused"
+    if rule.guard is not None and rule.met_at == frame.committed:
+        return "condition"
+    stage = None if frame.tap is None else frame.tap.stage
+    inside = any(tap.boundary is None and tap.stage == stage for tap in rule.taps)
     return "not so far" if inside and frame.inside else "next pass"
 
 
@@ -82,7 +90,7 @@ def _changes(passes: Passes) -> tuple[str, ...]:
 
 
 def _touches(rule: Rule, passes: Passes) -> bool:
-    return any(
+    return rule.takes(int(passes.decode)) and any(
         rule.rows_in(range(start, min(start + passes.each, passes.end))) != []
         for start in range(passes.start, passes.end, passes.each)
     )

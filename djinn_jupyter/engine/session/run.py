@@ -31,7 +31,7 @@ from djinn_jupyter.engine.session.session import Session
 from djinn_jupyter.engine.session.steps import Steps
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
-from djinn_jupyter.wire.replies import Reply, SessionFinished, SessionPaused, TokenSampled
+from djinn_jupyter.wire.replies import Reply, RuleRefused, SessionFinished, SessionPaused, TokenSampled
 from djinn_jupyter.wire.sites import Site
 
 
@@ -69,6 +69,7 @@ def run(
             if not session.generation.new_tokens(session.tokens):
                 raise
             return finish(runtime, session, "slab_full", str(full))
+        _announce_refusals(runtime, session, rules)
         session.generation.count_layers(outcome.layers_run)
         runtime.counters.count_layers(outcome.layers_run)
         runtime.counters.note_replayed(runtime.forward.layers_replayed)
@@ -95,6 +96,14 @@ def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> S
     stream = runtime.tokenizer.stream(session.tokens)
     ended = _draw(runtime, session, stream)
     return ended if ended is not None else (yield from run(runtime, session, free=free, stream=stream))
+
+
+def _announce_refusals(runtime: Runtime, session: Session, rules: tuple[Rule, ...]) -> None:
+    """Publish the rules that a value refused for the first time in this run."""
+    for rule in rules:
+        message = rule.announce()
+        if message is not None:
+            runtime.publish(RuleRefused(session=session.name, number=rule.number, message=message))
 
 
 def _after_pass(runtime: Runtime, session: Session, outcome: Completed, stream: Stream) -> Reply | None:

@@ -60,22 +60,23 @@ def make(
     number: int,
     patched: Tensor | None = None,
     what: str | None = None,
+    words: str | None = None,
 ) -> Made:
     """Apply an edit to the stopped value of `frame`. `patched` is the value that a `patch_from` takes, `what` its text
-    where that differs from the edit's. Raises InvalidEdit."""
+    with its place, `words` without, where they differ from the edit's. Raises InvalidEdit."""
     assert frame.tap is not None and frame.raw is not None
     value = frame.tap.read(frame.raw)
     edit_kinds.check(edit, value.shape[-1])
     available = available_in(frame, value)
     rows = edits.rows_of(positions, available)
     before = edits.take(value, rows, site.selector)
-    after = edit_kinds.compute(before, edit, **({} if patched is None else {"source": patched}))
+    after = edit_kinds.compute(before, edit, None, **({} if patched is None else {"source": patched}))
     if not bool(torch.isfinite(after).all()):
         raise InvalidEdit("The edit makes NaN or infinity of the activation; it is left as it was.")
     touched = tuple(available if rows is None else (available[row] for row in rows))
     noted = StopEdit(
         number=number,
-        what=what or edits.spell_at(edit, site, touched),
+        what=what or edits.spell_at(words or edit_kinds.spell(edit), site, touched),
         site=site,
         edit=Set(value=to_array(after)) if isinstance(edit, PatchFrom) else edit,
         positions=positions,

@@ -42,6 +42,11 @@ export function Rules({ rules, label, place, service, trans }: RulesProps): Reac
             <div className="djinn-soft djinn-Breakpoint-when">
               <span className="djinn-Breakpoint-hits">{strength(rule, trans)}</span>
             </div>
+            {rule.trouble != null && (
+              <div className="djinn-soft djinn-Breakpoint-when" role="status">
+                {trans.__('Could not be applied: %1', rule.trouble)}
+              </div>
+            )}
             <Refused
               subject={{ ...place, about: `rule ${rule.number}` }}
               service={service}

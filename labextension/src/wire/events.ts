@@ -64,6 +64,14 @@ export interface SessionFailed {
   readonly message: string;
 }
 
+/** A steering rule could not be applied at a pass, for the first time in this run. The run goes on without it. */
+export interface RuleRefused {
+  readonly event: 'RuleRefused';
+  readonly session: string;
+  readonly number: number;
+  readonly message: string;
+}
+
 export interface SessionSwapped {
   readonly event: 'SessionSwapped';
   readonly session: string;
@@ -108,6 +116,7 @@ export type WireEvent =
   | SessionFinished
   | SessionEdited
   | SessionFailed
+  | RuleRefused
   | SessionSwapped
   | SessionChanged
   | SweepProgressed

@@ -3,6 +3,7 @@
 export * from './values';
 export * from './edits';
 export * from './holdings';
+export * from './rules';
 export * from './nouns';
 export * from './readings';
 export * from './interventions';

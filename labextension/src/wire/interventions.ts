@@ -10,7 +10,7 @@ import {
 
 /**
  * Change the stopped value. `site` must be the stopped one (with any selector) or None. `positions` are absolute,
- * negative from the end of the pass, None for all of the pass.
+ * negative from the end of the pass, None for all of the pass. `words` say what an edit was made of.
  */
 export interface ApplyEdit {
   readonly request: 'ApplyEdit';
@@ -18,6 +18,7 @@ export interface ApplyEdit {
   readonly edit: Edit;
   readonly site?: string | null;
   readonly positions?: readonly number[] | null;
+  readonly words?: string | null;
   readonly stop?: StopIdentity | null;
 }
 
@@ -44,12 +45,22 @@ export interface MeasureEffect {
   readonly tokens?: readonly (number | string)[];
 }
 
+/**
+ * Apply `edit` at every pass that meets `site`, which may be a point of every layer (`resid_post.*`): at these
+ * `positions` (negative from the end of each pass) and all from `onward` on, or all of the pass; in passes over the
+ * prompt or over new tokens (`on`), or both; where the condition `when` holds at the position. An array with a row
+ * for each of several `positions` gives each its row. `words` say what an edit was made of.
+ */
 export interface Steer {
   readonly request: 'Steer';
   readonly session: string;
   readonly site: string;
   readonly edit: Edit;
   readonly positions?: readonly number[] | null;
+  readonly onward?: number | null;
+  readonly on?: 'prompt' | 'new' | null;
+  readonly when?: string | null;
+  readonly words?: string | null;
 }
 
 /** `number` None removes all rules. */

@@ -6,14 +6,16 @@ import {
 } from './values';
 
 import {
-  Edit,
-} from './edits';
-
-import {
   BudgetStatistics,
   ProcessMemory,
   SlabStatistics,
 } from './holdings';
+
+import {
+  RuleDescription,
+} from './rules';
+
+export type PassesMeant = 'prompt' | 'new';
 
 export type SessionState = 'idle' | 'running' | 'paused' | 'closed';
 
@@ -125,24 +127,6 @@ export interface BreakpointDescription {
   readonly enabled: boolean;
   readonly hits: number;
   readonly note: string | null;
-}
-
-/**
- * A steering rule and its books: passes met, changed, |change| / |value| of the last passes, oldest first. `what`
- * is its edit in words, with the site; one that is not `enabled` is turned off: no pass meets it.
- */
-export interface RuleDescription {
-  readonly number: number;
-  readonly site: string;
-  readonly edit: Edit;
-  readonly positions: readonly number[] | null;
-  readonly passes_met: number;
-  readonly passes_changed: number;
-  readonly last_relative_size: Float | null;
-  readonly mean_relative_size: Float | null;
-  readonly relative_sizes: readonly Float[];
-  readonly what: string;
-  readonly enabled: boolean;
 }
 
 /**

@@ -11,7 +11,7 @@ import {
   TopToken,
 } from './nouns';
 
-export type Applies = 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far' | 'off';
+export type Applies = 'applied' | 'ahead' | 'next pass' | 'other positions' | 'other passes' | 'condition' | 'refused' | 'not so far' | 'off';
 
 /**
  * The change of a value by an edit (`rule` is None) or a steering rule, in words. `relative_size` is
@@ -34,17 +34,19 @@ export interface Override {
 
 /**
  * A steering rule of the session. `applies`: whether it was `applied` in the stopped pass, lies `ahead` of the
- * stop, was set after the pass had gone by (`next pass`), names `other positions`, was `not so far` met within the
- * layer of the stop, or is `off`. `relative_size` is that of the stopped pass. A rule that is not `enabled` was
- * `applied` where it was turned off after the pass had gone by.
+ * stop, was set after the pass had gone by (`next pass`), names `other positions` or `other passes` (of the prompt, of
+ * new tokens), has a `condition` that held nowhere, was `refused` by a value that it does not fit (`trouble` says
+ * why), was `not so far` met within the layer of the stop, or is `off`. `relative_size` is that of the stopped pass,
+ * at its first site. A rule that is not `enabled` was `applied` where it was turned off after the pass had gone by.
  */
 export interface RuleAtStop {
   readonly number: number;
   readonly site: string;
   readonly what: string;
-  readonly applies: 'applied' | 'ahead' | 'next pass' | 'other positions' | 'not so far' | 'off';
+  readonly applies: 'applied' | 'ahead' | 'next pass' | 'other positions' | 'other passes' | 'condition' | 'refused' | 'not so far' | 'off';
   readonly relative_size: Float | null;
   readonly enabled: boolean;
+  readonly trouble: string | null;
 }
 
 /**

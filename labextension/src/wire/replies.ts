@@ -6,6 +6,10 @@ import {
 } from './values';
 
 import {
+  RuleDescription,
+} from './rules';
+
+import {
   BreakpointDescription,
   CheckpointDescription,
   EngineStatistics,
@@ -13,7 +17,6 @@ import {
   LensRow,
   ModelDescription,
   ModuleDescription,
-  RuleDescription,
   SessionDescription,
   Snapshot,
   StopDescription,

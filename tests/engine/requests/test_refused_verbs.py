@@ -12,7 +12,7 @@ from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import Add, Clamp, Edit, PatchFrom, ProjectOut, Scale, Set, Zero
-from djinn_jupyter.wire.replies import Welcome
+from djinn_jupyter.wire.replies import RuleRefused, Welcome
 from tests.engine.desk import Desk, array, build_desk, tokens
 from tests.engine.plain import generate, plain_of
 from tests.engine.session.test_states import reading, same
@@ -141,16 +141,18 @@ def test_a_session_that_another_kernel_holds_is_joined_on_purpose_only(stopped: 
     goes_on_as_ever(stopped)
 
 
-def test_a_rule_that_does_not_fit_its_value_ends_the_run_and_nothing_else(llama: Desk) -> None:
+def test_a_rule_that_does_not_fit_its_value_says_so_and_the_run_goes_on(llama: Desk) -> None:
     """The rule's vector fits the rows of one pass and not of the next: known only when that pass runs."""
     llama.open()
     llama.steer("resid_post.3", Add(vector=array(torch.ones(10, 32))))
-    with pytest.raises(errors.InvalidEdit, match="does not broadcast"):
-        llama.run(PROMPT, 4)
-    session = llama.session()
-    assert (session.state, session.cache.length, len(session.tokens)) == ("idle", 10, 11)
-    llama.ask(ask.Unsteer(session="a"))
-    assert llama.run((), 2, extend=True).tokens
+    heard = len(llama.events)
+    finished = llama.run(PROMPT, 4)
+    (rule,) = finished.rules
+    assert len(finished.tokens) == 4
+    assert (rule.passes_met, rule.passes_changed, rule.passes_refused) == (4, 1, 3)
+    assert "does not broadcast" in (rule.trouble or "")
+    said = [event for event in llama.events[heard:] if isinstance(event, RuleRefused)]
+    assert [(event.number, event.message) for event in said] == [(1, rule.trouble)]
     llama.settle()
 
 

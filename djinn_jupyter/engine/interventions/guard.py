@@ -1,0 +1,34 @@
+"""The guard of a rule: a condition that says at which rows of a value the rule applies. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from djinn_jupyter.engine.interventions.conditions import Condition
+from djinn_jupyter.engine.interventions.moment_scope import MomentScope, Texts, TokenIds
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.wire.sites import Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guard:
+    """`text_of` and `id_of` are the tokenizer's."""
+
+    condition: Condition
+    text_of: Texts
+    id_of: TokenIds
+
+    @property
+    def text(self) -> str:
+        return self.condition.text
+
+    def holding(self, moment: Moment, site: Site, rows: Sequence[int]) -> list[int]:
+        """Return those of the rows where the condition holds of the value at `site`. Raises InvalidCondition where it
+        cannot be evaluated."""
+        if not rows:
+            return []
+        scope = MomentScope(moment, site, self.text_of, self.id_of)
+        if self.condition.same_for_all_positions:
+            return list(rows) if self.condition.holds(scope) else []
+        return [row for row in rows if self.condition.holds(scope.stand_at(row))]

@@ -1,0 +1,82 @@
+"""What a condition reads of one row of a moment: norms, tokens, the logit lens. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from djinn_jupyter.engine.interventions.conditions import Condition
+from djinn_jupyter.engine.interventions.site_value import Moment
+from djinn_jupyter.engine.interventions.token_readings import of_token
+from djinn_jupyter.errors import InvalidCondition
+from djinn_jupyter.wire.sites import Site
+
+LENS_ROWS = 256
+Texts = Callable[[int], str]
+TokenIds = Callable[[str], int]
+
+
+def evaluate(condition: Condition, moment: Moment, site: Site, row: int, text_of: Texts, id_of: TokenIds) -> Any:
+    """Return the value of the condition's expression for one row of a moment."""
+    return condition.value(MomentScope(moment, site, text_of, id_of, row))
+
+
+@dataclass(slots=True)
+class MomentScope:
+    """Supplies a condition with the values of one row of a moment. Norms are computed for all rows at once, the lens
+    for blocks of rows, on the device, when first read."""
+
+    moment: Moment
+    site: Site
+    text_of: Texts
+    id_of: TokenIds
+    row: int = 0
+    _norms: list[float] | None = None
+    _lens: list[Tensor] = field(default_factory=list)
+
+    def stand_at(self, row: int) -> MomentScope:
+        """Read this row from now on."""
+        self.row = row
+        return self
+
+    def read(self, name: str) -> Any:
+        match name:
+            case "step":
+                return self.moment.step
+            case "position":
+                return self.moment.row_positions()[self.row]
+            case "token_id":
+                return self.moment.row_tokens()[self.row]
+            case "token":
+                return self.text_of(self.moment.row_tokens()[self.row])
+            case "norm":
+                return self._norm_rows()[self.row]
+            case "top1":
+                return self.text_of(int(self._logits().argmax()))
+        raise InvalidCondition(f"A condition knows no {name!r}.")
+
+    def of_token(self, name: str, token: str | int) -> float:
+        return of_token(name, self._logits(), self.id_of(token) if isinstance(token, str) else token)
+
+    def _norm_rows(self) -> list[float]:
+        if self._norms is None:
+            value = self.moment.value
+            part = value if self.site.selector is None else value[:, list(self.site.selector)]
+            self._norms = part.to(torch.float32).flatten(1).norm(dim=1).tolist()
+        return self._norms
+
+    def _logits(self) -> Tensor:
+        """Return logits [V] of the present row; the lens is applied to a block of rows at once."""
+        if self.moment.lens is None:
+            raise InvalidCondition(
+                f"top1, p, logit and rank need a site of the residual stream's width; {self.site} is none."
+            )
+        block, offset = divmod(self.row, LENS_ROWS)
+        while len(self._lens) <= block:
+            start = len(self._lens) * LENS_ROWS
+            self._lens.append(self.moment.lens(self.moment.value[start : start + LENS_ROWS]))
+        return self._lens[block][offset]
