@@ -15,7 +15,7 @@ from djinn_jupyter.described import given_by_name, takes
 from djinn_jupyter.errors import UsageError
 from djinn_jupyter.sampling import GivenSampling
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.nouns import Sampling, StopIdentity
+from djinn_jupyter.wire.nouns import Mode, Sampling, StopIdentity
 
 
 class Runs:
@@ -54,6 +54,7 @@ class Runs:
         free: bool = False,
         samples: int | None = None,
         logits: Literal["last", "all"] = "last",
+        mode: Mode = "exact",
         on_token: OnToken | None = None,
         on_row: OnRow | None = None,
         **sampling: Any,
@@ -65,7 +66,10 @@ class Runs:
         A list of prompts, or `samples` of one, run at once, row i in a session of its own, "<session>/i", with this
         one's breakpoints and rules and with seed + i: the result is a list of stops. Rows of an earlier batch end.
         `on_row` is called with the number and the stop of each row that ends. BatchEnded where some rows fail: its
-        `rows` are the others; an interrupt pauses the rows that run, and BatchInterrupted has all. The sampling:
+        `rows` are the others; an interrupt pauses the rows that run, and BatchInterrupted has all.
+
+        `exact` computes each row alone, bit for bit; `fast` computes a token of all rows in one pass, so that the last
+        bits may differ, where nothing happens in that pass (no breakpoint, rule or watch). The sampling:
         """
         request = ask.Run(
             session=self.name,
@@ -76,6 +80,7 @@ class Runs:
             chat=chat,
             extend=extend,
             free=free,
+            mode=mode,
         )
         if samples is None and not are_prompts(prompt):
             if on_row is not None:
@@ -89,7 +94,13 @@ class Runs:
 
     @overload
     def resume(
-        self, *, free: bool = ..., on_token: OnToken | None = ..., stop: StopIdentity | None = ..., samples: None = None
+        self,
+        *,
+        free: bool = ...,
+        on_token: OnToken | None = ...,
+        stop: StopIdentity | None = ...,
+        mode: Mode | None = ...,
+        samples: None = None,
     ) -> Stop: ...
 
     @overload
@@ -100,6 +111,7 @@ class Runs:
         on_token: OnToken | None = ...,
         samples: int,
         seed: int = ...,
+        mode: Mode | None = ...,
         on_row: OnRow | None = ...,
     ) -> list[Stop]: ...
 
@@ -111,12 +123,14 @@ class Runs:
         stop: StopIdentity | None = None,
         samples: int | None = None,
         seed: int = 0,
+        mode: Mode | None = None,
         on_row: OnRow | None = None,
     ) -> Stop | list[Stop]:
         """Go on from the stop; `free` ignores breakpoints to the end. `stop` is the stop that the caller displays:
         IllegalMove where the session has moved on from it; likewise in `step`, `back`, `edit` and `revert`. With
-        `samples` this session stays at its stop and as many forks of it go on, as rows of a batch (`run`)."""
-        request = ask.Resume(session=self.name, free=free, stop=stop)
+        `samples` this session stays at its stop and as many forks of it go on, as rows of a batch (`run`). `mode` None
+        is the run's own."""
+        request = ask.Resume(session=self.name, free=free, stop=stop, mode=mode)
         if samples is None:
             return self._move(request, on_token)
         return self._batch(on_token, on_row).resume(request, samples, seed)

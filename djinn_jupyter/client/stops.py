@@ -134,6 +134,7 @@ class Finished(Generated):
         self.top: tuple[TopToken, ...] = reply.top
         self.rules: tuple[RuleDescription, ...] = reply.rules
         self.ignored_defaults, self.layers_run, self.passes = reply.ignored_defaults, reply.layers_run, reply.passes
+        self.shared, self.note = reply.shared, reply.note
 
     @property
     def logits(self) -> np.ndarray[Any, Any]:

@@ -105,7 +105,7 @@ class KeepingMagics(Group):
     def djinn_accept(self, args: Namespace) -> None:
         """Take note that a recovery ran tokens of the session again: from now on it counts as exact."""
         session = self.state.session(args.session)
-        if session.describe().exactness == "exact":
+        if session.describe().exactness != "recomputed":
             raise UsageError(f"Session {naming.label(session.name)} is exact: there is nothing to accept.")
         session.accept_recomputed()
         self.state.screen.say(f"{session.label} counts as exact from now on")

@@ -26,6 +26,9 @@ SAMPLES = option(
 )
 
 
+FAST = option("--fast", action="store_true", help="share passes with other runs that do; last bits may differ")
+
+
 @magics_class
 class RunningMagics(Group):
     @verb(
@@ -39,6 +42,7 @@ class RunningMagics(Group):
         option("--text-from", metavar="NAME", help="the text in this variable, or the texts: then each is a row"),
         option("--ids", metavar="NAME", help="a list of token ids in this variable, or a list of such lists"),
         SAMPLES,
+        FAST,
         option("--continue", dest="extend", action="store_true", help="go on from the present line of tokens"),
         option("--free", action="store_true", help="do not stop at breakpoints"),
         option("--ignore-eos", action="store_true", help="go on where the model would end its text"),
@@ -58,6 +62,7 @@ class RunningMagics(Group):
         prompt = self._prompt(args, cell)
         if args.late is not None:
             self.state.screen.say(f"{args.late} stands behind the prompt and is part of it: options go first.")
+        options["mode"] = "fast" if args.fast else "exact"
         options |= {"chat": args.chat, "extend": args.extend, "free": args.free, "ignore_eos": args.ignore_eos}
         if args.samples is not None or batches.are_prompts(prompt):
             options["samples"] = args.samples
@@ -89,6 +94,7 @@ class RunningMagics(Group):
     @verb(
         option("--free", action="store_true", help="do not stop at breakpoints again"),
         SAMPLES,
+        FAST,
         option("--seed", type=int, metavar="S", help="of the samples' drawing; default 0"),
         EFFECT,
         TOKEN,
@@ -98,12 +104,13 @@ class RunningMagics(Group):
     def djinn_resume(self, args: Namespace) -> None:
         """Go on from the stop, with the edits made there, until the next breakpoint or the end."""
         session = self.state.session(args.session)
+        mode: Any = "fast" if args.fast else None
         if args.samples is None and args.seed is None:
-            self._move(args, session, lambda on_token: session.resume(free=args.free, on_token=on_token))
+            self._move(args, session, lambda on_token: session.resume(free=args.free, mode=mode, on_token=on_token))
             return
         if args.samples is None:
             raise UsageError("--seed belongs to --samples: a run that goes on draws as it began.")
-        options = given(samples=args.samples, seed=args.seed, free=args.free)
+        options = given(samples=args.samples, seed=args.seed, free=args.free, mode=mode)
         run_rows(self.state, args, session, lambda on_row: session.resume(on_row=on_row, **options))
 
     @verb(

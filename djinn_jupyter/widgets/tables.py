@@ -130,7 +130,8 @@ def _row(row: Paused | Finished | str | None) -> list[str]:
             place = f"paused at {row.site}, step {row.step}"
             return [cut(row.prompt_text), cut(row.new_text), str(len(row.log_probabilities)), place]
         case Finished():
-            return [cut(row.prompt_text), cut(row.text), str(len(row.tokens)), row.reason]
+            alone = f"; {row.note}" if row.note else ""
+            return [cut(row.prompt_text), cut(row.text), str(len(row.tokens)), row.reason + alone]
         case None:
             return ["", "", "", "under way"]
     return ["", "", "", f"failed: {row}"]
@@ -182,7 +183,9 @@ def armed(session: SessionDescription) -> str:
         parts.append(plural(session.tokens, "token"))
     if session.residency in ("host", "disk"):
         parts.append(f"swapped out to {session.residency}")
-    if session.exactness != "exact":
+    if session.exactness == "fast":
+        parts.append("computed in passes that it shared with others, so that last bits may differ (fast)")
+    if session.exactness == "recomputed":
         parts.append(
             "recomputed after a recovery: tokens were run again after the engine had died, which on this machine gives "
             "the same bits (%djinn_accept takes note of it)"

@@ -21,8 +21,8 @@ PauseReason = Literal["breakpoint", "step", "interrupt", "back", "fork"]
 FinishReason = Literal["length", "eos", "stop_string", "context", "slab_full"]
 Tier = Literal["host", "disk"]
 Residency = Literal["resident", "storing", "host", "loading", "disk"]
-Exactness = Literal["exact", "recomputed"]
-Mode = Literal["fast", "exact"]  # of a sweep or a collection: prompts and lines share passes, or each runs alone
+Exactness = Literal["exact", "recomputed", "fast"]
+Mode = Literal["fast", "exact"]  # of a sweep, a collection or a run: some share passes, or each is alone
 Activity = Literal["busy", "idle", "focused", "blurred", "expected", "in_use", "gone"]
 
 
@@ -365,7 +365,9 @@ class Snapshot(Noun, frozen=True):
     positions: tuple[int, ...]
     dtype: str
     stop: StopIdentity
-    exactness: Literal["exact", "recomputed", "re-run from the committed cache", "run ahead", "recomputed from q and k"]
+    exactness: Literal[
+        "exact", "recomputed", "fast", "re-run from the committed cache", "run ahead", "recomputed from q and k"
+    ]
 
 
 class LensRow(Noun, frozen=True):

@@ -150,7 +150,8 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
     `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
     of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
-    `log_probabilities` are as in Paused, one for each of `tokens`."""
+    `log_probabilities` are as in Paused, one for each of `tokens`. `shared`: passes computed together with other runs';
+    `note`: why a `fast` run shared none."""
 
     session: str
     stop: StopIdentity
@@ -168,6 +169,8 @@ class Finished(ReplyBase, frozen=True, tag="Finished"):
     ignored_defaults: tuple[str, ...]
     layers_run: int
     passes: int
+    shared: int = 0
+    note: str | None = None
 
 
 class BreakpointSet(ReplyBase, frozen=True, tag="BreakpointSet"):

@@ -67,7 +67,7 @@ from djinn_jupyter.wire.limits import (
     Tokens,
     require_computable,
 )
-from djinn_jupyter.wire.nouns import Activity, Sampling, Tier
+from djinn_jupyter.wire.nouns import Activity, Mode, Sampling, Tier
 from djinn_jupyter.wire.request_base import OwnerRequest as OwnerRequest
 from djinn_jupyter.wire.request_base import RequestBase as RequestBase
 from djinn_jupyter.wire.request_base import SessionRequest as SessionRequest
@@ -171,7 +171,7 @@ class Run(SessionRequest, frozen=True, tag="Run"):
 
     A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
     A line that was run for no new token is extended by none: its next token is drawn from the logits that it ended in.
-    `free` ignores breakpoints.
+    `free` ignores breakpoints. `fast` shares passes of generated tokens with other such runs; last bits may differ.
     """
 
     text: Text | None = None
@@ -183,6 +183,7 @@ class Run(SessionRequest, frozen=True, tag="Run"):
     chat: bool = False
     extend: bool = False
     free: bool = False
+    mode: Mode = "exact"
 
     def __post_init__(self) -> None:
         """Refuse sampling settings that cannot be computed: kept sessions may have them, a new run may not."""
@@ -192,6 +193,7 @@ class Run(SessionRequest, frozen=True, tag="Run"):
 
 class Resume(StopRequest, frozen=True, tag="Resume"):
     free: bool = False
+    mode: Mode | None = None  # None goes on as the run began
 
 
 class Step(StopRequest, frozen=True, tag="Step"):

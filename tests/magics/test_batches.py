@@ -14,6 +14,7 @@ def test_samples_are_rows_in_one_table_and_kept(notebook: Notebook) -> None:
     assert [row.session.name for row in notebook.shell.user_ns["rows"]] == ["paris/0", "paris/1", "paris/2"]
     asked = last(notebook, requests.Run)
     assert (asked.session, asked.sampling.seed, asked.extend, asked.text) == ("paris/2", 6, True, None)
+    assert asked.mode == "exact"
     assert [line.split()[0] for line in said.splitlines()[1:]] == ["paris/0", "paris/1", "paris/2"], said
     assert "prompt" not in said
     assert "paris/2" in notebook.html()
@@ -39,7 +40,8 @@ def test_a_list_of_texts_in_a_variable_is_run_as_rows(notebook: Notebook) -> Non
 
 
 def test_samples_of_a_stop(stopped: Notebook) -> None:
-    stopped.cell("%djinn_resume --samples 2 --seed 7 -o rows")
+    stopped.cell("%djinn_resume --samples 2 --seed 7 --fast -o rows")
+    assert last(stopped, requests.Resume).mode == "fast"
     forks = [r for r in stopped.engine.channel.requests if isinstance(r, requests.Fork)]
     assert [(fork.name, fork.seed) for fork in forks] == [("paris/0", 7), ("paris/1", 8)]
     assert all(fork.stop == stopped.engine.stops["work/paris.ipynb"].stop for fork in forks)

@@ -206,7 +206,21 @@ class Forward:
         their beginnings; no layer runs."""
         return self._arguments(tokens, [range(len(tokens[0]))] * len(tokens), cache)
 
-    def _arguments(self, tokens: Sequence[Sequence[int]], positions: Sequence[range], cache: Cache) -> list[Arguments]:
+    @torch.inference_mode()
+    def step_arguments(
+        self, tokens: Sequence[int], positions: Sequence[int], cache: Cache, mask_BC: Tensor | None
+    ) -> list[Arguments]:
+        """Return likewise the arguments for one token of each of several lines, at a position of its own; `mask_BC`:
+        the columns of the cache that a line has."""
+        return self._arguments([[one] for one in tokens], [range(one, one + 1) for one in positions], cache, mask_BC)
+
+    def _arguments(
+        self,
+        tokens: Sequence[Sequence[int]],
+        positions: Sequence[range],
+        cache: Cache,
+        mask_BC: Tensor | None = None,
+    ) -> list[Arguments]:
         found: list[Arguments] = []
 
         def note(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -216,6 +230,8 @@ class Forward:
 
         shown = torch.tensor(tokens, device=self.device)
         arguments: dict[str, Any] = {self.geometry.cache_argument: cache, "use_cache": True}
+        if mask_BC is not None:
+            arguments["attention_mask"] = mask_BC
         if self._takes_positions:
             arguments["position_ids"] = torch.tensor(positions, device=self.device)
         self._rotary.reset()

@@ -65,6 +65,11 @@ class Plan:
         return frozenset(place.tap.stage for place in self.inside)
 
     @property
+    def empty(self) -> bool:
+        """True where nothing happens in the pass."""
+        return not self.boundaries and not self.inside
+
+    @property
     def halts(self) -> bool:
         """True where the plan may stop a pass."""
         return any(place.halts for places in (*self.boundaries.values(), self.inside) for place in places)

@@ -260,6 +260,8 @@ def _generation(generation: Generation, generator: Tensor, *, light: bool) -> Li
         state_lengths=tuple(generation.states),
         drawn=tuple(generation.drawn),
         log_probabilities=tuple(generation.log_probabilities),
+        mode=generation.mode,
+        shared=generation.shared,
     )
 
 

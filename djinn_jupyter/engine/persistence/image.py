@@ -21,7 +21,7 @@ from torch import Tensor
 from djinn_jupyter.engine.persistence.values import Kept
 from djinn_jupyter.wire.edits import Edit
 from djinn_jupyter.wire.frozen import Frozen
-from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Origin, PassesMeant, PauseReason, Sampling
+from djinn_jupyter.wire.nouns import BreakpointDescription, Exactness, Mode, Origin, PassesMeant, PauseReason, Sampling
 from djinn_jupyter.wire.sites import Site
 
 
@@ -128,6 +128,8 @@ class LineImage(ImagePart, frozen=True):
     states: dict[int, StatesImage]
     state_lengths: tuple[int, ...]
     log_probabilities: tuple[float | None, ...] = ()
+    mode: Mode = "exact"
+    shared: int = 0
 
 
 class TokensImage(ImagePart, frozen=True):

@@ -152,6 +152,8 @@ class _Load:
             eos=frozenset(image.eos),
             drawn=list(image.drawn),
             log_probabilities=list(image.log_probabilities),
+            mode=image.mode,
+            shared=image.shared,
             states={length: self._kept_states(image, length) for length in image.state_lengths},
         )
 

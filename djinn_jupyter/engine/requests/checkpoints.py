@@ -179,5 +179,6 @@ class CheckpointRequests:
     @handles(ask.AcceptRecomputed, while_running=True)
     def accept_recomputed(self, request: ask.AcceptRecomputed, holder: Holder) -> Described:
         session = self._sessions.find(request.session)
-        session.accept_recomputed()
+        if session.exactness == "recomputed":
+            session.count_as("exact")
         return Described(session=reports.describe(session))

@@ -124,12 +124,15 @@ class ExecutionRequests:
             stop=request.stop,
             eos=frozenset() if request.ignore_eos else frozenset(self._description.eos_token_ids),
             ignored_defaults=tuple(f"{name}={value}" for name, value in defaults.items()),
+            mode=request.mode,
         )
 
     @handles(ask.Resume, wakes_weights=True)
     def resume(self, request: ask.Resume, holder: Holder) -> Steps:
         session = self._sessions.find(request.session)
         self._go_on(session)
+        if request.mode is not None and session.generation is not None:
+            session.generation.share(request.mode)
         return run_line(self._runtime, session, free=request.free)
 
     @handles(ask.Step, wakes_weights=True)

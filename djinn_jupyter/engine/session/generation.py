@@ -12,6 +12,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.frame import States
 from djinn_jupyter.engine.session.sampling import Sampler
+from djinn_jupyter.wire.nouns import Mode
 
 STATE_PERIOD: Final = 16
 GROWING_KEPT: Final = 16
@@ -38,6 +39,8 @@ class Generation:
     passes: int = 0
     drawn: list[Tensor] = field(default_factory=list)
     log_probabilities: list[float | None] = field(default_factory=list)
+    mode: Mode = "exact"  # "fast" shares passes with other runs
+    shared: int = 0  # passes that were computed together with others
     states: dict[int, States] = field(default_factory=dict)
 
     def copy(self) -> Generation:
@@ -68,6 +71,13 @@ class Generation:
             passes=before.passes,
             states=dict(before.states),
         )
+
+    def count_shared(self) -> None:
+        self.shared += 1
+
+    def share(self, mode: Mode) -> None:
+        """Share passes from here on, or no more."""
+        self.mode = mode
 
     def count_pass(self) -> None:
         self.passes += 1

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.session.footprint import Belongings
+from djinn_jupyter.engine.session.generation import Generation
 from djinn_jupyter.engine.session.influences import influences
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
@@ -123,7 +124,15 @@ def finished(runtime: Runtime, session: Session, reason: FinishReason, detail: s
         ignored_defaults=generation.ignored_defaults,
         layers_run=generation.layers_run,
         passes=generation.passes,
+        shared=generation.shared,
+        note=_alone(runtime, generation),
     )
+
+
+def _alone(runtime: Runtime, generation: Generation) -> str | None:
+    """Return why a fast run shared no pass, where that is its family's."""
+    why = runtime.sharing.why_not if generation.mode == "fast" and not generation.shared else None
+    return None if why is None else f"Each pass was computed alone, for this family's lines cannot share one: {why}."
 
 
 def _log_probabilities(session: Session) -> tuple[float | None, ...]:

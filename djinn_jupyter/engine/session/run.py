@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from dataclasses import replace
 
 import torch
@@ -13,9 +13,10 @@ from djinn_jupyter.engine.forward.pass_controller import (
     Completed,
     Halted,
     Hit,
+    Outcome,
     Yielded,
 )
-from djinn_jupyter.engine.forward.plan import Target, make_plan
+from djinn_jupyter.engine.forward.plan import Plan, Target, make_plan
 from djinn_jupyter.engine.interventions.breakpoints import Breakpoint
 from djinn_jupyter.engine.interventions.steering import Rule
 from djinn_jupyter.engine.model.loading.tokenizer import Stream
@@ -28,7 +29,8 @@ from djinn_jupyter.engine.session.pass_log import same_rules
 from djinn_jupyter.engine.session.plans import plan_of
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.session import Session
-from djinn_jupyter.engine.session.steps import Steps
+from djinn_jupyter.engine.session.sharing import Seat
+from djinn_jupyter.engine.session.steps import Blocked, Steps
 from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import FinishReason, PauseReason
 from djinn_jupyter.wire.replies import Reply, RuleRefused, SessionFinished, SessionPaused, TokenSampled
@@ -46,9 +48,24 @@ def run(
 ) -> Steps:
     """Go on from `session.frame`. `reason` is the reported reason of a halt at one of `targets`; `stream` has the text
     so far."""
-    targets = tuple(targets)
-    assert session.generation is not None
-    stream = stream or runtime.tokenizer.stream(session.tokens)
+    seat = Seat(session)
+    try:
+        stream = stream or runtime.tokenizer.stream(session.tokens)
+        return (yield from _run(runtime, session, seat, stream, free=free, targets=tuple(targets), reason=reason))
+    finally:
+        runtime.sharing.leave(seat)
+
+
+def _run(
+    runtime: Runtime,
+    session: Session,
+    seat: Seat,
+    stream: Stream,
+    *,
+    free: bool,
+    targets: tuple[Target, ...],
+    reason: PauseReason,
+) -> Steps:
     version, plan = -1, make_plan()
     rules: tuple[Rule, ...] = ()
     begun_under: tuple[Rule, ...] | None = None
@@ -64,7 +81,7 @@ def run(
         if frame.hidden is None and frame.tap is None:
             begun_under = rules
         try:
-            outcome = yield from entered(runtime, session, frame, plan, session.cache, session.journal)
+            outcome = yield from _passed(runtime, session, frame, plan, seat)
         except SlabFull as full:
             if not session.generation.new_tokens(session.tokens):
                 raise
@@ -88,7 +105,24 @@ def run(
                 ended = _after_pass(runtime, session, outcome, stream)
                 if ended is not None:
                     return ended
-                yield None
+                if outcome is not seat.outcome:  # who shares a pass gives way where it takes its seat
+                    yield None
+
+
+def _passed(
+    runtime: Runtime, session: Session, frame: Frame, plan: Plan, seat: Seat
+) -> Generator[Blocked | None, None, Outcome]:
+    """Run a pass: together with others where the run asked for that and nothing is to happen in it, else alone."""
+    assert session.generation is not None
+    plain = frame.hidden is None and frame.tap is None and len(frame.tokens) == 1 and frame.step > 0
+    if session.generation.mode == "fast" and plain and plan.empty:
+        shared = yield from runtime.sharing.passed(seat)
+        if shared is not None:
+            session.generation.count_shared()
+            session.count_as("fast")
+            return shared
+    seat.stand_alone()
+    return (yield from entered(runtime, session, frame, plan, session.cache, session.journal))
 
 
 def draw_and_run(runtime: Runtime, session: Session, *, free: bool = False) -> Steps:

@@ -16,6 +16,7 @@ from djinn_jupyter.engine.model.hooks.taps import Tap
 from djinn_jupyter.engine.model.loading.tokenizer import TokenText
 from djinn_jupyter.engine.session.pass_allowance import PassRoom
 from djinn_jupyter.engine.session.session import Session
+from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.steps import Blocked, Pieces
 from djinn_jupyter.engine.system.counters import Counters
 from djinn_jupyter.wire.nouns import ModelDescription
@@ -68,6 +69,7 @@ class Runtime:
     should_yield: Callable[[], bool]  # asked between layers: is a request queued, or is it another job's turn?
     publish: Callable[[Event], None]
     new_cache: Callable[[], PagedCache]
+    sharing: SharedPasses
 
     @property
     def token_by_token(self) -> bool:

@@ -321,9 +321,9 @@ class Session:
         """Stand between passes."""
         self.frame = None
 
-    def accept_recomputed(self) -> None:
-        """Count rows that were made again as those that were lost."""
-        self.exactness = "exact"
+    def count_as(self, exactness: Exactness) -> None:
+        """Say from now on how its rows came to be."""
+        self.exactness = exactness
 
     def take_rows(self, cache: PagedCache) -> PagedCache:
         """Take the recomputed rows and states in place of the lost ones. Return the former cache."""

@@ -58,6 +58,7 @@ from djinn_jupyter.engine.scheduling.scheduler import Scheduler
 from djinn_jupyter.engine.scheduling.tokenizing import Tokenizing
 from djinn_jupyter.engine.scheduling.waiting import Waiting
 from djinn_jupyter.engine.session.runtime import Runtime
+from djinn_jupyter.engine.session.sharing import SharedPasses
 from djinn_jupyter.engine.session.table import SessionTable
 from djinn_jupyter.engine.state_publisher import StatePublisher
 from djinn_jupyter.engine.sweeps.workspace import Workspace
@@ -331,6 +332,10 @@ class _Assembly:
     def giving_way(self) -> GivingWay:
         return GivingWay(self.mailbox, self.scheduler, PrefillThrottle.of(self.device))
 
+    def _new_cache(self) -> PagedCache:
+        forward = self.given.forward
+        return PagedCache.create(forward.model.config, forward.geometry, self.slabs)
+
     @cached_property
     def runtime(self) -> Runtime:
         forward = self.given.forward
@@ -342,7 +347,8 @@ class _Assembly:
             counters=self.counters,
             should_yield=self.giving_way.asked,
             publish=self.given.publish,
-            new_cache=lambda: PagedCache.create(forward.model.config, forward.geometry, self.slabs),
+            new_cache=self._new_cache,
+            sharing=SharedPasses(forward, self._new_cache, self.giving_way.asked, self.budget),
         )
 
     @cached_property

@@ -27,7 +27,7 @@ export type Tier = 'host' | 'disk';
 
 export type Residency = 'resident' | 'storing' | 'host' | 'loading' | 'disk';
 
-export type Exactness = 'exact' | 'recomputed';
+export type Exactness = 'exact' | 'recomputed' | 'fast';
 
 export type Mode = 'fast' | 'exact';
 
@@ -235,7 +235,7 @@ export interface SessionDescription {
   readonly host_bytes: number;
   readonly disk_bytes: number;
   readonly dirty_bytes: number;
-  readonly exactness: 'exact' | 'recomputed';
+  readonly exactness: 'exact' | 'recomputed' | 'fast';
   readonly last_transfer: Transfer | null;
   readonly kept: boolean;
   readonly in_use: boolean;
@@ -373,7 +373,7 @@ export interface Snapshot {
   readonly positions: readonly number[];
   readonly dtype: string;
   readonly stop: StopIdentity;
-  readonly exactness: 'exact' | 'recomputed' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
+  readonly exactness: 'exact' | 'recomputed' | 'fast' | 're-run from the committed cache' | 'run ahead' | 'recomputed from q and k';
 }
 
 /** The model's own epilogue applied to the value at one position. `chosen` are the tokens that were asked for. */

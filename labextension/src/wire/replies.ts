@@ -193,7 +193,8 @@ export interface Paused {
  * the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
  * `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
  * of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
- * `log_probabilities` are as in Paused, one for each of `tokens`.
+ * `log_probabilities` are as in Paused, one for each of `tokens`. `shared`: passes computed together with other runs';
+ * `note`: why a `fast` run shared none.
  */
 export interface Finished {
   readonly reply: 'Finished';
@@ -213,6 +214,8 @@ export interface Finished {
   readonly ignored_defaults: readonly string[];
   readonly layers_run: number;
   readonly passes: number;
+  readonly shared: number;
+  readonly note: string | null;
   readonly not_kept: string | null;
 }
 

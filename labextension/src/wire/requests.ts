@@ -106,7 +106,7 @@ export interface Fork {
  *
  * A fresh line of tokens, unless `extend`: then the prompt (may be empty) is appended to the present line.
  * A line that was run for no new token is extended by none: its next token is drawn from the logits that it ended in.
- * `free` ignores breakpoints.
+ * `free` ignores breakpoints. `fast` shares passes of generated tokens with other such runs; last bits may differ.
  */
 export interface Run {
   readonly request: 'Run';
@@ -120,12 +120,14 @@ export interface Run {
   readonly chat?: boolean;
   readonly extend?: boolean;
   readonly free?: boolean;
+  readonly mode?: 'fast' | 'exact';
 }
 
 export interface Resume {
   readonly request: 'Resume';
   readonly session: string;
   readonly free?: boolean;
+  readonly mode?: 'fast' | 'exact' | null;
   readonly stop?: StopIdentity | null;
 }
 

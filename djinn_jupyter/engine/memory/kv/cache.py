@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedConfig, cache_utils
 
 from djinn_jupyter.engine.memory.kv import states
@@ -82,6 +83,13 @@ class PagedCache(Cache):
 
         Raises SlabFull; only working copies may have been dropped then.
         """
+        self.allocate(start, end)
+        for group in self.groups:
+            group.prepare(start, end)
+
+    def allocate(self, start: int, end: int) -> None:
+        """Allocate pages for rows [start, end), private where they are written. Raises SlabFull; nothing has changed
+        then."""
         self._must_stand_at(start)
         drawn: list[list[int]] = []
         try:
@@ -94,8 +102,13 @@ class PagedCache(Cache):
         for group, pages in zip(self.groups, drawn, strict=True):
             group.flush()
             group.table.accept(start, end, pages)
-        for group in self.groups:
-            group.prepare(start, end)
+
+    def append(self, rows: Sequence[Sequence[tuple[Tensor, Tensor]]]) -> None:
+        """Write and commit the next position, whose page is allocated: for each group and run, keys [n, H, D] and
+        values."""
+        for group, runs in zip(self.groups, rows, strict=True):
+            group.append(self.length, runs)
+        self.commit(self.length + 1)
 
     def bytes_wanted(self, start: int, end: int) -> int:
         """Return the bytes of fresh pages that `reserve` takes for [start, end)."""

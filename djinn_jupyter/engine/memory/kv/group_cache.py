@@ -91,6 +91,16 @@ class GroupCache:
             self.slab.wrote(p.page)
         return self._gather(slot, self.geometry.first_needed(start), end)
 
+    def append(self, position: int, runs: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Write one position of all layers to its page: for each run, keys [n, H, D] and values."""
+        self.drop_working()
+        (piece,) = self.table.pieces(position, position + 1)
+        for number, pair in enumerate(runs):
+            for paged, row in zip(self.slab.run_views(piece.page, number), pair, strict=True):
+                paged.select(2, piece.row).copy_(row)
+        self.slab.wrote(piece.page)
+        self.written = max(self.written, position + 1)
+
     def read(self, slot: int, end: int) -> tuple[Tensor, Tensor]:
         """Return the rows of one layer before `end`, k_1HRD and v_1HRD, of a group without a window."""
         if self.working is None:

@@ -21,10 +21,22 @@ class _Saved:
     attributes: dict[str, Any]
 
 
-def _is_dynamic(module: nn.Module) -> bool:
+def _kinds(module: nn.Module) -> list[object]:
     kinds = getattr(module, "rope_type", None)
-    named = kinds.values() if isinstance(kinds, dict) else [kinds]
-    return any(isinstance(kind, str) and "dynamic" in kind for kind in named)
+    return list(kinds.values()) if isinstance(kinds, dict) else [kinds]
+
+
+def _is_dynamic(module: nn.Module) -> bool:
+    return any(isinstance(kind, str) and "dynamic" in kind for kind in _kinds(module))
+
+
+def depend_on_length(model: PreTrainedModel) -> bool:
+    """Return whether a line's length changes its rotary frequencies, which lines of a pass would share."""
+    return any(
+        isinstance(kind, str) and (kind == "longrope" or "dynamic" in kind)
+        for module in model.modules()
+        for kind in _kinds(module)
+    )
 
 
 def switches_at(model: PreTrainedModel) -> int | None:
