@@ -85,6 +85,14 @@ class LinesAlone:
             overrides=overrides,
         )
 
+    def expected_bytes(self, tokens: tuple[int, ...], taps: Iterable[Tap], *, residuals: bool) -> int:
+        """Return the bytes that a line's tensors will have, as far as its taps know the sizes of their values."""
+        forward = self.runtime.forward
+        hidden = forward.anatomy.hidden_size
+        widths = [(tap.width or hidden) * (tap.heads or 1) for tap in taps]
+        widths += [hidden] * (forward.layers + 1 if residuals else 0)
+        return (len(tokens) * sum(widths) + self.runtime.description.vocab_size) * forward.model.dtype.itemsize
+
     def borders(self) -> list[Tap]:
         """Return the taps before each layer, and after the last."""
         layers = range(self.runtime.forward.layers)

@@ -26,11 +26,12 @@ from djinn_jupyter.engine.sweeps.together import Together, values_of
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
-from djinn_jupyter.errors import OutOfDeviceMemory
+from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.sweeps import Noise, SweepProgressed, Swept, SweptEdit
 
 CHUNK_ROWS: Final = 4096
+STREAMED_CHUNK: Final = 256 * 2**20  # bytes of rows of a streamed model, which crosses the link once a chunk
 COMPARED: Final = 4 * 2**20  # bytes of values edited and compared in one slice, about a millisecond
 RECHECKED: Final = 3  # computed cells of a fast sweep that are computed again alone
 LEFT_OUT: Final = 1  # and of those that were left out because nothing changes there
@@ -99,18 +100,36 @@ class Sweeping:
         first, clean = self.alone.borders()[0], None
         if asked.clean is not None:
             seen = (*(taps if swept_edits.reads_a_line(asked.edit) else ()), *((first,) if asked.noise else ()))
-            clean = yield from self.alone.run(asked.clean, seen, residuals=False)
-            yield from room.take(clean.nbytes)
+            clean = yield from self._reserved(room, seen, asked.clean, residuals=False)
         spoiled: tuple[Override, ...] = ()
         if asked.noise is not None and clean is not None:
             raw = swept_edits.noised(clean.raw[first.site], asked.noise, asked.seed)
             spoiled = (Override(tap=first, raw=raw),)
-        base = yield from self.alone.run(asked.corrupted, taps, residuals=True, overrides=spoiled)
-        yield from room.take(base.nbytes)
+        base = yield from self._reserved(room, taps, asked.corrupted, residuals=True, overrides=spoiled)
         unchanged = asked.metric.of(base.logits_V)
         found = Found(unchanged=unchanged, values=[unchanged] * math.prod(asked.places.shape), notes=notes)
         yield from self._compute(room, base, clean, list(asked.places.cells()), found)
         return self._reply(found, None if clean is None else asked.metric.of(clean.logits_V))
+
+    def _reserved(
+        self,
+        room: Reservation,
+        taps: tuple[Tap, ...],
+        tokens: tuple[int, ...],
+        *,
+        residuals: bool,
+        overrides: tuple[Override, ...] = (),
+    ) -> Generator[Blocked | None, None, RunLine]:
+        """Run a line within what is reserved for it before: as much as its tensors will have, corrected by what they
+        do have."""
+        expected = self.alone.expected_bytes(tokens, taps, residuals=residuals)
+        yield from room.take(expected)
+        line = yield from self.alone.run(tokens, taps, residuals=residuals, overrides=overrides)
+        if line.nbytes > expected:
+            yield from room.take(line.nbytes - expected)
+        else:
+            room.give_back(expected - line.nbytes)
+        return line
 
     def _compute(
         self, room: Reservation, base: RunLine, clean: RunLine | None, cells: list[Cell], found: Found
@@ -176,7 +195,7 @@ class Sweeping:
             yield None
         yield from room.take(front.base.nbytes)
         chunk: list[Line] = []
-        rows = 0
+        rows, most = 0, self._chunk_rows(base)
         settled: list[int] = []
         compared = 0
         for cell in cells:
@@ -190,7 +209,7 @@ class Sweeping:
                 continue
             chunk.append(line)
             rows += line.rows_nD.shape[0]
-            if rows >= CHUNK_ROWS:
+            if rows >= most:
                 yield from self._run_chunk(room, front, chunk, found)
                 chunk, rows = [], 0
         if chunk:
@@ -212,10 +231,22 @@ class Sweeping:
             return None
         return Line(number=cell.number, boundary=boundary, start=start, rows_nD=after[0, start:].clone())
 
+    def _chunk_rows(self, base: RunLine) -> int:
+        row = base.residuals[0][0, 0]
+        return max(CHUNK_ROWS, STREAMED_CHUNK // row.nbytes) if self.runtime.forward.weights.streamed else CHUNK_ROWS
+
     def _run_chunk(self, room: Reservation, front: Wavefront, lines: Sequence[Line], found: Found) -> Pieces:
         """Compute lines together. While a layer runs, the rows before it and behind it are there, and joined keys."""
         size = 2 * sum(line.nbytes for line in lines) + front.joined_bytes(len(lines))
-        yield from room.take(size)
+        try:
+            yield from room.take(size)
+        except SlabFull:
+            if len(lines) < 2 or sum(line.rows_nD.shape[0] for line in lines) <= CHUNK_ROWS:
+                raise
+            half = len(lines) // 2
+            yield from self._run_chunk(room, front, lines[:half], found)
+            yield from self._run_chunk(room, front, lines[half:], found)
+            return
         values = yield from values_of(self.together, front, lines, self.asked.metric)
         for number, value in values.items():
             found.values[number] = value

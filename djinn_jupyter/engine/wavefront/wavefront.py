@@ -97,14 +97,16 @@ class Wavefront:
         """Compute the base's keys and values, a layer at a time."""
         calls = self._calls_from(0)
         for layer in range(self.forward.layers):
-            keys, values = self._caught(calls, layer, self.residuals[layer])
+            with self.forward.weights.passing():
+                keys, values = self._caught(calls, layer, self.residuals[layer])
             self.base.of_layer[self._cache_layer(layer)] = (keys.contiguous(), values.contiguous())
             yield
 
     @torch.inference_mode()
     def learn(self, packing: Packing, start: int) -> None:
         """Have `packing` learn the layers' arguments for rows from `start` on. Raises NotPacked."""
-        packing.learn(self._calls_from(start), self._calls_from(len(self.tokens) - 1), self.residuals[0][:, start:])
+        with self.forward.weights.passing():
+            packing.learn(self._calls_from(start), self._calls_from(len(self.tokens) - 1), self.residuals[0][:, start:])
 
     def run(self, lines: Sequence[Line]) -> Iterator[dict[int, Tensor] | None]:
         """Yield None between two calls of a layer, and at the end each line's last row behind the last layer, by its
@@ -216,7 +218,7 @@ class Wavefront:
     def _caught(self, calls: LayerCalls, layer: int, rows_BnD: Tensor) -> KeyValues:
         """Run a layer up to its cache's update. Return the keys and values that it gave."""
         view = calls.cache.layer(self._cache_layer(layer))
-        with suppress(Leave), view.leaving(), self.forward.weights.passing():
+        with suppress(Leave), view.leaving():
             calls.call(layer, rows_BnD)
         return view.take()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import Forward
 from djinn_jupyter.engine.sweeps import sweep as sweeps
+from djinn_jupyter.engine.sweeps.lines import LinesAlone
 from djinn_jupyter.engine.sweeps.workspace import Reservation
 from djinn_jupyter.engine.system.arrays import to_tensor
 from djinn_jupyter.engine.wavefront import wavefront
@@ -286,6 +287,26 @@ def test_a_sweep_without_memory_is_refused_and_holds_nothing(desk: Desk, monkeyp
         swept(desk)
     desk.settle()
     assert desk.engine.budget.held()["sweeps"] == 0
+
+
+def test_the_tensors_of_both_lines_are_in_the_budget_before_they_exist(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    run, take = LinesAlone.run, Reservation.take
+
+    def noted(self: Any, *args: Any, **given: Any) -> Any:
+        asked.append(desk.engine.budget.held()["sweeps"])
+        line = yield from run(self, *args, **given)
+        assert line.nbytes <= desk.engine.budget.held()["sweeps"]
+        return line
+
+    swept(desk)  # the family's test is over
+    monkeypatch.setattr(LinesAlone, "run", noted)
+    monkeypatch.setattr(Reservation, "take", lambda room, size: asked.append(-size) or take(room, size))
+    swept(desk)
+    assert len([size for size in asked if size > 0]) == 2
+    assert asked[0] < 0 < asked[1]
 
 
 def test_no_device_memory_ends_a_sweep_and_says_nothing_of_the_family(
