@@ -328,3 +328,23 @@ def test_an_engine_that_ends_in_order_recomputes_nothing_when_it_is_loaded_again
         assert engine.entry is not None
         os.kill(engine.entry.pid, signal.SIGTERM)
         await_end(engine.entry)
+
+
+def test_a_collection_whose_engine_is_killed_goes_on_after_its_last_whole_shard(house: House, tmp_path: Path) -> None:
+    """The finished folder is the same to the bit."""
+    prompts, site = [tokens(3 + n % 7, seed=n) for n in range(24)], "resid_post.3"
+    engine = house.engine()
+    engine.collect(prompts, site, to=tmp_path / "whole", shard_prompts=4)
+
+    def ends(done: int) -> None:
+        if done == 8:
+            kill(engine)
+
+    with pytest.raises(EngineUnavailable):
+        engine.collect(prompts, site, to=tmp_path / "cut", shard_prompts=4, on_progress=ends)
+    assert sorted(path.name for path in (tmp_path / "cut").iterdir()) == [f"shard-0000{n}.safetensors" for n in (0, 1)]
+    told: list[int] = []
+    again = house.engine().collect(prompts, site, to=tmp_path / "cut", shard_prompts=4, on_progress=told.append)
+    assert (again.complete, told[-1]) == (True, 24)
+    files = [{path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("whole", "cut")]
+    assert files[0] == files[1]
