@@ -195,11 +195,12 @@ def _swap(desk: Desk) -> Any:
 
 
 def _checkpoint(desk: Desk) -> Any:
-    """Save to a file and restore."""
+    """Save to a file and restore. Other processes decide other cases, with files in the same folder."""
     _stopped(desk)
-    desk.ask(ask.SaveCheckpoint(session="a", name="exactness", replace=True))
+    name = f"exactness-{os.getpid()}"
+    desk.ask(ask.SaveCheckpoint(session="a", name=name, replace=True))
     desk.close("a")
-    desk.ask(ask.RestoreCheckpoint(session="a", name="exactness"))
+    desk.ask(ask.RestoreCheckpoint(session="a", name=name))
     return desk.outcome(desk.resume())
 
 
