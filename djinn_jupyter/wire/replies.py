@@ -245,8 +245,7 @@ class History(ReplyBase, frozen=True, tag="History"):
 
 
 class Tree(ReplyBase, frozen=True, tag="Tree"):
-    """One branch for each session, in the order in which they were opened: a fork comes after what it was forked from,
-    where that is still there."""
+    """One branch for each session, in the order of opening: a fork after its parent, where that is still there."""
 
     branches: tuple[Branch, ...]
 

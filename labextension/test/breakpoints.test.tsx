@@ -141,6 +141,11 @@ test('steering rules in force are listed with what they do, and can be ended', a
     relative_sizes: [],
     what: 'scale 2 at resid_post.2',
     enabled: true,
+    onward: null,
+    on: null,
+    when: null,
+    note: null,
+    passes_refused: 0,
     trouble: 'The value does not fit.'
   } as const;
   await panel.has(session('a', { rules: [rule] }));

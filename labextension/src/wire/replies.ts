@@ -308,10 +308,7 @@ export interface HistoryRead {
   readonly not_kept: string | null;
 }
 
-/**
- * One branch for each session, in the order in which they were opened: a fork comes after what it was forked from,
- * where that is still there.
- */
+/** One branch for each session, in the order of opening: a fork after its parent, where that is still there. */
 export interface Tree {
   readonly reply: 'Tree';
   readonly branches: readonly Branch[];
