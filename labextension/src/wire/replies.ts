@@ -193,8 +193,7 @@ export interface Paused {
  * the way that led to this result, from the run's beginning on: what was run and then gone back on is not in them.
  * `ignored_defaults` are the model's own generation settings that were not applied. `texts` are single tokens, bytes
  * of a longer character as `<0xD9>`; `prompt_text` and `text`, put together, are the line decoded as a whole.
- * `log_probabilities` are as in Paused, one for each of `tokens`. `shared`: passes computed together with other runs';
- * `note`: why a `fast` run shared none.
+ * `log_probabilities` are as in Paused. `shared`: passes shared with other runs; `note`: why `fast` shared none.
  */
 export interface Finished {
   readonly reply: 'Finished';
