@@ -53,6 +53,24 @@ prompt at a time. They depend on what they depend on there too:
 - Gemma 4 with shared keys is asked for the last logits by an index, which leaves every layer all positions. `generate`
   drops all but the last on the way; the two differ at the first step by rounding (2.5e-6 in float32).
 """
+SHARING = """## What shares a pass
+
+Cells of a sweep share a pass in every family of the first table that is not named here (those with images or sound were
+not tried). A sweep tests that on the model itself. These go one by one, exactly, and the grid says so:
+
+- recurrent states: mamba2, jamba, bamba, zamba2, falcon_h1, lfm2, qwen3_next, mamba, falcon_mamba, granitemoehybrid,
+  nemotron_h, zamba, qwen3_5_text, qwen3_5_moe_text, kimi_linear, bailing_hybrid, olmo_hybrid, lfm2_moe, lfm3,
+  inkling_text, zaya, qwen4_exp_text, deepseek_v4, deepseek_v4:sliding, minimax_m3_vl_text:sparse
+- layers that pass on more than the hidden state: gemma3n_text, gemma3n_text:five, gemma4_text:shared, glm_moe_dsa,
+  glm_moe_dsa:shared, hy_v4
+- layers with two caches: longcat_flash
+- indexed caches: deepseek_v32, axk2, dots3_note_text
+
+In these the test of lines packed together fails, and only lines that begin at the same position share a call: falcon,
+falcon:new, falcon:alibi, bloom, deepseek_v3, gptj, codegen, gpt_neo, mpt, diffllama, xglm, deepseek_v2,
+gpt_neox_japanese, jetmoe, glm4_moe_lite, doge, afmoe, minicpm3, youtu, axk1, megatron-bert, roformer, big_bird,
+trocr, mvp, rembert.
+"""
 TOWERS = """Served is what the model computes of a text alone, bit for bit as the class with its tower does. The towers
 are not loaded to the device; what joins them to the text is small and stays. What transformers can also build as a
 language model alone (llama4, qwen3_5 and others) is loaded as that where the checkpoint fits.
@@ -120,6 +138,7 @@ def page(row_of: Callable[[str], Row] = row) -> str:
         [
             HEAD,
             EXACT,
+            SHARING,
             f"## Served: {len(alone[True])}\n",
             "| family | class | fed | absent |\n|---|---|---|---|",
             *alone[True],
