@@ -14,7 +14,6 @@ from djinn_jupyter.wire.limits import COLDEST
 from djinn_jupyter.wire.nouns import Sampling
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)  # JSON knows neither
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
 WARM = st.floats(COLDEST, 1e9)
 SAMPLINGS = st.builds(
@@ -65,8 +64,12 @@ def _of(shape: Any) -> st.SearchStrategy[Any]:
             return st.integers(least if least is not None else -(2**63), most if most is not None else 2**63 - 1)
         case msgspec.inspect.StrType(min_length=least):
             return st.text(st.characters(codec="utf-8"), min_size=least or 0, max_size=(least or 0) + 8)
-        case msgspec.inspect.FloatType():
-            return FLOATS
+        case msgspec.inspect.FloatType(gt=above, ge=least, lt=below, le=most):
+            low, high = (above if least is None else least), (below if most is None else most)
+            finite = st.floats(
+                low, high, allow_nan=False, allow_infinity=False
+            )  # JSON knows neither
+            return finite.filter(lambda drawn: drawn != above and drawn != below)
         case msgspec.inspect.BoolType():
             return st.booleans()
         case msgspec.inspect.NoneType():
