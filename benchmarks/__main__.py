@@ -13,7 +13,7 @@ from djinn_jupyter.experiments.devices import computed_on
 
 NAMES = (
     "generation", "breakpoints", "resume", "stop", "round_trip", "load_ext", "fork", "swap", "prefetch", "sweep",
-    "collection", "streaming", "replay", "paint", "cold_start", "first_card",
+    "collection", "batches", "streaming", "replay", "paint", "cold_start", "first_card",
     "journal", "subscriptions",
 )  # fmt: skip
 

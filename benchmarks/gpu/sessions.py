@@ -22,11 +22,13 @@ from djinn_jupyter.client.session import RemoteSession
 from djinn_jupyter.experiments.memory import Curve, sampled
 from djinn_jupyter.experiments.outcomes import digest_of, finished, paused
 from djinn_jupyter.experiments.serving import random_tokens
+from djinn_jupyter.machine import main_memory
 from djinn_jupyter.wire.nouns import Transfer
 from djinn_jupyter.wire.replies import Event, SessionSwapped
 
 CARD: Final = 80 << 30
 MOST_OF_A_CARD: Final = 0.95  # the other programs on it have the rest
+MOST_OF_THE_HOST: Final = 0.8
 SHARE: Final = 0.4  # of all sessions' pages that fit, where no card is imposed
 NEW: Final = 8
 Outcome = tuple[tuple[int, ...], str]
@@ -34,12 +36,14 @@ Outcome = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """`capacity` is what weights and pages may take, in bytes; `imposed` on the whole card, by its allocator."""
+    """`capacity` is what weights and pages may take, in bytes; `imposed` on the whole card, by its allocator. `host` is
+    what the sessions that leave it may take: where it does not suffice they go on to the disk, which is slower."""
 
     sessions: int
     positions: int
     layer: int
     capacity: int
+    host: int
     imposed: bool
     demand: int
 
@@ -54,12 +58,18 @@ class Plan:
         layer = config["num_hidden_layers"] // 2
         demand = weights + pages
         return cls(
-            sessions=sessions, positions=positions, layer=layer, capacity=capacity, imposed=imposed, demand=demand
+            sessions=sessions,
+            positions=positions,
+            layer=layer,
+            capacity=capacity,
+            host=min(pages, int(MOST_OF_THE_HOST * main_memory().available)),
+            imposed=imposed,
+            demand=demand,
         )
 
     @property
     def options(self) -> dict[str, int]:
-        return {"card_memory" if self.imposed else "device_memory": self.capacity}
+        return {"card_memory" if self.imposed else "device_memory": self.capacity, "host_memory": self.host}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,6 +101,31 @@ class Plain:
         """Generate; `decoding` are the seconds from the first new token to the last."""
         return decoded(self.model, tokens, new, self.model.device, Timestamps())
 
+    @torch.inference_mode()
+    def sample_batched(self, tokens: list[int], new: int, rows: int) -> dict[str, Any]:
+        """Draw `rows` continuations of one prompt in one batch."""
+        return self._batched([tokens], new, do_sample=True, temperature=1.0, num_return_sequences=rows)
+
+    @torch.inference_mode()
+    def generate_batched(self, prompts: list[list[int]], new: int) -> dict[str, Any]:
+        """Generate from all prompts in one batch, padded on the left."""
+        return self._batched(prompts, new, do_sample=False)
+
+    def _batched(self, prompts: list[list[int]], new: int, **options: Any) -> dict[str, Any]:
+        longest, begun = max(map(len, prompts)), perf_counter()
+        padded = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+        mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+        device = self.model.device
+        made = self.model.generate(
+            torch.tensor(padded, device=device),
+            attention_mask=torch.tensor(mask, device=device),
+            max_new_tokens=new,
+            min_new_tokens=new,
+            pad_token_id=0,
+            **options,
+        )
+        return {"tokens": made[:, longest:].tolist(), "seconds": self._since(begun)}
+
     # ------------------------------------------------------------------------------------------- parts of a pass
 
     @torch.inference_mode()
@@ -266,6 +291,6 @@ if __name__ == "__main__":
     plain = Plain()
     names = (
         "load generate generate_and_copy remember first_layers from_layer from_layer_in_decode head copy "
-        "forward prepare_patching patch_layer patch_layer_batched"
+        "forward prepare_patching patch_layer patch_layer_batched sample_batched generate_batched"
     )
     serve({name: getattr(plain, name) for name in names.split()})

@@ -66,9 +66,7 @@ def _of(shape: Any) -> st.SearchStrategy[Any]:
             return st.text(st.characters(codec="utf-8"), min_size=least or 0, max_size=(least or 0) + 8)
         case msgspec.inspect.FloatType(gt=above, ge=least, lt=below, le=most):
             low, high = (above if least is None else least), (below if most is None else most)
-            finite = st.floats(
-                low, high, allow_nan=False, allow_infinity=False
-            )  # JSON knows neither
+            finite = st.floats(low, high, allow_nan=False, allow_infinity=False)  # JSON knows neither
             return finite.filter(lambda drawn: drawn != above and drawn != below)
         case msgspec.inspect.BoolType():
             return st.booleans()
