@@ -12,6 +12,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from djinn_jupyter.amounts import spell_bytes
 from djinn_jupyter.errors import MissingDependency, StorageFailed, UsageError
 
 if TYPE_CHECKING:
@@ -122,9 +123,10 @@ class Activations:
     def __repr__(self) -> str:
         size = sum(shard.path.stat().st_size for shard in self.shards)
         whole = "" if self.complete else ", not complete"
+        shards = f"{len(self.shards):,} shard{'s' * (len(self.shards) != 1)}"
         return (
-            f"Activations of {len(self)} prompts at {', '.join(self.sites)} of {self.model}: "
-            f"{len(self.shards)} shards, {size:,} bytes in {self.folder}{whole}"
+            f"Activations of {len(self):,} prompt{'s' * (len(self) != 1)} at {', '.join(self.sites)} of {self.model}: "
+            f"{shards}, {spell_bytes(size)} in {self.folder}{whole}"
         )
 
 

@@ -102,7 +102,7 @@ def verb(
             except DjinnError as error:
                 raise OneLine(as_typed(made.parser, " ".join(str(error).split()))) from None
             except OneLine as error:  # argparse's own
-                raise OneLine(_in_words(str(error))) from None
+                raise OneLine(_in_words(made.parser, str(error))) from None
             finally:
                 self.state.tell_unkept()
 
@@ -163,7 +163,10 @@ def as_typed(parser: argparse.ArgumentParser, said: str) -> str:
     return _NOTEBOOK.sub(lambda found: in_quotes(naming.label(found["name"])), said)
 
 
-def _in_words(said: str) -> str:
+def _in_words(parser: argparse.ArgumentParser, said: str) -> str:
+    _, too_much, words = said.partition("unrecognized arguments: ")
+    if too_much:
+        return f"{in_quotes(words)} has no place here; %{parser.prog}? says what can be given."
     return spelling.number_in_words(said)
 
 

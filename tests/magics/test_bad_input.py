@@ -36,6 +36,7 @@ def test_before_a_load_every_magic_says_to_load(bare: Notebook, line: str) -> No
         ("%djinn_run --max-tokens -1 x", "--max-tokens: expected int >= 0."),
         ("%djinn_run --max-tokns 3 x", "There is no option --max-tokns; did you mean --max-tokens?"),
         ('%djinn_run "x" --max-new-tokens 3', "There is no option --max-new-tokens; did you mean --max-tokens?"),
+        ("%djinn_loss The capital", "'The capital' has no place here; %djinn_loss? says what can be given."),
         ("%djinn_lens --top 3", "There is no option --top; did you mean -k?"),
         ("%djinn_load demo --atention eager", "There is no option --atention; did you mean --attention?"),
         ("%djinn_run", "There is no prompt; write one, for example: %djinn_run The capital"),
