@@ -15,25 +15,42 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 # What is no measurement: a bar, a rule, a limit.
 _BOUND = r"(?<!under )(?<!below )(?<!at most )(?<!at least )(?<!bar is )"
 _FIGURE = re.compile(
-    rf"{_BOUND}\b(?P<number>\d+(?:\.\d+)?)(?: (?:ms|us|GB/s|MB/s|times as)\b|(?<=\.\d\d) (?:of|times)\b)"
+    rf"{_BOUND}\b(?P<number>\d+(?:\.\d+)?)"
+    r"(?: (?:ms|us|GB/s|MB/s|times as)\b|(?:(?<=\.\d\d)|(?<=\.\d\d\d)) (?:of|times)\b)"
 )
+_CELL = re.compile(r"(?<=\| )\d+\.\d+(?= \|)")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"benchmarks/results/(\w+)\.json")
+_FILE = re.compile(r"benchmarks/results/([\w/-]+)\.json")
 
 
 def figures_of(text: str) -> Iterator[tuple[str, set[str]]]:
-    """Each figure of a document, with the results that its paragraph names."""
+    """Each figure of a document, with the results that its paragraph names, or for a table the paragraph above it."""
+    before = ""
     for paragraph in _FENCED.sub("", text).split("\n\n"):
         for found in _FIGURE.finditer(paragraph.replace("\n", " ")):
             yield found["number"], set(_FILE.findall(paragraph))
+        if files := set(_FILE.findall(before)):
+            yield from ((number, files) for number in _CELL.findall(paragraph))
+        before = paragraph
 
 
 def readings(name: str) -> Iterator[float]:
-    """Every value in a file of results."""
+    """Every value in a file of results; in a file that no benchmark of ours wrote every number."""
     path = ROOT / "benchmarks" / "results" / f"{name}.json"
     if path.exists():
-        for figure in json.loads(path.read_text())["figures"]:
+        written = json.loads(path.read_text())
+        if "figures" not in written:
+            yield from _numbers(written)
+        for figure in written.get("figures", ()):
             yield from _medians([figure["value"], *figure["sides"].values()])
+
+
+def _numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(one)
+    elif isinstance(value, float):
+        yield value
 
 
 def _medians(spreads: list[dict[str, Any] | None]) -> Iterator[float]:
@@ -69,3 +86,10 @@ def test_a_figure_of_no_file_is_found() -> None:
     assert unfounded("A stop takes 12.7 ms (`benchmarks/results/no_such.json`).") == ["12.7"]
     assert unfounded("It is 0.52 of a copy (`benchmarks/results/streaming.json`).") == ["0.52"]
     assert unfounded("It is 0.74 of that (`benchmarks/results/streaming.json`), at most 30 ms.") == []
+    assert unfounded("It is 0.494 of that (`benchmarks/results/batches.json`).") == ["0.494"]
+
+
+def test_a_cell_of_a_table_is_sought_in_the_file_above_it() -> None:
+    said = "On a card (`benchmarks/results/nvidia-h100-80gb-hbm3/graphs_prototype.json`):\n\n"
+    assert unfounded(f"{said}| two graphs a layer | 112.6 | 73.3 |") == []
+    assert unfounded(f"{said}| two graphs a layer | 112.6 | 99.9 |") == ["99.9"]
