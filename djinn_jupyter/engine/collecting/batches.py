@@ -25,11 +25,10 @@ from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.device import require_alive
+from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.shared_cache import BaseRows, SharedCache, why_not_several
 from djinn_jupyter.wire.sites import Site
 
-ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
-COARSE: Final = 5e-2
 ENOUGH: Final = 512  # tokens, beyond which a larger batch saves less than filling up costs
 NEAR: Final = 0.8
 TRIED: Final = (9, 4, 6)  # lengths
@@ -94,6 +93,10 @@ class Batches:
             self._why_not = why_not_several(self.forward) or (yield from self._trial(alone))
             self._tested = True
         return self._why_not
+
+    def agree(self, one: Tensor, other: Tensor) -> bool:
+        """Return whether the rows of both are equal within the rounding of this model."""
+        return equal_but_for_rounding(one, other, self.forward.model.dtype)
 
     def run(
         self, prompts: Prompts, rows: Rows, places: Places, dtype: torch.dtype | None, *, spoilt: int | None = None
@@ -171,9 +174,9 @@ class Batches:
                 yield None
                 parts = rows.split([len(prompts[n]) for n in order])
                 pairs = [(parts[at], exact[n]) for at, n in enumerate(order) if at != spoilt]
-                if not all(close(one, other) for one, other in pairs):
+                if not all(self.agree(one, other) for one, other in pairs):
                     return "its layers give a prompt other values among others than alone"
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
             return f"its layers refuse several prompts ({error})"
@@ -205,10 +208,3 @@ def batch_tokens(forward: Forward, most_work: float) -> int:
     """Return how many tokens a batch may have so that its layer does about `most_work` multiplications."""
     weights = sum(parameter.numel() for parameter in forward.anatomy.layers[0].parameters())
     return max(1, min(8192, int(most_work / max(weights, 1))))
-
-
-def close(one: Tensor, other: Tensor) -> bool:
-    """Return whether the rows of both are equal within the rounding of their dtype."""
-    a, b = one.flatten(1).to(torch.float32), other.flatten(1).to(torch.float32)
-    most = ROUNDING.get(one.dtype, COARSE)
-    return bool(((a - b).norm(dim=1) <= most * b.norm(dim=1)).all())

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.collecting import shard_file
-from djinn_jupyter.engine.collecting.batches import Batches, NotBatched, batch_tokens, batches_of, close
+from djinn_jupyter.engine.collecting.batches import Batches, NotBatched, batch_tokens, batches_of
 from djinn_jupyter.engine.collecting.places import Places, Taken, rows_of
 from djinn_jupyter.engine.collecting.shard import Shard, Values, tokens_of
 from djinn_jupyter.engine.forward.frame import Frame
@@ -169,7 +169,7 @@ class Collecting:
             most = max(_difference(found[name], exact[name]) for name in exact)
             outcome.largest = most if outcome.largest is None else max(outcome.largest, most)
             outcome.rechecked.append(asked.first + index)
-            if not all(close(found[name], exact[name]) for name in exact):
+            if not all(self.batches.agree(found[name], exact[name]) for name in exact):
                 outcome.notes.append(
                     f"Prompt {asked.first + index} (counted from 0), computed with others, differed from the same "
                     f"computed alone by up to {most:.2g}, more than rounding: every prompt of its shard was run alone."

@@ -17,13 +17,11 @@ from djinn_jupyter.engine.memory.kv.cache import PagedCache
 from djinn_jupyter.engine.model.loading.rotary import depend_on_length
 from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.engine.wavefront.next_position import next_logits
+from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.shared_cache import why_not_several
 
 LENGTHS: Final = ((9, 5, 7), (6, 6, 6))
-ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
-COARSE: Final = 5e-2
 FEW: Final = 64  # ids of any vocabulary
-REFUSALS: Final = (AttributeError, LookupError, RuntimeError, TypeError, ValueError, AssertionError)
 
 
 def why_not(forward: Forward, new_cache: Callable[[], PagedCache]) -> str | None:
@@ -59,7 +57,7 @@ def _trial(forward: Forward, caches: Sequence[PagedCache], lengths: Sequence[int
         return f"its layers refuse several lines ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
     for number in range(1, len(lines)):
         alone_V = _passed(forward, lines[number][-1:], caches[number])
-        if not _close(together[number], alone_V):
+        if not equal_but_for_rounding(together[number][None], alone_V[None], forward.model.dtype):
             return "its layers give a line other values among others than alone"
     return None
 
@@ -79,9 +77,3 @@ def _passed(forward: Forward, tokens: tuple[int, ...], cache: PagedCache) -> Ten
     outcome = forward.enter(frame, make_plan(), cache, {}, lambda kept: None)
     assert isinstance(outcome, Completed)
     return outcome.logits_1V[0]
-
-
-def _close(one: Tensor, other: Tensor) -> bool:
-    most = ROUNDING.get(other.dtype, COARSE)
-    a, b = one.to(torch.float32), other.to(torch.float32)
-    return bool((a - b).norm() <= most * b.norm())

@@ -15,13 +15,12 @@ from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
 from djinn_jupyter.engine.sweeps.metric import Metric
 from djinn_jupyter.engine.wavefront.layer_calls import ArgumentAxes
 from djinn_jupyter.engine.wavefront.packing import Packing
+from djinn_jupyter.engine.wavefront.rounding import REFUSALS, equal_but_for_rounding
 from djinn_jupyter.engine.wavefront.shared_cache import why_not_several
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
 
 LENGTH: Final = 9
 STARTS: Final = (3, 6)
-ROUNDING: Final = {torch.float32: 1e-3, torch.float64: 1e-6}  # of a row's norm; other shapes sum in another order
-COARSE: Final = 5e-2
 HEAD_ROWS: Final = 64
 Looked = Generator[Blocked | None, None, None]
 
@@ -82,14 +81,13 @@ class Together:
             rows = self._behind(base, changed)
             logits = self.runtime.forward.lens(rows)
             self.columns = False
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
             return f"its layers refuse several lines ({error})"
-        most = ROUNDING.get(rows.dtype, COARSE)
-        if not all(_close(row_V, exact_V, most) for row_V, exact_V in zip(logits, (*exact, *exact), strict=True)):
+        if not equal_but_for_rounding(logits, torch.stack([*exact, *exact]), rows.dtype):
             return "its layers give a line other values among others than alone"
-        self.columns = self._columns_agree(rows, logits, most)
+        self.columns = self._columns_agree(rows, logits)
         return None
 
     def _learned(self, base: RunLine) -> Packing:
@@ -97,16 +95,17 @@ class Together:
         self._prepared(base, None).learn(packing, STARTS[0])
         return packing
 
-    def _columns_agree(self, rows_nD: Tensor, rows_nV: Tensor, most: float) -> bool:
+    def _columns_agree(self, rows_nD: Tensor, rows_nV: Tensor) -> bool:
         """Return whether the head gives columns of its logits by themselves."""
         tokens = (rows_nV.shape[1] - 1, 2)
         try:
             some = self.runtime.forward.lens(rows_nD, tokens)
-        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except REFUSALS as error:
             if out_of_memory(error):
                 raise
             return False
-        return some.shape[1] == len(tokens) and _close(some, rows_nV[:, list(tokens)], most)
+        whole = rows_nV[:, list(tokens)]
+        return some.shape == whole.shape and equal_but_for_rounding(some[None], whole[None], rows_nD.dtype)
 
     def _behind(self, base: RunLine, changed: Sequence[Tensor]) -> Tensor:
         """Return the last rows of the changed lines among others, and then by themselves."""
@@ -152,8 +151,3 @@ def values_of(
         values.update((number, metric.of(row_V, metric.tokens)) for number, row_V in zip(some, rows_nV, strict=True))
         yield None
     return values
-
-
-def _close(one: Tensor, other: Tensor, most: float) -> bool:
-    a, b = one.to(torch.float32), other.to(torch.float32)
-    return bool((a - b).norm() <= most * b.norm())

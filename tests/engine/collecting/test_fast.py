@@ -63,6 +63,20 @@ def test_prompts_of_many_lengths_share_a_pass(family: str, dtype: torch.dtype, m
     desk.close_all()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [(torch.bfloat16, "float32"), (torch.float32, "bfloat16")],
+)
+def test_values_stored_in_another_dtype_are_rechecked_within_the_rounding_of_both(
+    dtype: torch.dtype, stored: str, tmp_path: Path
+) -> None:
+    desk = desk_of("llama", dtype, layers=LAYERS)
+    desk.open("a")
+    reply = collected(desk, tmp_path, mode="fast", sites=SITES, positions=None, prompts=LONG, dtype=stored)
+    assert (reply.mode, reply.notes, len(reply.rechecked)) == ("fast", (), collection.RECHECKED)
+    desk.close_all()
+
+
 @pytest.mark.parametrize("site", ["embed", "q.1", "k.1", "v.1[0]", "q_rot.1", "mlp_pre.1", "mlp_post.1", "resid_mid.1"])
 def test_sites_inside_layers_are_read_in_the_shared_pass(desk: Desk, tmp_path: Path, site: str) -> None:
     reply, fast, exact = both(desk, tmp_path, sites=(site,), positions=(0, -1), prompts=PROMPTS)
