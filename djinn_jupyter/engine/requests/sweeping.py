@@ -19,6 +19,7 @@ from djinn_jupyter.engine.sweeps.together import Together
 from djinn_jupyter.engine.sweeps.workspace import Workspace
 from djinn_jupyter.errors import IllegalMove, PromptTooLong, UsageError
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.sweeps import Line
 from djinn_jupyter.wire.texts import in_quotes
 
@@ -103,5 +104,6 @@ def _notes_on(session: Session) -> tuple[str, ...]:
     if not session.rules_in_force and not session.edits_in_force:
         return ()
     return (
-        f"The rules and edits of session {in_quotes(session.name)} are no part of the sweep: it runs the tokens alone.",
+        f"The rules and edits of session {in_quotes(label(session.name))} are no part of the sweep: it runs the tokens "
+        "alone.",
     )

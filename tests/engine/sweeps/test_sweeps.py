@@ -363,9 +363,9 @@ def test_a_sweep_yields_after_some_cells_though_none_is_computed(desk: Desk, mon
 
 
 def test_a_line_may_be_that_of_a_session(desk: Desk) -> None:
-    desk.open("b")
-    desk.run(CLEAN, 0, "b")
-    desk.steer("resid_post.1", Zero(), "b")
-    reply = swept(desk, clean="b", mode="exact")
+    desk.open("in/b.ipynb")
+    desk.run(CLEAN, 0, "in/b.ipynb")
+    desk.steer("resid_post.1", Zero(), "in/b.ipynb")
+    reply = swept(desk, clean="in/b.ipynb", mode="exact")
     assert torch.equal(values(reply), values(swept(desk, mode="exact")))
     assert reply.notes == ("The rules and edits of session 'b' are no part of the sweep: it runs the tokens alone.",)
