@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from djinn_jupyter.engine.interventions.edit_kinds import LARGEST
 from djinn_jupyter.engine.requests.handles import handles
 from djinn_jupyter.engine.requests.making_rules import require_known_tokens
 from djinn_jupyter.engine.scheduling.mailbox import Holder
@@ -59,6 +60,10 @@ class SweepRequests:
         )
 
     def _check_edit(self, request: ask.Sweep, places: Places, corrupted: int, clean: int | None) -> None:
+        scales = () if request.noise is None else (request.noise.scale,)
+        strange = next((number for number in (*request.coefs, *scales) if not abs(number) <= LARGEST), None)
+        if strange is not None:
+            raise UsageError(f"A sweep takes numbers that are finite in float32, and {strange} is none.")
         if request.edit is not None:
             width = next(iter(places.taps.values())).width
             swept_edits.check(request.edit, width if width is not None else corrupted, coefs=bool(request.coefs))

@@ -10,6 +10,7 @@ import pytest
 from djinn_jupyter.errors import DjinnError, IllegalMove, InvalidCondition, InvalidEdit, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
 from djinn_jupyter.wire.edits import PatchFrom, Scale
+from djinn_jupyter.wire.sweeps import Noise
 from tests.engine.desk import Desk, desk_of
 from tests.engine.sweeps.test_sweeps import CLEAN, CORRUPTED, LAYERS, METRIC, swept
 
@@ -44,6 +45,8 @@ def desk() -> Iterator[Desk]:
         ({"clean": "a"}, UsageError, "has no tokens yet"),
         ({"edit": PatchFrom(session="b")}, InvalidEdit, "patches from its clean line"),
         ({"edit": Scale(factor=float("nan"))}, InvalidEdit, "not finite"),
+        ({"edit": Scale(factor=1.0), "over": ("layer", "coef"), "coefs": (0, float("nan"))}, UsageError, "nan is none"),
+        ({"noise": Noise(positions=(1,), scale=float("inf"))}, UsageError, "inf is none"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_in_a_sentence(
