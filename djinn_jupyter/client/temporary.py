@@ -9,6 +9,7 @@ from itertools import count
 from djinn_jupyter.client.connection.channel import Channel, ask_for
 from djinn_jupyter.errors import DjinnError, SessionHeld
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.replies import Closed, Opened, Sessions
 
 
@@ -25,7 +26,7 @@ def temporary_session(channel: Channel, kind: str) -> Iterator[str]:
 
 
 def _opened(channel: Channel, kind: str) -> str:
-    taken = {one.name for one in ask_for(channel, ask.ListSessions(), Sessions).sessions}
+    taken = {label(one.name) for one in ask_for(channel, ask.ListSessions(), Sessions).sessions}
     while True:
         name = next(name for n in count(1) if (name := f"{kind} {n}") not in taken)
         taken.add(name)

@@ -174,6 +174,12 @@ def test_a_name_that_another_takes_at_the_same_moment_is_left_to_it(
     assert set(desk.engine.sessions) == {"sweep 1", "sweep 2"}
 
 
+def test_a_notebook_that_is_called_as_sweeps_are_is_left_to_itself(engine: RemoteEngine, desk: Desk) -> None:
+    engine.session("in/sweep 1.ipynb")
+    assert swept(engine).computed == 5
+    assert set(desk.engine.sessions) == {"in/sweep 1.ipynb"}
+
+
 def test_an_interrupt_ends_a_sweep_of_pairs_with_the_pair_that_it_meets(engine: RemoteEngine, desk: Desk) -> None:
     seen: list[float] = []
 
