@@ -36,15 +36,15 @@ def run(setting: Setting) -> Result:
             cases: dict[str, tuple[Side, Side]] = {
                 f"{rows} samples of one prompt": (
                     lambda: plain.ask("sample_batched", tokens=same[0], new=NEW, rows=rows)["tokens"],
-                    lambda: _rows(session, same[0], samples=rows, temperature=1.0),
+                    lambda: _rows(session, checks, same[0], samples=rows, temperature=1.0),
                 ),
                 f"{rows} prompts of one length": (
                     lambda: plain.ask("generate_batched", prompts=same, new=NEW)["tokens"],
-                    lambda: _rows(session, same),
+                    lambda: _rows(session, checks, same),
                 ),
                 f"{rows} prompts of {rows} lengths": (
                     lambda: plain.ask("generate_batched", prompts=ragged, new=NEW)["tokens"],
-                    lambda: _rows(session, ragged),
+                    lambda: _rows(session, checks, ragged),
                 ),
             }
             for name, (theirs, ours) in cases.items():
@@ -53,8 +53,9 @@ def run(setting: Setting) -> Result:
     return Result(benchmark="batches", settings=settings, figures=tuple(figures), checks=checks.counts)
 
 
-def _rows(session: RemoteSession, prompt: Any, **options: Any) -> list[list[int]]:
+def _rows(session: RemoteSession, checks: Checks, prompt: Any, **options: Any) -> list[list[int]]:
     rows: list[Any] = session.run(prompt, max_new_tokens=NEW, ignore_eos=True, mode="fast", **options)
+    checks.same("batches of rows that shared passes", all(row.shared and row.note is None for row in rows), True)
     return [list(row.tokens) for row in rows]
 
 

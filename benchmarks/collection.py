@@ -23,7 +23,7 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.experiments.serving import random_tokens
 
 PROMPTS, PROMPTS_IF_QUICK = 128, 32
-LENGTH, LENGTHS = 32, range(17, 49)  # all of one length; of 32 lengths with the same mean
+LENGTH, LENGTHS = 32, range(17, 49)  # all of one length; of 32 lengths, half a token longer in the mean
 ROUNDS = 5
 BAR = 0.95
 TOLERANCE = 1e-3  # of a row's norm: batches of another size sum in another order

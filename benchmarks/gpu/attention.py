@@ -20,7 +20,13 @@ from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import Setting
 from tests.device import DEVICE
 
-KERNELS: Final = ("cudnn", "flash", "efficient", "math", "eager")
+BACKENDS: Final = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+KERNELS: Final = (*BACKENDS, "eager")
 LEFT_OUT: Final = "cudnn"
 DTYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 HEADS: Final = ((32, 32), (40, 40), (32, 8))  # of the query, of the keys
@@ -73,11 +79,7 @@ def _within(rows: Tensor, capacity: int) -> Tensor:
 
 
 def _attention(kernel: str) -> Attention:
-    return (
-        _eager
-        if kernel == "eager"
-        else partial(_by, getattr(SDPBackend, f"{kernel.upper()}_ATTENTION", SDPBackend.MATH))
-    )
+    return _eager if kernel == "eager" else partial(_by, BACKENDS[kernel])
 
 
 def _by(backend: SDPBackend, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
