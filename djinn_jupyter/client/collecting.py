@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ SHARD_BYTES: Final = 64 * 2**20  # about; a shard's values lie in memory until i
 SHARD_TOKENS: Final = 2**18
 SHARD_PROMPTS: Final = 4096
 REPLIED: Final = "replied"
+_COMMA: Final = re.compile(r",(?![^\[]*\])")  # outside of a selector
 
 OnCollected = Callable[[int], None]
 Prompts = tuple[tuple[int, ...], ...]
@@ -138,7 +140,7 @@ class _Work:
 
 def _spelled(sites: str | Sequence[str], layers: int) -> tuple[str, ...]:
     """Return sites by their names; `resid_post.*` is that of every layer."""
-    names = [name.strip() for name in (sites.split(",") if isinstance(sites, str) else map(str, sites))]
+    names = [name.strip() for name in (_COMMA.split(sites) if isinstance(sites, str) else map(str, sites))]
     found: list[str] = []
     for name in names:
         point, star, selector = name.partition(".*")

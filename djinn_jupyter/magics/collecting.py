@@ -44,7 +44,7 @@ class CollectingMagics(Group):
         try:
             acts = self.state.engine.collect(
                 prompts_of(self, args.prompts),
-                [part for word in args.sites for part in word.split(",") if part],
+                ",".join(word.strip(",") for word in args.sites),
                 to=args.to,
                 positions=args.positions,
                 dtype=args.dtype,

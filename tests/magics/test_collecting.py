@@ -28,9 +28,9 @@ def test_a_variable_of_prompts_is_collected_and_kept(notebook: Notebook, tmp_pat
 def test_a_file_has_a_prompt_a_line_and_a_star_is_every_layer(notebook: Notebook, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"tokens": [1, 2]}\n\n[3]\n')
-    notebook.cell(f"%djinn_collect mlp_out.* --prompts {file} --to {tmp_path / 'acts'} --shard-prompts 1")
+    notebook.cell(f"%djinn_collect mlp_out.*, z.2[1, 3] --prompts {file} --to {tmp_path / 'acts'} --shard-prompts 1")
     asked = last(notebook, requests.Collect)
-    assert asked.sites == tuple(f"mlp_out.{layer}" for layer in range(8))
+    assert asked.sites == (*(f"mlp_out.{layer}" for layer in range(8)), "z.2[1,3]")
     assert (asked.shard, asked.first, asked.last, asked.prompts) == (1, 1, True, ((3,),))
 
 
