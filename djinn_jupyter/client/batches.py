@@ -21,6 +21,7 @@ from djinn_jupyter.client.stops import BatchInterrupted, Finished, Paused, Stop
 from djinn_jupyter.errors import BatchEnded, DjinnError, UnknownSession, UsageError
 from djinn_jupyter.wire import replies
 from djinn_jupyter.wire import requests as ask
+from djinn_jupyter.wire.codec import as_read
 
 if TYPE_CHECKING:
     from djinn_jupyter.client.running import OnToken
@@ -104,13 +105,14 @@ class Batch:
         """Make the rows in place of those of an earlier batch, which end."""
         if not 1 <= len(orders) <= MOST_ROWS:
             raise UsageError(f"A batch has 1 to {MOST_ROWS} rows, not {len(orders)}; run it in parts.")
-        self._close_earlier(re.escape(self.parent.label))
         for number, order in enumerate(orders):
             row = self.parent.row(number)
             changes: dict[str, Any] = {"session": row.name}
             if isinstance(order, ask.Run):
                 changes["sampling"] = replace(order.sampling, seed=seed + number)
             self.rows.append(Row(session=row, order=replace(order, **changes), seed=seed + number))
+            as_read(self.rows[-1].order)  # what no engine would read is refused while the earlier rows are there
+        self._close_earlier(re.escape(self.parent.label))
 
     def _close_earlier(self, parent: str) -> None:
         there = ask_for(self.channel, ask.ListSessions(), replies.Sessions).sessions

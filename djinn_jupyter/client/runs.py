@@ -82,6 +82,8 @@ class Runs:
             free=free,
             mode=mode,
         )
+        if logits not in ("last", "all"):
+            raise UsageError(f"logits is 'last' or 'all', not {logits!r}.")
         if samples is None and not are_prompts(prompt):
             if on_row is not None:
                 raise UsageError("on_row is told of the rows of a batch; give a list of prompts, or samples.")
@@ -122,7 +124,7 @@ class Runs:
         on_token: OnToken | None = None,
         stop: StopIdentity | None = None,
         samples: int | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         mode: Mode | None = None,
         on_row: OnRow | None = None,
     ) -> Stop | list[Stop]:
@@ -132,8 +134,10 @@ class Runs:
         is the run's own."""
         request = ask.Resume(session=self.name, free=free, stop=stop, mode=mode)
         if samples is None:
+            if seed is not None or on_row is not None:
+                raise UsageError("seed and on_row belong to samples: a run that goes on draws as it began.")
             return self._move(request, on_token)
-        return self._batch(on_token, on_row).resume(request, samples, seed)
+        return self._batch(on_token, on_row).resume(request, samples, seed or 0)
 
 
 def _prompts(given: object) -> list[object]:

@@ -193,6 +193,21 @@ def test_what_no_row_can_do_is_the_error_itself(engine: RemoteEngine) -> None:
         session.run(PROMPT, samples=0)
     with pytest.raises(UsageError, match="on_row"):
         session.run(PROMPT, on_row=lambda number, stop: None)
+    with pytest.raises(UsageError, match="'last' or 'all', not 'some'"):
+        session.run(PROMPT, logits="some")
+    for given in ({"seed": 3}, {"on_row": lambda number, stop: None}):
+        with pytest.raises(UsageError, match="belong to samples"):
+            session.resume(**given)
+
+
+@pytest.mark.parametrize("settings", [{"mode": "slow"}, {"max_new_tokens": -1}])
+def test_what_no_row_can_be_asked_leaves_the_rows_before(engine: RemoteEngine, settings: dict[str, Any]) -> None:
+    session = engine.session("a")
+    rows = session.run(PROMPT, samples=2, **DRAWN)
+    with pytest.raises(UsageError):
+        session.run(PROMPT, samples=3, **settings)
+    assert [row.session.logits().tolist() for row in rows] == [row.logits.tolist() for row in rows]  # type: ignore[union-attr]
+    assert {one.name for one in engine.sessions()} == {"a", "a/0", "a/1"}
 
 
 def test_no_memory_for_a_row_keeps_the_others() -> None:
