@@ -70,6 +70,18 @@ def test_steps_by_graphs_have_the_bits_of_steps_without_and_layers_that_have_non
     assert bool(graphs.replayed) == bool(recorded)
 
 
+def test_attention_that_is_called_by_keywords_is_told_and_runs_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = torch.nn.functional.scaled_dot_product_attention
+
+    def by_keywords(query: Any, key: Any, value: Any, **others: Any) -> Any:
+        return own(query=query, key=key, value=value, **others)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", by_keywords)
+    graphs = the_same("llama")
+    assert graphs.recorded == 0
+    assert set(graphs.plain.values()) == {"its attention does not read the cache's rows as they are"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted({*FAMILIES} - {*SHOWN, *REFUSED_HERE}))
 def test_steps_by_graphs_have_the_bits_of_steps_without_in_every_family(family: str) -> None:

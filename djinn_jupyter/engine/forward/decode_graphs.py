@@ -18,6 +18,7 @@ from djinn_jupyter.engine.model.discovery.model_map import Anatomy
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments, replace_argument
 from djinn_jupyter.engine.model.hooks.gates import RunLayer
 from djinn_jupyter.engine.model.hooks.layer_graph import Inputs, LayerGraph, NotRecordable, Run, record, rows_read
+from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.system.cuda_graphs import GraphRecorder
 
 
@@ -86,7 +87,7 @@ class DecodeGraphs:
             self._graphs[index] = record(layer, run, inputs, fixed, cache, rows[0], self._recorder)
         except (NotRecordable, RuntimeError) as why:
             self._graphs.pop(index, None)
-            self.plain[index] = str(why).splitlines()[0].rstrip(".")
+            self.plain[index] = first_line(why).rstrip(".")
         return output
 
     def _inputs_for(self, hidden: Tensor, rest: Arguments) -> Inputs:

@@ -198,10 +198,9 @@ class _Cut(TorchFunctionMode):
         self._between.leave()
         if len(self.graphs) != 1 or self._recording:
             raise NotRecordable("its fused attention does not follow the cache's update")
-        query, *others = args
-        if len(others) < 2 or others[0] is not self._rows[0] or others[1] is not self._rows[1]:
+        if len(args) < 3 or args[1] is not self._rows[0] or args[2] is not self._rows[1]:
             raise NotRecordable("its attention does not read the cache's rows as they are")
-        rest = others[2:]
+        query, rest = args[0], args[3:]
         if any(True for _ in tensors_within([rest, kwargs])):
             raise NotRecordable("its attention takes a mask")
         self.attend = lambda keys, values: func(query, keys, values, *rest, **kwargs)
