@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.forward.forward import out_of_memory
+from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.sweeps.lines import LinesAlone, RunLine
@@ -69,6 +70,8 @@ class Together:
         why: str | None = None
         for packed in (True, False):
             why = self._tried(base, changed, exact, packed=packed)
+            if why is not None:
+                self.packing = None  # another sweep may begin before the next try
             yield None
             if why is None:
                 break
@@ -84,7 +87,7 @@ class Together:
         except REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
-            return f"its layers refuse several lines ({error})"
+            return f"its layers refuse several lines ({first_line(error)})"
         if not equal_but_for_rounding(logits, torch.stack([*exact, *exact]), rows.dtype):
             return "its layers give a line other values among others than alone"
         self.columns = self._columns_agree(rows, logits)
