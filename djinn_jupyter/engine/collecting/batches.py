@@ -22,6 +22,7 @@ from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.model.hooks.call_forms import Arguments
 from djinn_jupyter.engine.model.hooks.layout import PositionLayout
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
+from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.session.runtime import Runtime
 from djinn_jupyter.engine.session.steps import Blocked
 from djinn_jupyter.engine.system.device import require_alive
@@ -179,7 +180,7 @@ class Batches:
         except REFUSALS as error:
             if out_of_memory(error):
                 raise  # this says nothing of the family
-            return f"its layers refuse several prompts ({error})"
+            return f"its layers refuse several prompts ({first_line(error)})"
         return None
 
     def _last(self, prompts: Prompts, places: Places, spoilt: int | None) -> Tensor:

@@ -18,6 +18,7 @@ from djinn_jupyter.engine.collecting import shard_file
 from djinn_jupyter.engine.collecting.batches import Batches, NotBatched, batch_tokens, batches_of
 from djinn_jupyter.engine.collecting.places import Places, Taken, rows_of
 from djinn_jupyter.engine.collecting.shard import Shard, Values, tokens_of
+from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.persistence.file_worker import FileWorker
 from djinn_jupyter.engine.session import queries
@@ -34,6 +35,7 @@ DEVICE_WORK: Final = 1e12
 HELD_BYTES: Final = 48  # a feature of a row, while a layer runs: its input, output and the wide middle
 RECHECKED: Final = 4  # prompts of a fast shard that are computed again alone
 TOLD_SECONDS: Final = 0.2
+NO_MEMORY: Final = "Close sessions, or run each prompt alone (--exact); shards that are whole stay."
 UntilDone = Callable[[Future[Any]], Generator[None, None, Any]]
 
 
@@ -81,12 +83,13 @@ class Collecting:
         self._told = time.monotonic()
 
     def steps(self, workspace: Workspace) -> Steps:
-        """Compute the shard and write it, unless it is there."""
+        """Compute the shard and write it, unless it is there. Raises OutOfDeviceMemory where a batch finds none."""
         there = yield from self._done(lambda _: self._size_if_there())
         if there is not None:
             return self._reply(there, existed=True)
         with workspace.opened(self.runtime.space, self.session) as room:
-            shard = yield from self._computed(room)
+            with device_memory_for("a batch of this collection", NO_MEMORY):
+                shard = yield from self._computed(room)
             tensors = shard.whole()
             stored = yield from self._done(
                 lambda abandoned: shard_file.write(self.asked.path, tensors, self._note(), abandoned)

@@ -6,8 +6,8 @@ the plan says otherwise, with the cache in use, as `generate` does."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any, Final
 
 import torch
@@ -34,6 +34,7 @@ from djinn_jupyter.engine.model.hooks.gates import Gates, Leave, RunLayer
 from djinn_jupyter.engine.model.hooks.head_columns import head_columns
 from djinn_jupyter.engine.model.hooks.taps import Tap, catch
 from djinn_jupyter.engine.model.loading.positions import takes_positions
+from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.model.loading.rotary import RotaryBuffers, switches_at
 from djinn_jupyter.errors import ModelRefused, OutOfDeviceMemory, SlabFull
 
@@ -112,10 +113,10 @@ class Forward:
                 raise
             cache.restore_all(journal)
             cache.enter(frame.committed)
-            raise OutOfDeviceMemory(
-                f"The device has no memory left for this pass over {len(frame.tokens)} tokens: "
-                f"{str(error).splitlines()[0].rstrip('.')}. The session stands at its last committed step; "
-                "close sessions or give a shorter prompt."
+            raise no_memory_for(
+                f"this pass over {len(frame.tokens)} tokens",
+                error,
+                "The session stands at its last committed step; close sessions or give a shorter prompt.",
             ) from None
         cache.commit(end)
         journal.clear()
@@ -256,6 +257,21 @@ def out_of_memory(error: BaseException) -> bool:
     """True for CUDA's exception class, and for messages without a class: of the CPU allocator, and of libraries that
     find no room for a workspace of their own."""
     return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
+
+
+def no_memory_for(work: str, error: RuntimeError, advice: str) -> OutOfDeviceMemory:
+    return OutOfDeviceMemory(f"The device has no memory left for {work}: {first_line(error).rstrip('.')}. {advice}")
+
+
+@contextmanager
+def device_memory_for(work: str, advice: str) -> Iterator[None]:
+    """Raise OutOfDeviceMemory where the device has no memory left inside this block."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise no_memory_for(work, error, advice) from None
 
 
 def _experts(model: PreTrainedModel) -> set[str | None]:

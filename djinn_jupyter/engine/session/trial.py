@@ -14,6 +14,7 @@ from djinn_jupyter.engine.forward.frame import Frame
 from djinn_jupyter.engine.forward.pass_controller import Completed
 from djinn_jupyter.engine.forward.plan import make_plan
 from djinn_jupyter.engine.memory.kv.cache import PagedCache
+from djinn_jupyter.engine.model.loading.reasons import first_line
 from djinn_jupyter.engine.model.loading.rotary import depend_on_length
 from djinn_jupyter.engine.wavefront.columns import Columns
 from djinn_jupyter.engine.wavefront.next_position import next_logits
@@ -54,7 +55,7 @@ def _trial(forward: Forward, caches: Sequence[PagedCache], lengths: Sequence[int
     except REFUSALS as error:
         if out_of_memory(error):
             raise  # this says nothing of the family
-        return f"its layers refuse several lines ({str(error).splitlines()[0] if str(error) else type(error).__name__})"
+        return f"its layers refuse several lines ({first_line(error)})"
     for number in range(1, len(lines)):
         alone_V = _passed(forward, lines[number][-1:], caches[number])
         if not equal_but_for_rounding(together[number][None], alone_V[None], forward.model.dtype):

@@ -11,7 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from djinn_jupyter.engine.forward.forward import out_of_memory
+from djinn_jupyter.engine.forward.forward import device_memory_for
 from djinn_jupyter.engine.forward.frame import Override
 from djinn_jupyter.engine.interventions import edits
 from djinn_jupyter.engine.model.hooks.taps import Tap
@@ -26,7 +26,7 @@ from djinn_jupyter.engine.sweeps.together import Together, values_of
 from djinn_jupyter.engine.sweeps.workspace import Reservation, Workspace
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.engine.wavefront.wavefront import Line, Wavefront
-from djinn_jupyter.errors import OutOfDeviceMemory, SlabFull
+from djinn_jupyter.errors import SlabFull
 from djinn_jupyter.wire.nouns import Mode
 from djinn_jupyter.wire.sweeps import Noise, SweepProgressed, Swept, SweptEdit
 
@@ -78,16 +78,12 @@ class Sweeping:
 
     def steps(self, workspace: Workspace) -> Steps:
         """Compute every cell. Raises OutOfDeviceMemory where a pass of many lines finds none."""
-        try:
-            with workspace.opened(self.runtime.space, self.session) as room:
-                return (yield from self._steps(room))
-        except RuntimeError as error:
-            if not out_of_memory(error):
-                raise
-            raise OutOfDeviceMemory(
-                "The device has no memory left for a pass of this sweep's lines: "
-                f"{str(error).splitlines()[0].rstrip('.')}. Close sessions, or compute each cell alone (--exact)."
-            ) from None
+        advice = "Close sessions, or compute each cell alone (--exact)."
+        with (
+            device_memory_for("a pass of this sweep's lines", advice),
+            workspace.opened(self.runtime.space, self.session) as room,
+        ):
+            return (yield from self._steps(room))
 
     def _steps(self, room: Reservation) -> Steps:
         asked, taps = self.asked, tuple(self.asked.places.taps.values())

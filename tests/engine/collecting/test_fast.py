@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from djinn_jupyter.engine.collecting import collection
-from djinn_jupyter.engine.collecting.batches import Wanted, batches_of
+from djinn_jupyter.engine.collecting.batches import Batches, Wanted, batches_of
 from djinn_jupyter.engine.collecting.shard import Shard
+from djinn_jupyter.errors import OutOfDeviceMemory
 from tests.engine.collecting.test_collections import LAYERS, PROMPTS, collected, values
 from tests.engine.desk import Desk, build_desk, desk_of, tokens
 from tests.families import build
@@ -102,6 +103,21 @@ def test_a_family_whose_prompts_touch_each_other_is_found_and_each_is_run_alone(
     assert "other values among others than alone" in reply.notes[0]
     assert torch.equal(fast["resid_post.1"], exact["resid_post.1"])
     desk.close_all()
+
+
+def test_no_device_memory_ends_a_collection_in_a_sentence_and_says_nothing_of_the_family(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Any, *batch: Any, **given: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nAnd more lines")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Batches, "_called", full)
+        with pytest.raises(OutOfDeviceMemory, match=r"Tried to allocate 2 GiB\. Close sessions"):
+            collected(desk, tmp_path, mode="fast")
+    assert desk.engine.budget.held()["collections"] == 0
+    assert list(tmp_path.iterdir()) == []
+    assert collected(desk, tmp_path, mode="fast").mode == "fast"
 
 
 def test_a_family_with_recurrent_states_says_so_and_runs_each_alone(tmp_path: Path) -> None:
