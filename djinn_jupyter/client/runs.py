@@ -71,6 +71,8 @@ class Runs:
         `exact` computes each row alone, bit for bit; `fast` computes a token of all rows in one pass, so that the last
         bits may differ, where nothing happens in that pass (no breakpoint, rule or watch). The sampling:
         """
+        if logits not in ("last", "all"):
+            raise UsageError(f"logits is 'last' or 'all', not {logits!r}.")
         request = ask.Run(
             session=self.name,
             max_new_tokens=max_new_tokens,

@@ -71,8 +71,10 @@ def sweep(
     )
     if noise is not None:
         return _swept_in_noise(engine, request, clean, corrupted, samples, on_progress)
-    if corrupted is None or samples is not None:
-        raise UsageError("A sweep needs the line to edit, as corrupted=...; noise and its samples take its place.")
+    if samples is not None:
+        raise UsageError("Samples draw the noise so often: give it too, as noise=dj.noise('1:4').")
+    if corrupted is None:
+        raise UsageError("A sweep needs the line to edit, as corrupted=..., or noise.")
     if not (_are_lines(corrupted) or _are_lines(clean)):
         return _Sweep(engine, request, on_progress).of(corrupted, clean)
     return _swept_pairs(_pairs(corrupted, clean), lambda: _Sweep(engine, request, on_progress))

@@ -86,9 +86,14 @@ class RunningMagics(Group):
 
     def _text(self, name: str) -> str | list[str]:
         text: str | list[str] = self.state.value(name)
-        listed = isinstance(text, list | tuple) and all(isinstance(one, str) for one in text)
-        if not isinstance(text, str) and not (text and listed):
+        if isinstance(text, str):
+            return text
+        if not isinstance(text, list | tuple):
             raise UsageError(f"{name} is no text but {type(text).__name__}; token ids are given with --ids.")
+        if not text or not all(isinstance(one, str) for one in text):
+            raise UsageError(
+                f"{name} is {'an empty list' if not text else 'no list of texts'}; token ids are given with --ids."
+            )
         return text
 
     @verb(

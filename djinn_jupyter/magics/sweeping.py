@@ -35,7 +35,12 @@ class SweepingMagics(Group):
         ),
         option("--metric", type=unquoted, metavar="EXPR", help="such as \"logit(' Mary') - logit(' John')\""),
         option("--edit", type=unquoted, metavar="EDIT", help='instead of patching: zero, mean, resample, "scale 0.5"'),
-        option("--coefs", type=unquoted, metavar="LIST", help="for --over coef: 0,0.5,1 as the edit's coefficient"),
+        option(
+            "--coefs",
+            type=unquoted,
+            metavar="LIST",
+            help="for --over coef: 0,0.5,1 in place of the edit's own coefficient",
+        ),
         option(
             "--noise",
             type=unquoted,
@@ -82,6 +87,8 @@ class SweepingMagics(Group):
 
     def _noise(self, args: Namespace) -> Noise | None:
         if args.noise is None:
+            if args.samples is not None or args.noise_scale is not None:
+                raise UsageError("--samples and --noise-scale are of the noise: add --noise POSITIONS.")
             return None
         if args.clean is not None:
             raise UsageError("--noise patches from the present line itself: leave --from out.")

@@ -12,6 +12,7 @@ from djinn_jupyter.widgets.spelling import clipped, figure, percent, plural, quo
 from djinn_jupyter.widgets.theme import card, part
 from djinn_jupyter.widgets.tokens import guesses_plain
 from djinn_jupyter.widgets.view import View
+from djinn_jupyter.wire.edits import name_of
 from djinn_jupyter.wire.names import label
 from djinn_jupyter.wire.nouns import RuleDescription, Transfer
 from djinn_jupyter.wire.positions import limits_of
@@ -96,7 +97,7 @@ def progress_view(line: str, before: Sequence[str] = ()) -> View:
 
 def rule_line(rule: RuleDescription) -> str:
     """Spell the changes made by a steering rule so far in one line, also for a rule that changed nothing."""
-    kind = type(rule.edit).__name__.lower()
+    kind = name_of(rule.edit)
     size = "" if rule.mean_relative_size is None else f", mean relative size {figure(rule.mean_relative_size)}"
     books = f"changed {rule.passes_changed} of {plural(rule.passes_met, 'pass', 'passes')}{size}"
     if rule.trouble is not None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from djinn_jupyter.wire.arrays import Array
 from djinn_jupyter.wire.frozen import Frozen
+
+_NEXT_WORD: Final = re.compile("(?<=[a-z])(?=[A-Z])")
 
 
 class EditBase(Frozen, tag_field="edit", tag=str.lower):
@@ -80,3 +85,8 @@ class PatchFrom(EditBase, frozen=True):
 
 
 Edit = Scale | Add | Set | Zero | Clamp | ProjectOut | NormMatch | Orthogonal | ProjectionCap | PatchFrom
+
+
+def name_of(edit: EditBase) -> str:
+    """Return the word that a user writes for an edit of this kind, such as norm_match."""
+    return _NEXT_WORD.sub("_", type(edit).__name__).lower()

@@ -213,6 +213,7 @@ def test_a_pair_that_does_not_fit_the_first_leaves_those_before_it(engine: Remot
         ({"metric": "norm"}, "A metric reads logits"),
         ({"edit": "median"}, "'median' is no edit by name"),
         ({"corrupted": None}, "needs the line to edit"),
+        ({"samples": 2}, "give it too, as noise="),
         ({"noise": dj.noise(1)}, "takes one clean line"),
         ({"noise": dj.noise(1), "corrupted": None, "samples": 0}, "at least one sample"),
     ],

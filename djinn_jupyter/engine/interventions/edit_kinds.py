@@ -34,6 +34,7 @@ from djinn_jupyter.wire.edits import (
     Scale,
     Set,
     Zero,
+    name_of,
 )
 from djinn_jupyter.wire.names import label
 
@@ -220,7 +221,7 @@ def spell(edit: Edit) -> str:
 def check(edit: Edit, width: int | None, *, heads: int | None = None) -> None:
     """Raise InvalidEdit for what is wrong before the value is known: `width` is the size of the value's last axis, None
     where it differs from pass to pass, `heads` that of the axis before it, where it is known."""
-    kind, name = KINDS[type(edit)], type(edit).__name__.lower()
+    kind, name = KINDS[type(edit)], name_of(edit)
     for number in _fields(edit, float).values():
         if math.isnan(number) or (abs(number) > LARGEST and not kind.infinite):
             raise InvalidEdit(f"{name}: {number} is not {'a number' if kind.infinite else 'finite in float32'}.")

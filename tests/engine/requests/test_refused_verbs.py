@@ -11,7 +11,7 @@ from djinn_jupyter import errors
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.wire import codec
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Add, Clamp, Edit, PatchFrom, ProjectOut, Scale, Set, Zero
+from djinn_jupyter.wire.edits import Add, Clamp, Edit, NormMatch, PatchFrom, ProjectOut, Scale, Set, Zero
 from djinn_jupyter.wire.replies import RuleRefused, Welcome
 from tests.engine.desk import Desk, array, build_desk, tokens
 from tests.engine.plain import generate, plain_of
@@ -63,6 +63,7 @@ REFUSED: list[tuple[type[errors.DjinnError], str, ask.Request]] = [
     (errors.UnknownRule, "no steering rule 99", ask.Unsteer(session="a", number=99)),
     (errors.InvalidEdit, "NaN", ask.Steer(session="a", site="3", edit=Add(vector=array(NAN)))),
     (errors.InvalidEdit, "31 entries.*32", ask.Steer(session="a", site="3", edit=Add(vector=array(torch.ones(31))))),
+    (errors.InvalidEdit, "^norm_match:", ask.Steer(session="a", site="3", edit=NormMatch(vector=array(NAN)))),
     (errors.InvalidEdit, "many passes", ask.Steer(session="a", site="3", edit=PatchFrom(session="b"))),
     (errors.InvalidEdit, "low or a high", ask.Steer(session="a", site="3", edit=Clamp())),
     (errors.InvalidEdit, "looked at, not changed", ask.Steer(session="a", site="pattern.3", edit=Zero())),
