@@ -35,6 +35,7 @@ MAX_FRAMES: Final = 4096
 TOPIC_BYTES: Final = 16
 
 _LIMIT = re.compile(r"Expected (?P<limit>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
+_CHOICE = re.compile(r"Invalid enum value (?P<given>.+) - at \$\.body\.(?P<field>\w+(?:\.\w+)*)")
 
 Frame = bytes | memoryview
 Body = TypeVar("Body")
@@ -143,8 +144,12 @@ def _limits_in_words() -> Iterator[None]:
 
 def _limit_in_words(said: str) -> str:
     """Return msgspec's message as `max_new_tokens: expected int >= 0.`"""
-    found = _LIMIT.search(said.replace("`", ""))
-    return said if found is None else f"{found['field']}: expected {found['limit']}."
+    said_plainly = said.replace("`", "")
+    found = _LIMIT.search(said_plainly)
+    if found is not None:
+        return f"{found['field']}: expected {found['limit']}."
+    found = _CHOICE.search(said_plainly)
+    return said if found is None else f"{found['field']}: {found['given']} is none of its values."
 
 
 def decode_request(frames: Sequence[Frame]) -> Envelope[Request]:

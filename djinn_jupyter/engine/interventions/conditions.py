@@ -177,7 +177,10 @@ class _Reading:
 
     def _name(self, name: str) -> tuple[Kind, Compiled]:
         if name not in OF_NAMES:
-            raise InvalidCondition(f"A condition knows no {name!r}; it knows {', '.join(OF_NAMES)} and p('text').")
+            raise InvalidCondition(
+                f"A condition knows no {name!r}; it knows {', '.join(OF_NAMES)}, and of a token "
+                f"{', '.join(TOKEN_FUNCTIONS)}."
+            )
         self.names.add(name)
         return OF_NAMES[name], lambda scope: scope.read(name)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from djinn_jupyter.engine.system.arrays import to_array
 from djinn_jupyter.errors import InvalidCondition, InvalidEdit, UnknownSite
 from djinn_jupyter.wire import requests as ask
-from djinn_jupyter.wire.edits import Add, Edit, Scale, Set
+from djinn_jupyter.wire.edits import Add, Edit, NormMatch, Scale, Set
 from djinn_jupyter.wire.nouns import RuleDescription
 from djinn_jupyter.wire.replies import RuleRefused
 from tests.engine.desk import Desk, Outcome, array, desk_of, tokens
@@ -223,12 +223,13 @@ def test_the_same_limits_make_the_same_rule_and_others_another(llama: Desk) -> N
 @pytest.mark.parametrize(
     ("site", "edit", "limits", "error", "said"),
     [
-        ("resid_post.4", Scale(factor=2.0), {"when": "stepp > 1"}, InvalidCondition, "knows no 'stepp'"),
+        ("resid_post.4", Scale(factor=2.0), {"when": "stepp > 1"}, InvalidCondition, "knows no 'stepp'.*logit, rank"),
         ("resid_post.4", Scale(factor=2.0), {"when": "norm"}, InvalidCondition, "has to be true or false"),
         ("z.4", Scale(factor=2.0), {"when": "p(' a') > 0.5"}, InvalidCondition, "another width"),
         ("resid_postt.*", Scale(factor=2.0), {}, UnknownSite, "is not a site"),
         ("z.*[9]", Scale(factor=2.0), {}, UnknownSite, "4 heads"),
         ("resid_mid.*", Add(vector=array(torch.ones(3))), {}, InvalidEdit, "the site has 32"),
+        ("4", NormMatch(vector=array(torch.ones(3))), {}, InvalidEdit, "norm_match: the array's last axis has 3"),
         ("z.4", Set(value=array(torch.ones(3, 8))), {}, InvalidEdit, "the array has 3 heads, the site has 4"),
     ],
 )

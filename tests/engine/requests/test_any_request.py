@@ -58,6 +58,7 @@ WRONG = (
     (ask.Run(session="a", tokens=(1, -1)), "tokens: expected int >= 0."),
     (ask.Step(session="a", count=1.5), "count: expected int, got float."),  # type: ignore[arg-type]
     (ask.ApplyEdit(session="a", edit={"factor": 2}), "edit"),  # type: ignore[arg-type]
+    (ask.Run(session="a", tokens=(1,), mode="slow"), "mode: 'slow' is none of its values."),  # type: ignore[arg-type]
     ("close everything", "Not a message of this protocol"),
 )
 
