@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,18 +20,6 @@ from tests.threads import one_thread
 
 PROMPT = [9, 8, 7, 21, 22]
 DRAWN: Any = {"max_new_tokens": 6, "temperature": 1.5, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with one_thread():
-        yield build_desk(build("llama", layers=3), tokenizer())
-
-
-@pytest.fixture
-def engine(desk: Desk) -> Iterator[RemoteEngine]:
-    with reached(desk) as [engine]:
-        yield engine
 
 
 def alike(row: object, alone: object) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +17,8 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.client.prompts import given_prompts
 from djinn_jupyter.errors import EngineUnavailable, MissingDependency, StorageFailed, UnknownSite, UsageError
 from djinn_jupyter.wire import requests as ask
-from tests.client.reached import reached
 from tests.engine.collecting import plain_collection
-from tests.engine.desk import Desk, build_desk
-from tests.engine.words import tokenizer
+from tests.engine.desk import Desk
 from tests.families import build
 from tests.threads import one_thread
 
@@ -30,22 +27,10 @@ LAYERS = 3
 
 
 @pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with one_thread():
-        yield build_desk(build("llama", layers=LAYERS), tokenizer())
-
-
-@pytest.fixture(scope="module")
 def plain() -> list[list[torch.Tensor]]:
     with one_thread():
         model = build("llama", layers=LAYERS)
         return [plain_collection.residuals(model, prompt) for prompt in PROMPTS]
-
-
-@pytest.fixture
-def engine(desk: Desk) -> Iterator[RemoteEngine]:
-    with reached(desk) as (engine,):
-        yield engine
 
 
 def test_one_position_of_each_prompt_is_a_row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -23,18 +22,6 @@ from tests.threads import one_thread
 PROMPT = [9, 8, 7, 21, 22]
 NEW = 6
 DRAWN: Any = {"max_new_tokens": NEW, "temperature": 1.5, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with one_thread():
-        yield build_desk(build("llama", layers=3), tokenizer())
-
-
-@pytest.fixture
-def engine(desk: Desk) -> Iterator[RemoteEngine]:
-    with reached(desk) as [engine]:
-        yield engine
 
 
 def close(row: object, alone: object) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +14,11 @@ from djinn_jupyter.client.engine import RemoteEngine
 from djinn_jupyter.engine.scheduling.mailbox import Holder
 from djinn_jupyter.errors import MissingDependency, SweepEnded, UsageError
 from djinn_jupyter.wire import requests as ask
-from tests.client.reached import reached
-from tests.engine.desk import ME, Desk, build_desk
-from tests.engine.words import tokenizer
-from tests.families import build
-from tests.threads import one_thread
+from tests.engine.desk import ME, Desk
 
 CLEAN, CORRUPTED = (9, 8, 7, 21, 22), (9, 8, 7, 31, 22)
 METRIC = "logit(17) - logit(42)"
 OVER = ("layer", "position")
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    with one_thread():
-        yield build_desk(build("llama", layers=3), tokenizer())
-
-
-@pytest.fixture
-def engine(desk: Desk) -> Iterator[RemoteEngine]:
-    with reached(desk) as (engine,):
-        yield engine
 
 
 def swept(engine: RemoteEngine, **fields: Any) -> dj.Grid:
