@@ -1,29 +1,26 @@
-"""`python -m benchmarks.gpu [STEP ...] [--list] [--size FACTOR]`: run the steps without a result, then the report.
+"""`python -m benchmarks.gpu [STEP ...] [--minutes M] [--results FOLDER] [--size FACTOR] [--list]`: run the steps
+without a whole result, then the report.
 
-A step that is named runs again. The report lists the steps that fail or take too long, and the others still run.
+A step that is named runs again. The report is written anew after each turn; it lists the steps that fail or take too
+long, and the others still run.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from time import monotonic
 
 from benchmarks import results
 from benchmarks.gpu import shapes
-from benchmarks.gpu.one import UNFINISHED
-from benchmarks.gpu.report import report
-from benchmarks.gpu.steps import NOT_BUILT, SECONDS, STEPS, Step, step_of
-from benchmarks.worker import ROOT
+from benchmarks.gpu.course import Course, missing
+from benchmarks.gpu.steps import STEPS, Step, step_of
 from djinn_jupyter.experiments.devices import card_of, computed_on
 
-REASONS = "not_measured.json"
 SIZE_WITHOUT_A_GPU = 1e-4
-GRACE_SECONDS = 30  # for a turn whose time is over to stop its engines
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,83 +28,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         _list()
         return 0
-    device = computed_on()
+    begun, device = monotonic(), computed_on()
     size = options.size or (1.0 if device.startswith("cuda") else SIZE_WITHOUT_A_GPU)
-    folder = folder_of(card_of(device), small=size < 1)
+    folder = folder_of(card_of(device), small=size < 1, below=options.results)
     folder.mkdir(parents=True, exist_ok=True)
     of = "" if size == 1 else f", {size:g} of the usual size"
-    print(f"On {card_of(device)}{of}: results in {folder.relative_to(results.HERE.parent)}/")
-    reasons = run(options.steps or missing(folder), folder, size=size)
-    shapes.delete()
-    told = report(folder, reasons)
-    (folder / "report.md").write_text(told)
-    print(told)
-    return 1 if reasons else 0
+    print(f"On {card_of(device)}{of}: results in {folder}", flush=True)
+    course = Course(folder=folder, size=size, until=options.minutes and begun + 60 * options.minutes)
+    course.run(options.steps or missing(folder, course.turns))
+    if options.minutes is None or not missing(folder, {}):
+        shapes.delete()  # else the next run needs the model again
+    print((folder / "report.md").read_text())
+    return 1 if course.reasons else 0
 
 
-def folder_of(card: str, *, small: bool) -> Path:
+def folder_of(card: str, *, small: bool, below: Path | None = None) -> Path:
     """Return the folder of a card's results; git ignores the folder of the small profile."""
     slug = re.sub(r"[^a-z0-9]+", "-", card.lower()).strip("-")
-    return (results.HERE / "quick" if small else results.HERE) / slug
-
-
-def missing(folder: Path) -> list[Step]:
-    return [step for step in STEPS if not (folder / f"{step.name}.json").exists()]
-
-
-def run(steps: Sequence[Step], folder: Path, *, size: float) -> dict[str, str]:
-    """Run each step; return the reasons why steps have no result, these and those that failed before."""
-    path = folder / REASONS
-    reasons: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    for step in steps:
-        print(f"{step.name}: {step.learns}", flush=True)
-        (folder / f"{step.name}.json").unlink(missing_ok=True)
-        why = _turns(step, folder, size=size)
-        reasons.pop(step.name, None)
-        if why is not None:
-            reasons[step.name] = why
-            print(f"  not measured: {why}", flush=True)
-        path.write_text(json.dumps(reasons, indent=1) + "\n")
-    return reasons
-
-
-def _turns(step: Step, folder: Path, *, size: float) -> str | None:
-    """Run as many turns as the step needs; return why it has no result, None where it has one."""
-    command = [sys.executable, "-m", "benchmarks.gpu.one", step.name, str(folder), f"--size={size}"]
-    before = None
-    while True:
-        with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as turn:
-            try:
-                _, errors = turn.communicate(timeout=SECONDS)
-            except subprocess.TimeoutExpired:
-                _end(turn)
-                return f"it took longer than {SECONDS} s"
-        if turn.returncode == 0:
-            return None
-        last = errors.strip().rpartition("\n")[2]
-        if turn.returncode != UNFINISHED:
-            sys.stderr.write(errors)
-            return last or f"it ended with status {turn.returncode}"
-        if last == before:
-            return f"a turn of {SECONDS} s came no further: {last}"
-        before = last
-
-
-def _end(turn: subprocess.Popen[str]) -> None:
-    """Terminate a turn, which then stops its engines: they would outlive it and keep the GPU's memory. Kill it where it
-    does not end in time."""
-    turn.terminate()
-    try:
-        turn.wait(GRACE_SECONDS)
-    except subprocess.TimeoutExpired:
-        turn.kill()
+    usual = results.HERE / "quick" if small else results.HERE
+    return (below or usual).absolute() / slug
 
 
 def _list() -> None:
     for number, step in enumerate(STEPS, 1):
-        print(f"{number:2} {step.name:12} {step.learns}")
-    for name, what in NOT_BUILT.items():
-        print(f" - {name:12} {what} (not built)")
+        turns = f" in turns of {step.turn / 60:g}" if step.turn else ""
+        print(f"{number:2} {step.name:12} {step.minutes:3} min{turns:17} {step.learns}")
+    print(f"   {'all':12} {sum(step.minutes for step in STEPS):3} min, as expected of an H100")
 
 
 def _named(name: str) -> Step:
@@ -128,6 +74,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu")
     parser.add_argument("steps", nargs="*", metavar="STEP", type=_named)
     parser.add_argument("--list", action="store_true", help="say which steps there are, and run none")
+    parser.add_argument("--minutes", type=float, metavar="M", help="end by then; run the same again to continue")
+    parser.add_argument(
+        "--results", type=Path, metavar="FOLDER", help="keep the results here, in place of the checkout"
+    )
     parser.add_argument(
         "--size",
         type=_factor,

@@ -16,12 +16,12 @@ from typing import Final
 from benchmarks.gpu.kept import Kept
 from benchmarks.gpu.serving import scale_of
 from benchmarks.gpu.shapes import THIRTEEN, saved, shape
-from benchmarks.gpu.steps import SECONDS, Unfinished
+from benchmarks.gpu.steps import Unfinished
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import Setting
 from benchmarks.worker import ROOT
-from djinn_jupyter.cli.experiment import OFFERS
+from djinn_jupyter.cli.offers import OFFERS
 
 RESERVE: Final = 60  # seconds, to save the model and to end an engine
 LIKELY: Final = 200  # seconds that an experiment may take; with less left it begins in another turn
@@ -30,17 +30,24 @@ LIKELY: Final = 200  # seconds that an experiment may take; with less left it be
 def run(setting: Setting) -> Result:
     begun, folder = monotonic(), (setting.results or setting.home) / "evaluation"
     folder.mkdir(parents=True, exist_ok=True)
-    kept = Kept(folder / "verdicts.jsonl")
+    kept = Kept.of("evaluation", setting)
     arguments = _arguments(setting)
+
+    def how_far() -> str:
+        return f"{len(kept.found)} of {len(OFFERS)} experiments"
+
+    def figures() -> list[Figure]:
+        return [_figure(offer.name, kept.found[offer.name]) for offer in OFFERS if offer.name in kept.found]
+
     for offer in OFFERS:
         if offer.name in kept.found:
             continue
-        if monotonic() - begun > SECONDS - RESERVE - LIKELY:
-            raise Unfinished(f"{len(kept.found)} of {len(OFFERS)} experiments")
-        left = SECONDS - RESERVE - (monotonic() - begun)
+        left = setting.seconds - RESERVE - (monotonic() - begun)
+        if left < LIKELY:
+            raise Unfinished(how_far())
         kept.add(offer.name, verdict(offer.name, arguments, folder, left))
-    figures = tuple(_figure(offer.name, kept.found[offer.name]) for offer in OFFERS)
-    return Result(benchmark="evaluation", settings={"verdicts": kept.found}, figures=figures)
+        setting.so_far(figures(), how_far())
+    return Result(benchmark="evaluation", settings={"verdicts": kept.found}, figures=tuple(figures()))
 
 
 def _arguments(setting: Setting) -> list[str]:

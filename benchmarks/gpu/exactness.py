@@ -23,7 +23,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.gpu.kept import Kept
-from benchmarks.gpu.steps import SECONDS, Unfinished
+from benchmarks.gpu.steps import Unfinished
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure, Result, at_least
 from benchmarks.setting import Setting
@@ -40,6 +40,7 @@ BACKENDS: Final = ("flash_attention", "efficient_attention", "math")  # cuDNN's 
 ATTENTIONS: Final = ("eager", *(f"sdpa, {backend}" for backend in BACKENDS))
 SMALL: Final = (("llama", "mamba2"), DTYPES, ("eager", "sdpa, math"))
 PROMPT, NEW, STEP = tokens(14), 5, 2
+EACH = 20  # cases, after which the figures so far are written
 RESERVE = 60  # seconds of a step for its start and its last case
 LOST: Final = "CUDA error"  # after which every call fails until the process ends: the next cases need another one
 _sound = True  # of this process: no case has ended CUDA's context
@@ -66,21 +67,27 @@ class Verdict:
 
 
 def run(setting: Setting) -> Result:
-    deadline = monotonic() + SECONDS - RESERVE
+    deadline = monotonic() + setting.seconds - RESERVE
     wanted = list(cases(quick=setting.quick))
-    kept = Kept((setting.results or setting.home) / "exactness.jsonl")
+    kept = Kept.of("exactness", setting)
+
+    def how_far() -> str:
+        return f"{len(_decided(wanted, kept))} of {len(wanted)} cases"
+
     missing = [case for case in wanted if str(case) not in kept.found]
     with _deciders(setting) as decided:
         verdicts = decided(missing)
-        for _ in missing:
+        for number, _ in enumerate(missing):
             if monotonic() > deadline:
-                raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases")
+                raise Unfinished(how_far())
+            if number and number % EACH == 0:
+                setting.so_far(result_of(_decided(wanted, kept)).figures, how_far())
             verdict = next(verdicts)
             if verdict is not None:
                 kept.add(str(verdict.case), asdict(verdict))
             if verdict is None or LOST in (verdict.why or ""):
-                raise Unfinished(f"{len(kept.found)} of {len(wanted)} cases, the last of which ended CUDA's context")
-    return result_of([_verdict(kept.found[str(case)]) for case in wanted])
+                raise Unfinished(f"{how_far()}, the last of which ended CUDA's context")
+    return result_of(_decided(wanted, kept))
 
 
 @contextmanager
@@ -104,6 +111,10 @@ def _decide_while_sound(case: Case) -> Verdict | None:
     verdict = decide(case)
     _sound = LOST not in (verdict.why or "")
     return verdict
+
+
+def _decided(wanted: list[Case], kept: Kept) -> list[Verdict]:
+    return [_verdict(kept.found[str(case)]) for case in wanted if str(case) in kept.found]
 
 
 def _verdict(fields: dict[str, Any]) -> Verdict:

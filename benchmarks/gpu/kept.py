@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from benchmarks.gpu.steps import findings_of
+from benchmarks.setting import Setting
 from benchmarks.worker import ROOT
 
 
 class Kept:
-    """Findings by their names. Lines that depend on other sources or versions than those of now do not count."""
+    """Findings by their names. Lines that depend on other sources, versions or sizes than those of now do not count."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._under = path, depends_on()
-        lines = path.read_text().splitlines() if path.exists() else []
-        entries = [json.loads(line) for line in lines]
+    def __init__(self, path: Path, size: float) -> None:
+        self._path, self._under = path, f"{depends_on()} {size:g}"
+        entries = _whole(path.read_bytes()) if path.exists() else []
         self.found: dict[str, Any] = {one["name"]: one["value"] for one in entries if one["under"] == self._under}
+
+    @classmethod
+    def of(cls, step: str, setting: Setting) -> Kept:
+        """Return the findings of a step, beside its result."""
+        return cls(findings_of(step, setting.results or setting.home), setting.factor)
 
     def add(self, name: str, value: Any) -> None:
         self.found[name] = value
-        with self._path.open("a") as file:
-            file.write(json.dumps({"under": self._under, "name": name, "value": value}) + "\n")
+        with self._path.open("a") as file:  # a line of its own, also after one that a kill has torn
+            file.write("\n" + json.dumps({"under": self._under, "name": name, "value": value}) + "\n")
+
+
+def _whole(lines: bytes) -> list[dict[str, Any]]:
+    """Return the entries of the lines that were written to their end."""
+    found = []
+    for line in lines.splitlines():
+        with suppress(ValueError):
+            found.append(json.loads(line))
+    return found
 
 
 def depends_on() -> str:

@@ -5,9 +5,10 @@ Without a GPU both ends of a copy are main memory: the same program, and no figu
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-from benchmarks.measuring import Spread, take_turns
+from benchmarks.measuring import Readings, Spread, take_turns
 from benchmarks.results import Figure, Result
 from benchmarks.setting import Setting
 from benchmarks.worker import Worker, worker
@@ -32,17 +33,26 @@ def run(setting: Setting) -> Result:
     said = [str(finding).replace(str(setting.home), "HOME") for finding in findings() if finding.level != "ok"]
     with worker("link") as link:
         made = link.ask("prepare", nbytes=nbytes, threads=setting.threads)
-        times = take_turns({name: _seconds(link, way) for name, way in WAYS.items()}, rounds=rounds)
+        sides = {name: _seconds(link, way) for name, way in WAYS.items()}
+        times = take_turns(sides, rounds=rounds, after=setting.after_rounds(partial(_figures, nbytes), rounds))
         right = link.ask("compare")["equal"]
     if not right:
         raise AssertionError("A copy to the device and back is not what was copied.")
-    figures = [_figure(name, nbytes, times[name]) for name in WAYS]
     settings = {"bytes": nbytes, "rounds": rounds, "device": made["device"], "doctor": said}
-    return Result(benchmark="link", settings=settings, figures=tuple(figures), checks={"bytes that came back": nbytes})
+    return Result(
+        benchmark="link",
+        settings=settings,
+        figures=tuple(_figures(nbytes, times)),
+        checks={"bytes that came back": nbytes},
+    )
 
 
 def _seconds(link: Worker, way: dict[str, Any]) -> Any:
     return lambda: link.seconds("copy", **way)
+
+
+def _figures(nbytes: int, times: Readings) -> list[Figure]:
+    return [_figure(name, nbytes, seconds) for name, seconds in times.items()]
 
 
 def _figure(name: str, nbytes: int, seconds: list[float]) -> Figure:

@@ -25,6 +25,7 @@ def run(setting: Setting) -> Result:
     with serving(saved(config), setting) as engine:
         session = engine.session("one", fresh=True)
         speeds, nbytes = swap.moves(session, prompt, TIERS, setting, checks)
-        stalls = prefetch.waits(engine, session, prompt, TIERS, setting.rounds(ROUNDS), checks)
+        setting.so_far(speeds, "the moves, not yet their stalls")
+        stalls = prefetch.waits(engine, session, prompt, TIERS, setting, setting.rounds(ROUNDS), checks, speeds)
     settings = {"shape": config, "positions": positions, "bytes_of_a_session": nbytes}
     return Result(benchmark="moves", settings=settings, figures=(*speeds, *stalls), checks=checks.counts)

@@ -1,4 +1,7 @@
-"""`python -m benchmarks.gpu.one STEP FOLDER`: one step in a process of its own, ended when its time is over."""
+"""`python -m benchmarks.gpu.one STEP FOLDER`: one turn of a step in a process of its own.
+
+Each figure is in the step's file as soon as the step has it, so that a turn that is ended leaves what it found.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ import argparse
 import importlib
 import signal
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, results
 from benchmarks.environments import NotRun
-from benchmarks.gpu.steps import Unfinished, step_of
+from benchmarks.gpu.steps import SECONDS, Unfinished, step_of
+from benchmarks.results import Figure, Result
 from benchmarks.setting import setting
 from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.experiments.nvml import Unseen, card
@@ -25,8 +30,22 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # through the blocks that stop engines and workers
     step, device = step_of(options.step), computed_on()
     begun = machine.describe(threads=options.threads, device=device)
+
+    def written(found: Result, how_far: str | None) -> None:
+        settings = {**found.settings, "card": _facts(device), "size": options.size}
+        results.write(
+            replace(found, benchmark=step.name, settings=settings),
+            machine.ended(begun),
+            options.folder,
+            partial=how_far,
+        )
+
+    def so_far(figures: Iterable[Figure], how_far: str) -> None:
+        written(Result(benchmark=step.name, settings={}, figures=tuple(figures)), how_far)
+
     small = {"quick": options.size < 1, "factor": options.size}
-    with setting(threads=options.threads, device=device, results=options.folder, **small) as place:
+    kept: dict[str, Any] = {"results": options.folder, "seconds": options.seconds, "so_far": so_far}
+    with setting(threads=options.threads, device=device, **small, **kept) as place:
         try:
             found = importlib.import_module(step.module).run(place)
         except Unfinished as how_far:
@@ -37,10 +56,7 @@ def main() -> int:
             sys.exit(str(why))
     for figure in found.figures:
         print(f"  {figure}", flush=True)
-    found = replace(
-        found, benchmark=step.name, settings={**found.settings, "card": _facts(device), "size": options.size}
-    )
-    results.write(found, machine.ended(begun), options.folder)
+    written(found, None)
     return 0
 
 
@@ -57,6 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("step")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--size", type=float, default=1.0, help="below 1: tiny models, few rounds")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of this turn")
     parser.add_argument("--threads", type=int, default=1)
     return parser
 

@@ -11,14 +11,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import torch
 
 from benchmarks.gpu.interleavings import wrong
 from benchmarks.gpu.kept import Kept
-from benchmarks.gpu.steps import SECONDS, Unfinished
+from benchmarks.gpu.steps import Unfinished
 from benchmarks.measuring import Spread
 from benchmarks.results import Figure, Result, at_most
 from benchmarks.setting import Setting
@@ -26,6 +28,7 @@ from benchmarks.worker import ROOT
 
 COUNT, COUNT_IF_QUICK, CHUNK = 10_000, 20, 500
 UNDER_A_TOOL, TOOL_SECONDS = 20, 100
+TOOLS: Final = ("memcheck", "racecheck")
 TOOL: Final = "compute-sanitizer"
 TESTS: Final = (
     "tests/engine/residency/test_swapping.py",
@@ -47,23 +50,31 @@ class Unseen(Exception):
 def run(setting: Setting) -> Result:
     torch.set_num_threads(setting.threads)
     begun, count = monotonic(), COUNT_IF_QUICK if setting.quick else COUNT
-    kept = Kept((setting.results or setting.home) / "races.jsonl")
-    for first in range(0, count, CHUNK):
-        seeds = range(first, min(count, first + CHUNK))
-        _once(kept, str(seeds), begun, lambda seeds=seeds: wrong(seeds))
-    for tool in ("memcheck", "racecheck"):
-        for name in PROGRAMS:
-            _once(kept, f"{tool} {name}", begun, lambda tool=tool, name=name: _errors(tool, name))
-    return _result(kept, count)
+    kept, parts = Kept.of("races", setting), _parts(count)
+    for name, find in parts.items():
+        if name in kept.found:
+            continue
+        needed = 2 * TOOL_SECONDS if name.startswith(TOOLS) else TOOL_SECONDS
+        if monotonic() - begun > setting.seconds - needed:
+            raise Unfinished(f"{len(kept.found)} of {len(parts)} parts")
+        kept.add(name, find())
+        setting.so_far(_figures(kept), f"{len(kept.found)} of {len(parts)} parts")
+    settings = {"seeds_with_wrong_readings": _wrong(kept), "interleavings_under_a_tool": UNDER_A_TOOL, "tests": TESTS}
+    return Result(benchmark="races", settings=settings, figures=tuple(_figures(kept)), checks={"interleavings": count})
 
 
-def _once(kept: Kept, name: str, begun: float, find: Callable[[], object]) -> None:
-    """Find what is not kept yet. Raises Unfinished where its time may not suffice."""
-    if name in kept.found:
-        return
-    if monotonic() - begun > SECONDS - 2 * TOOL_SECONDS:
-        raise Unfinished(f"{len(kept.found)} parts")
-    kept.add(name, find())
+def _parts(count: int) -> dict[str, Callable[[], object]]:
+    """Return what is to be found, by its name: chunks of the interleavings, and programs under tools."""
+    chunks = [range(first, min(count, first + CHUNK)) for first in range(0, count, CHUNK)]
+    tools = product(TOOLS, PROGRAMS)
+    return {
+        **{str(seeds): partial(_wrong_in, seeds) for seeds in chunks},
+        **{f"{tool} {name}": partial(_errors, tool, name) for tool, name in tools},
+    }
+
+
+def _wrong_in(seeds: range) -> dict[str, Any]:
+    return {"seeds": len(seeds), "wrong": wrong(seeds)}
 
 
 def _errors(tool: str, name: str) -> dict[str, int | str]:
@@ -92,19 +103,19 @@ def errors(tool: str, program: tuple[str, ...]) -> int:
     return sum(found)
 
 
-def _result(kept: Kept, count: int) -> Result:
-    seeds = [seed for name, value in kept.found.items() if name.startswith("range") for seed in value]
-    figures = [
-        Figure(
-            name=f"wrong readings among {count:,} random interleavings with poisoned pages",
-            unit="interleavings",
-            value=Spread.of([len(seeds)]),
-            bar=at_most(0),
-        ),
-        *(_figure(name, value) for name, value in kept.found.items() if not name.startswith("range")),
-    ]
-    settings = {"seeds_with_wrong_readings": seeds, "interleavings_under_a_tool": UNDER_A_TOOL, "tests": TESTS}
-    return Result(benchmark="races", settings=settings, figures=tuple(figures), checks={"interleavings": count})
+def _wrong(kept: Kept) -> list[int]:
+    return [seed for value in kept.found.values() for seed in value.get("wrong", ())]
+
+
+def _figures(kept: Kept) -> list[Figure]:
+    count = sum(value.get("seeds", 0) for value in kept.found.values())
+    interleavings = Figure(
+        name=f"wrong readings among {count:,} random interleavings with poisoned pages",
+        unit="interleavings",
+        value=Spread.of([len(_wrong(kept))]),
+        bar=at_most(0),
+    )
+    return [interleavings, *(_figure(name, value) for name, value in kept.found.items() if "seeds" not in value)]
 
 
 def _figure(name: str, value: dict[str, int | str]) -> Figure:

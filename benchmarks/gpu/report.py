@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.steps import NOT_BUILT, STEPS
+from benchmarks.gpu.steps import STEPS
 
 HEAD = "| step | bar | |\n|---|---|---|\n"
+VERDICTS = ("met", "missed", "not measured", "so far")
 NOT_YET = "it has not been run"
 
 
 def report(folder: Path, reasons: Mapping[str, str]) -> str:
     """Return the report on the results in the folder; `reasons` say why a step has none."""
     rows = [row for step in STEPS for row in _step(step.name, folder / f"{step.name}.json", reasons)]
-    rows += [(name, what, "not measured: this step is not built") for name, what in NOT_BUILT.items()]
-    counts = {word: sum(said.startswith(word) for _, _, said in rows) for word in ("met", "missed", "not measured")}
+    counts = {word: sum(said.startswith(word) for _, _, said in rows) for word in VERDICTS}
     summary = ", ".join(f"{count} {word}" for word, count in counts.items())
     table = "".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |\n" for row in rows)
     return f"# {folder.name}\n\n{_machine(folder)}{summary}.\n\n{HEAD}{table}"
@@ -27,10 +27,13 @@ def _step(name: str, path: Path, reasons: Mapping[str, str]) -> Iterator[tuple[s
     if not path.exists():
         yield name, "all of it", f"not measured: {reasons.get(name, NOT_YET)}"
         return
-    figures = json.loads(path.read_text())["figures"]
-    for figure in figures:
+    found = json.loads(path.read_text())
+    partial = found.get("partial")
+    for figure in found["figures"]:
         if figure["bar"] is not None or figure["value"] is None:
-            yield name, _wanted(figure), verdict(figure)
+            yield name, _wanted(figure), verdict(figure) if partial is None else f"so far {verdict(figure)}"
+    if partial is not None:
+        yield name, f"the rest, after {partial}", f"not measured: {reasons.get(name, 'it was cut')}"
 
 
 def _wanted(figure: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
-    """What was seen of passes through the ring. `received` is NVML's mean in bytes a second, or why there is none."""
+    """The passes through the ring as seen so far. `received` is NVML's mean in bytes a second, or why there is none."""
 
     copies: list[LayerCopy]
     tokens: list[int]
@@ -68,12 +68,13 @@ def measured(budget: Budget, setting: Setting) -> Result:
     allowed = int(share * weight_bytes(config))
     prompt = random_tokens(PROMPT, config["vocab_size"])
     folder = saved(config)
+    what = f"{config['num_hidden_layers']} layers of {budget.architecture} in {allowed / GIB:.4g} GiB"
     with serving(folder, setting, device_memory=allowed) as engine:
         weights = engine.wake().weights
         flow = _flow(engine, prompt, SECONDS_IF_QUICK if setting.quick else SECONDS)
     link = _link(setting)
+    setting.so_far(_copies(what, flow, link), "the engine alone, not yet accelerate")
     theirs = _accelerated(folder, config["dtype"], prompt, weights.bytes_on_device, setting)
-    what = f"{config['num_hidden_layers']} layers of {budget.architecture} in {allowed / GIB:.4g} GiB"
     settings = {
         "shape": config,
         "share_of_the_layers": weight_bytes(config) / whole,

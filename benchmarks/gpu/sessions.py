@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from benchmarks.gpu.serving import TINY_PAGE, memory_of_card, scale_of, serving
@@ -74,12 +74,13 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What was seen of the sessions. `equal` says of each whether its outcome is that of the session alone."""
+    """The sessions as seen so far. `equal` says of each that was resumed whether its outcome is that of the
+    session alone; `alive` are those that lived when the last one had stopped."""
 
-    equal: list[bool]
-    alive: int
     moved: list[Transfer]
     curve: Curve
+    equal: list[bool] = field(default_factory=list)
+    alive: int | None = None
 
 
 def run(setting: Setting) -> Result:
@@ -87,8 +88,11 @@ def run(setting: Setting) -> Result:
     plan = Plan.of(setting, config, memory_of_card())
     prompts = [random_tokens(plan.positions, config["vocab_size"], 100 + n) for n in range(plan.sessions)]
     with serving(saved(config), setting, **plan.options) as engine:
-        alone = [_alone(engine, prompt) for prompt in prompts]
-        course = _together(engine, plan, prompts, alone)
+        alone = []
+        for prompt in prompts:
+            alone.append(_alone(engine, prompt))
+            setting.so_far((), f"{len(alone)} of {plan.sessions} sessions alone")
+        course = _together(engine, plan, prompts, alone, setting)
     settings = {"shape": config, "plan": plan, "measured_by": course.curve.measured_by}
     moves = [_fields(transfer) for transfer in course.moved]
     return Result(
@@ -110,20 +114,29 @@ def _alone(engine: RemoteEngine, prompt: list[int]) -> Outcome:
     return outcome
 
 
-def _together(engine: RemoteEngine, plan: Plan, prompts: list[list[int]], alone: list[Outcome]) -> Course:
+def _together(
+    engine: RemoteEngine, plan: Plan, prompts: list[list[int]], alone: list[Outcome], setting: Setting
+) -> Course:
     """Stop every session, then resume each in the order of their stops: by then it was used longest ago."""
+    sessions: list[RemoteSession] = []
     with sampled(engine) as curve, _moves_of(engine) as moved:
-        sessions = [_stopped(engine, f"session {n}", plan.layer, prompt) for n, prompt in enumerate(prompts)]
-        curve.take()
-        alive = len(engine.sessions())
-        equal = []
+        course = Course(moved=moved, curve=curve)
+
+        def keep(what: str, count: int) -> None:
+            curve.take()
+            setting.so_far(_figures(plan, course), f"{count} of {plan.sessions} sessions {what}")
+
+        for number, prompt in enumerate(prompts):
+            sessions.append(_stopped(engine, f"session {number}", plan.layer, prompt))
+            keep("stopped", len(sessions))
+        course = replace(course, alive=len(engine.sessions()))
         for session, expected in zip(sessions, alone, strict=True):
             done = finished(session.resume())
-            equal.append((done.tokens, digest_of(done)) == expected)
-        curve.take()
+            course.equal.append((done.tokens, digest_of(done)) == expected)
+            keep("resumed", len(course.equal))
     for session in sessions:
         session.close()
-    return Course(equal=equal, alive=alive, moved=moved, curve=curve)
+    return course
 
 
 def _stopped(engine: RemoteEngine, name: str, layer: int, prompt: list[int]) -> RemoteSession:
@@ -155,14 +168,22 @@ def _moves_of(engine: RemoteEngine) -> Iterator[list[Transfer]]:
 
 def _figures(plan: Plan, course: Course) -> list[Figure]:
     what = f"{plan.sessions} sessions of {plan.positions:,} tokens in {plan.capacity / GIB:.4g} GiB"
-    out = [move for move in course.moved if move.direction == "out"]
+    moved = list(course.moved)  # in the midst, others may still be coming
+    out = [move for move in moved if move.direction == "out"]
+    counts = [_count(f"{what}: moves off the device", len(out), 1)]
+    if course.alive is not None:
+        counts.append(_count(f"{what}: alive at the same time", course.alive, plan.sessions))
+    if course.equal:
+        resumed = len(course.equal)
+        name = f"{what}: outputs equal to the session's alone, of {resumed} resumed"
+        counts.append(_count(name, sum(course.equal), resumed))
     return [
-        _count(f"{what}: outputs equal to the session's alone", sum(course.equal), plan.sessions),
-        _count(f"{what}: alive at the same time", course.alive, plan.sessions),
-        _count(f"{what}: moves off the device", len(out), 1),
-        _of_capacity(f"{what}: the most that the engine counted", [one.books for one in course.curve.samples], plan),
+        *counts,
+        _of_capacity(
+            f"{what}: the most that the engine counted", [one.accounted for one in course.curve.samples], plan
+        ),
         _seen(f"{what}: the most that NVML saw", course, plan),
-        *_speeds(what, course.moved),
+        *_speeds(what, moved),
     ]
 
 

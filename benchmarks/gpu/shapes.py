@@ -1,35 +1,22 @@
-"""The large models of the steps: a shipped architecture, made smaller by the size factor, saved with random weights.
-
-Drawing 13 billion numbers takes a processor minutes, reading 26 GB seconds. So a model is saved once for all steps, cut
-from one block of random numbers that no matrix's row fits into evenly: no two rows are the same.
-"""
+"""The large models of the steps: a shipped architecture, made smaller by the size factor, saved with random weights
+once for all steps."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib import resources
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
-import torch
-from safetensors.torch import save_file
-from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM
-
 from benchmarks.environments import NotRun
+from djinn_jupyter.experiments.baselines.drawing import INDEX, dtype_of, save, weight_bytes
 
 FOLDER: Final = Path(__file__).parents[1] / ".models"
 THIRTEEN, SEVENTY = "Llama-2-13b-hf", "Llama-2-70b-hf"
 LEAST_LAYERS: Final = 8  # some families go wrong from there on only
-BLOCK: Final = (1 << 27) + 29  # numbers; odd, so that no row's length divides it
-INDEX: Final = "model.safetensors.index.json"  # written last: with it the model is whole
-SHARD_BYTES: Final = 4 << 30
 SPARE: Final = 9 / 10  # of the disk
 
 
@@ -60,14 +47,10 @@ def shape(name: str, scale: Scale, layers: int | None = None) -> dict[str, Any]:
     }
 
 
-def weight_bytes(config: dict[str, Any]) -> int:
-    return sum(tensor.nbytes for tensor in _empty(config).state_dict().values())
-
-
 def per_position(config: dict[str, Any]) -> int:
     """Return the bytes of keys and values that one position takes in all layers."""
     width = config["hidden_size"] // config["num_attention_heads"]
-    return 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * width * _dtype(config).itemsize
+    return 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * width * dtype_of(config).itemsize
 
 
 def saved(config: dict[str, Any]) -> Path:
@@ -81,7 +64,8 @@ def saved(config: dict[str, Any]) -> Path:
     needed, free = weight_bytes(config), shutil.disk_usage(place).free
     if needed > SPARE * free:
         raise NotRun(f"the model takes {needed / 1e9:.0f} GB, and its disk has {free / 1e9:.0f} GB free")
-    _write(config, place)
+    save(config, place)
+    os.sync()  # or the writing would go on while a step measures
     return place
 
 
@@ -94,69 +78,3 @@ def disk() -> int:
 def delete() -> None:
     """Delete the saved model, if there is one."""
     shutil.rmtree(FOLDER, ignore_errors=True)
-
-
-def _write(config: dict[str, Any], place: Path) -> None:
-    (place / "config.json").write_text(json.dumps(config))
-    tensors = _empty(config).state_dict()
-    cut = _Cut(_dtype(config), tensors)
-    shards = list(_shards(tensors))
-
-    def save(number: int) -> None:
-        made = {name: cut(name) for name in shards[number]}
-        save_file(made, place / _name_of(number, len(shards)), metadata={"format": "pt"})
-
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(save, range(len(shards))))
-    places = {name: _name_of(number, len(shards)) for number, names in enumerate(shards) for name in names}
-    index = {"metadata": {"total_size": weight_bytes(config)}, "weight_map": places}
-    os.sync()  # or the writing would go on while a step measures
-    (place / INDEX).write_text(json.dumps(index))
-
-
-def _name_of(number: int, count: int) -> str:
-    return f"model-{number + 1:05}-of-{count:05}.safetensors"
-
-
-class _Cut:
-    """Cuts weights from one block of normal numbers, each where the one before ends. Norms are ones."""
-
-    def __init__(self, dtype: torch.dtype, tensors: dict[str, Tensor]) -> None:
-        counts = {name: tensor.numel() for name, tensor in tensors.items()}
-        size = min(BLOCK, sum(counts.values()) | 1)
-        self._block = torch.randn(size, generator=torch.Generator().manual_seed(0)).mul_(0.02).to(dtype)
-        self._shapes = {name: tensor.shape for name, tensor in tensors.items()}
-        ends = accumulate(counts.values())
-        self._begins = {name: (end - count) % size for (name, count), end in zip(counts.items(), ends, strict=True)}
-
-    def __call__(self, name: str) -> Tensor:
-        shape = self._shapes[name]
-        if len(shape) == 1:
-            return torch.ones(shape, dtype=self._block.dtype)
-        count, size, begun = shape.numel(), self._block.numel(), self._begins[name]
-        around = self._block if begun + count <= size else self._block.repeat(-(-(begun + count) // size))
-        return around[begun : begun + count].view(shape).clone()
-
-
-def _shards(tensors: dict[str, Tensor]) -> Iterator[list[str]]:
-    names: list[str] = []
-    size = 0
-    for name, tensor in tensors.items():
-        if names and size + tensor.nbytes > SHARD_BYTES:
-            yield names
-            names, size = [], 0
-        names.append(name)
-        size += tensor.nbytes
-    yield names
-
-
-def _empty(config: dict[str, Any]) -> Any:
-    fields = {key: value for key, value in config.items() if key not in ("model_type", "architectures")}
-    with torch.device("meta"):
-        made = AutoConfig.for_model(config["model_type"], **fields)
-        return AutoModelForCausalLM.from_config(made, dtype=_dtype(config))
-
-
-def _dtype(config: dict[str, Any]) -> torch.dtype:
-    found: torch.dtype = getattr(torch, config["dtype"])
-    return found

@@ -16,8 +16,8 @@ from typing import Final
 
 from benchmarks.gpu.serving import scale_of, serving
 from benchmarks.gpu.shapes import THIRTEEN, saved, shape, weight_bytes
-from benchmarks.measuring import Spread, ratios, take_turns
-from benchmarks.results import Checks, Figure, Result
+from benchmarks.measuring import Readings, Spread, take_turns
+from benchmarks.results import Checks, Figure, Result, compared
 from benchmarks.setting import Setting
 from djinn_jupyter.experiments.devices import computed_on
 from djinn_jupyter.experiments.outcomes import finished
@@ -52,13 +52,11 @@ def run(setting: Setting) -> Result:
         READING: lambda: _read(folder),
     }
     rounds = 1 if setting.quick else ROUNDS
-    times = take_turns(sides, rounds=rounds, warm_up=0)
+    after = setting.after_rounds(_figures, rounds)
+    times = take_turns(sides, rounds=rounds, warm_up=0, after=after)
     settings = {"shape": config, "bytes": weight_bytes(config), "rounds": rounds, "files": "forgotten before each"}
-    figures = (
-        *(_against(times, other) for other in (READING, SCRIPT)),
-        Figure(name="of it, from the load to ready", unit="s", value=Spread.of(loads)),
-    )
-    return Result(benchmark="start_up", settings=settings, figures=figures, checks=checks.counts)
+    figures = (*_figures(times), Figure(name="of it, from the load to ready", unit="s", value=Spread.of(loads)))
+    return Result(benchmark="start-up", settings=settings, figures=figures, checks=checks.counts)
 
 
 def _engine(
@@ -104,11 +102,10 @@ def forget(folder: Path) -> None:
             advise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
+def _figures(times: Readings) -> list[Figure]:
+    return [_against(times, other) for other in (READING, SCRIPT)]
+
+
 def _against(times: dict[str, list[float]], other: str) -> Figure:
-    return Figure(
-        name=f"from the load to the first token, of {other}",
-        unit="x",
-        value=Spread.of(ratios(times[ENGINE], times[other])),
-        sides={name: Spread.of(times[name]) for name in (ENGINE, other)},
-        sides_unit="s",
-    )
+    both = {name: times[name] for name in (ENGINE, other)}
+    return compared(f"from the load to the first token, of {other}", ENGINE, other, both, unit="s")

@@ -1,0 +1,60 @@
+"""docs/gpu.md lists every module with code that speaks of CUDA, and no other, and says of each how it was tried."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "gpu.md").read_text()
+SPEAKS = re.compile(r"cuda|Cuda|CUDA_|pynvml")
+SAID = ("card", "double", "read")  # of each module: how its lines have been tried
+
+
+def speaks_of_cuda(source: str) -> bool:
+    """Return whether code names CUDA: a name, an attribute or a string that is no docstring."""
+    tree = ast.parse(source)
+    described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return any(SPEAKS.search(word) for node in ast.walk(tree) if id(node) not in described for word in words_of(node))
+
+
+def words_of(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=word) | ast.Attribute(attr=word) | ast.Constant(value=str(word)) | ast.alias(name=word):
+            yield word
+        case ast.arg(arg=word) | ast.FunctionDef(name=word) | ast.ClassDef(name=word):
+            yield word
+        case ast.keyword(arg=str(word)):
+            yield word
+
+
+def modules() -> Iterator[str]:
+    for folder in ("djinn_jupyter", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = str(path.relative_to(ROOT))
+            if "/." not in name and speaks_of_cuda(path.read_text()):
+                yield name
+
+
+def rows() -> dict[str, str]:
+    """Return the page's modules with the last cell of their rows."""
+    found = re.findall(r"^\| `([\w/.]+\.py)` \|.*\| ([^|]+) \|$", PAGE, re.MULTILINE)
+    assert len(dict(found)) == len(found), "a module is listed twice"
+    return dict(found)
+
+
+def test_the_page_lists_every_module_that_speaks_of_cuda_and_no_other() -> None:
+    assert sorted(rows()) == sorted(modules())
+
+
+def test_the_page_says_of_each_module_how_it_was_tried() -> None:
+    assert [name for name, said in rows().items() if said.split(":")[0].strip() not in SAID] == []
+
+
+def test_a_docstring_or_comment_is_no_code() -> None:
+    assert not speaks_of_cuda('"""On CUDA."""\n# torch.cuda\ndef f():\n    "cuda"\n    return 1\n')
+    assert speaks_of_cuda("torch.cuda.synchronize()")
+    assert speaks_of_cuda("x = device.type == 'cuda'")
+    assert speaks_of_cuda("from torch import cuda")
